@@ -1,0 +1,70 @@
+# What a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+PACKAGES := tracker spark_client
+
+.DEFAULT_GOAL := help
+.PHONY: help install doctor demo test test-fast test-spark test-slow bench lint types proto proto-check docs-check format clean check
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(STAMP) ## make .venv with everything
+
+doctor:
+	@PYTHON="$(PYTHON)" bash scripts/doctor.sh
+
+$(STAMP): pyproject.toml constraints.txt
+	@PYTHON="$(PYTHON)" bash scripts/doctor.sh
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,spark,demo,dev]'
+	@touch $@
+
+demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that is killed on the way
+	@$(BIN)/python -m examples.flights.demo
+
+test: $(STAMP) ## everything that has to hold, except what takes very long
+	@$(PYTEST) tests -m "not slow"
+
+test-fast: $(STAMP) ## without Spark
+	@$(PYTEST) tests -m "not slow and not spark"
+
+test-spark: $(STAMP) ## only Spark
+	@$(PYTEST) tests -m "spark and not slow"
+
+test-slow: $(STAMP) ## the long simulations and failure runs
+	@$(PYTEST) tests -m slow
+
+bench: $(STAMP) ## entries per second and notification latency
+	@$(BIN)/tracker bench
+
+lint: $(STAMP) ## ruff, and the protobuf lint
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/buf lint proto
+
+format: $(STAMP) ## rewrite the code as the linter wants it
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(STAMP) ## mypy --strict
+	@$(BIN)/mypy --strict $(PACKAGES:%=-p %)
+
+proto: $(STAMP) ## generate the stubs from proto/
+	@$(BIN)/python scripts/generate_stubs.py
+
+proto-check: $(STAMP) ## the committed stubs are those that proto/ gives
+	@$(BIN)/python scripts/generate_stubs.py --check
+
+docs-check: $(STAMP) ## links resolve, examples run
+	@$(BIN)/python scripts/check_docs.py
+
+check: lint types proto-check docs-check ## all checks that run no test
+
+clean: ## remove what was made, the environment too
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse metastore_db derby.log

@@ -1,0 +1,1 @@
+"""The tracking state machine: pure, deterministic, without I/O, clock or threads."""

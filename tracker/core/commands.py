@@ -1,0 +1,299 @@
+"""What the tracker can be told, and what it answers.
+
+Commands are plain values: what a caller sends, without transport. A command with the time at which it was taken is
+all that the state depends on, so a journal of them rebuilds it. All times and durations are in nanoseconds, times
+since the Unix epoch; *end times* are the job's own 64-bit numbers and mean nothing to the tracker but their order.
+Enumerations carry the numbers of the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_END_TIME = 2**63 - 1  #: in a column of end times: the substream has none
+
+U4: TypeAlias = NDArray[np.uint32]
+U8: TypeAlias = NDArray[np.uint64]
+I8: TypeAlias = NDArray[np.int64]
+
+
+def _no_u4() -> U4:
+    return np.empty(0, np.uint32)
+
+
+def _no_u8() -> U8:
+    return np.empty(0, np.uint64)
+
+
+def _no_i8() -> I8:
+    return np.empty(0, np.int64)
+
+
+class Ordering(IntEnum):
+    """Which substreams' ends wait for those of smaller end times."""
+
+    NONE = 1
+    SCOPE = 2
+    GLOBAL = 3
+
+
+class Mode(IntEnum):
+    """When a producer's entries take effect: with the commit of their epoch, or on receipt."""
+
+    STAGED = 1
+    IMMEDIATE = 2
+
+
+class Outcome(IntEnum):
+    """What became of a report that was not refused."""
+
+    APPLIED = 1
+    DUPLICATE = 2
+    PARTIAL_DUPLICATE = 3
+    ALREADY_COMMITTED = 4
+
+
+class DrainState(IntEnum):
+    """How far a drain has come."""
+
+    NOT_DRAINING = 1
+    PENDING = 2
+    DRAINING = 3
+    DRAINED = 4
+    TIMED_OUT = 5
+    CANCELLED = 6
+
+
+# ---------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a job is: its graph of segments, its fronts, its rules."""
+
+    job: str
+    deployment: str
+    segments: tuple[tuple[str, tuple[str, ...]], ...]  #: (name, the segments it feeds)
+    fronts: tuple[str, ...] = ()
+    ordering: Ordering = Ordering.NONE
+    progress: bool = False
+    stall_after: int | None = None  #: ns; None: never
+    expire_after: int | None = None
+    idle_after: int | None = None
+    retention: int | None = None  #: None: the server's default
+
+
+@dataclass(frozen=True, slots=True)
+class DefineJob:
+    spec: Spec
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    job: str
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProducer:
+    job: str
+    producer: str
+    run: str
+    mode: Mode = Mode.STAGED
+    resume_epoch: int | None = None
+    seals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CloseProducer:
+    job: str
+    producer: str
+    run: str
+    resume_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetProducer:
+    job: str
+    producer: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishFront:
+    job: str
+    front: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """A front will send no more elements of substreams with an end time up to `time`."""
+
+    front: str
+    scope: str | None  #: None: every scope
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A front will send no more elements of one substream."""
+
+    front: str  #: empty: the caller is the substream's only source
+    substream_index: int  #: into the report's names, and past them into its ids
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A front will send nothing more at all."""
+
+    front: str
+
+
+Promise: TypeAlias = Frontier | Close | Finish
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """The entries and promises of one or more units of an epoch, in columns.
+
+    Substreams are numbered within the report: first `names`, each with its scope and end time, then
+    `substream_ids`. `entry_count` says how long the columns of the entries must be.
+    """
+
+    job: str
+    producer: str
+    run: str
+    epoch: int
+    units: Sequence[str] = ()
+    scopes: Sequence[str] = ()
+    names: Sequence[str] = ()
+    scope_index: U4 = field(default_factory=_no_u4)
+    end_times: I8 = field(default_factory=_no_i8)  #: empty (none has any), or one for each name
+    substream_ids: U8 = field(default_factory=_no_u8)
+    log_id: str = ""
+    want_ids: bool = False
+    segments: Sequence[str] = ()
+    substream_index: U4 = field(default_factory=_no_u4)
+    segment_index: U4 = field(default_factory=_no_u4)
+    xor: U8 = field(default_factory=_no_u8)
+    sent: U4 = field(default_factory=_no_u4)
+    received: U4 = field(default_factory=_no_u4)
+    entry_count: int = 0
+    promises: Sequence[Promise] = ()
+    commit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    job: str
+    producer: str
+    run: str
+    epoch: int | None = None
+    units: tuple[str, ...] | None = None  #: the manifest; None: there is none
+    seal: bool = False
+    promises: Sequence[Promise] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    job: str
+    deployment: str
+    drain_id: str
+    timeout: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDrain:
+    job: str
+    drain_id: str = ""
+    deployment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    job: str
+    scope: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: stalls, expiry, idleness, retention and drains' timeouts are looked at, and by no other command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The state was rebuilt from a journal: idle timers start again; with `lost_tail`, every job's log gets a new id."""
+
+    lost_tail: str = ""  #: empty, or the new prefix of log ids
+
+
+Command: TypeAlias = (
+    DefineJob
+    | DeleteJob
+    | OpenProducer
+    | CloseProducer
+    | ForgetProducer
+    | FinishFront
+    | Report
+    | Commit
+    | Drain
+    | CancelDrain
+    | Abandon
+    | Tick
+    | Recovered
+)
+
+# ---------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStatus:
+    """How far a drain is, and what it still waits for."""
+
+    state: DrainState
+    drain_id: str
+    deployment: str
+    unfinished_fronts: tuple[str, ...] = ()
+    open_substreams: int = 0
+    in_flight: int = 0
+    uncommitted_producers: tuple[str, ...] = ()
+    open_producers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobDefined:
+    spec: Spec
+    created: bool
+    last_seq: int
+    drain: DrainStatus
+    log_id: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reported:
+    outcome: Outcome
+    last_seq: int
+    duplicate_units: tuple[str, ...] = ()
+    substream_ids: U8 | None = None  #: if asked for and applied: one for each of names
+    log_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    committed_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    last_seq: int
+
+
+Answer: TypeAlias = JobDefined | Reported | Opened | Committed | DrainStatus | None

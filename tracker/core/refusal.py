@@ -1,0 +1,42 @@
+"""Why a command was not carried out."""
+
+from __future__ import annotations
+
+
+class Refused(Exception):
+    """A command that the tracker refuses; it has changed nothing (but settling, once that was reached).
+
+    Args:
+        code: the name of the gRPC status that the wire answers with, such as ``"FAILED_PRECONDITION"``.
+        reason: the contract's reason, such as ``"FENCED"``: what a program reads.
+        detail: what a person reads: what was wrong and what to do about it.
+
+    >>> str(Refused("FAILED_PRECONDITION", "FENCED", "run 'a' was superseded by run 'b'"))
+    "FENCED: run 'a' was superseded by run 'b'"
+    """
+
+    def __init__(self, code: str, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.code = code
+        self.reason = reason
+        self.detail = detail
+
+    @classmethod
+    def malformed(cls, detail: str) -> Refused:
+        """An ``INVALID_ARGUMENT`` for a message that contradicts itself."""
+        return cls("INVALID_ARGUMENT", "MALFORMED", detail)
+
+    @classmethod
+    def invalid(cls, reason: str, detail: str) -> Refused:
+        """An ``INVALID_ARGUMENT``: the command would be refused in any state."""
+        return cls("INVALID_ARGUMENT", reason, detail)
+
+    @classmethod
+    def unknown(cls, reason: str, detail: str) -> Refused:
+        """A ``NOT_FOUND``: something asked for by name does not exist."""
+        return cls("NOT_FOUND", reason, detail)
+
+    @classmethod
+    def precondition(cls, reason: str, detail: str) -> Refused:
+        """A ``FAILED_PRECONDITION``: the state forbids it now."""
+        return cls("FAILED_PRECONDITION", reason, detail)
