@@ -1,0 +1,6 @@
+"""What client and server share: the wire contract's stubs, the form of its columns, its constants. No behaviour."""
+
+from __future__ import annotations
+
+#: `google.rpc.ErrorInfo.domain` of every refusal
+ERROR_DOMAIN = "substream.tracker"
