@@ -37,7 +37,7 @@ def generate(out: Path) -> dict[str, str]:
         command += [f"--{plugin}_out={out}" for plugin in plugins] + [source]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            sys.exit(f"generating the stubs of {source} failed; is the environment complete (make install)?\n{done.stderr}")
+            sys.exit(f"no stubs of {source}; is the environment complete (make install)?\n{done.stderr}")
     stubs = {path.name: flatten(path.read_text()) for path in sorted(out.rglob("*_pb2*.py*"))}
     return {"__init__.py": INIT, **stubs}
 

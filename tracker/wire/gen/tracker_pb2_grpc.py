@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class TrackerStub:
-    """Missing associated documentation comment in .proto file."""
+    """The tracker.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -137,124 +138,173 @@ class TrackerStub:
 
 
 class TrackerServicer:
-    """Missing associated documentation comment in .proto file."""
+    """The tracker.
+    """
 
     def GetServerInfo(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Says which server this is and what it allows.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DefineJob(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Creates a job, or starts a deployment of it. Repeating it with the same spec changes nothing.
+
+        Refused with `SPEC_CONFLICT` (same deployment, other graph, fronts, ordering or progress), `DEPLOYMENT_MISMATCH`
+        (the job has left this deployment), `DRAIN_IN_PROGRESS`, `INCOMPATIBLE_GRAPH` (another graph while substreams or
+        epochs are open; the message lists the differences), `EPOCH_STAGED` (a front would go whose owner has an epoch
+        staged), `UNKNOWN_SEGMENT` (a feed that is no segment).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Describes a job as it stands.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Names all jobs.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Forgets a job with all its events. Refused with `JOB_ACTIVE` while a producer has not closed its run.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenProducer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
+
+        Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode),
+        `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
+        producer).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseProducer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Closes a run. Epochs that it left staged wait for the producer's next run, unless `resume_epoch` settles them.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForgetProducer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Forgets a producer that will not come back: what it has staged is void, its fronts are free.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishFront(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Finishes a front by hand, for a source that will never speak again. Refused with `EPOCH_STAGED` while its owner
+        has an epoch staged.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reports what one or more units of an epoch sent, received and promise.
+
+        The answer's outcome says whether it was applied or had been before. Refused with `FENCED`, `UNKNOWN_SEGMENT`,
+        `UNKNOWN_FRONT`, `END_TIME_CONFLICT` (a substream has one end time for life), `FRONT_OWNED` (another producer
+        promises for this front), `LOG_CHANGED` or `UNKNOWN_ID` (ids that do not hold any more: say the names again),
+        `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStream(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """The same for many reports over one stream: one answer for each, in order. A refused report is answered with the
+        outcome REJECTED and the stream goes on.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Commits or seals what was reported, or brings promises that belong to no epoch.
+
+        Refused with `FENCED`, `MISSING_UNITS` (the manifest has units that were not reported; the message names them),
+        `SPLIT_UNITS` (a report has some units in the manifest and some out), `EPOCH_STAGED` (promises while a later epoch
+        is staged), and as a report is for its promises.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends the kept events after a sequence number, then new ones as they happen, each once and in order. The stream
+        ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq`; the
+        message names the first that is kept), `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone),
+        `NOT_FOUND` (`UNKNOWN_JOB`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads a range of kept events. Refused like Watch.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Await(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers when a substream has ended on a segment, at once if it has already. Set a deadline: it waits for
+        substreams that nobody has named yet, too. Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`) if the end time is
+        closed and what there was is forgotten.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSubstreams(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Describes substreams, page by page, in the order in which they were first named.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks a deployment to finish what it has begun and to stop. The sources hear it as an event, finish their fronts
+        with their last epochs, and the job is drained when everything has ended. May be asked before the deployment is
+        defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDrain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Says how far a drain is and what it waits for.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelDrain(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Takes a drain back. Refused with `DRAIN_IN_PROGRESS` once a front has finished in it, `DRAIN_MISMATCH` (another
+        drain's id), `DEPLOYMENT_MISMATCH`.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Abandon(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Ends an open substream on every segment at once, with the reason ABANDONED, whatever is in flight.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -371,7 +421,8 @@ def add_TrackerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Tracker:
-    """Missing associated documentation comment in .proto file."""
+    """The tracker.
+    """
 
     @staticmethod
     def GetServerInfo(request,
