@@ -1,0 +1,237 @@
+"""The language of the conformance vectors: one command a line, its answer and its events as JSON says them.
+
+`tests/vectors/README.md` explains the lines. Beyond it, for what a vector cannot say because it depends on time or on
+a log's name, a line may have: `wait` (nanoseconds that pass before the command), `ids` (a report names by id what it
+has ids for), `want_ids`, `log` (``"other"``: the ids claim to be of another log), `durations` of a `define`, `timeout`
+of a `drain`, and the commands `tick`, `delete` and `recovered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from tracker.core.commands import (
+    NO_END_TIME,
+    Abandon,
+    Answer,
+    CancelDrain,
+    Close,
+    CloseProducer,
+    Command,
+    Commit,
+    DefineJob,
+    DeleteJob,
+    Drain,
+    DrainStatus,
+    Finish,
+    FinishFront,
+    ForgetProducer,
+    Frontier,
+    JobDefined,
+    Mode,
+    Opened,
+    OpenProducer,
+    Ordering,
+    Outcome,
+    Promise,
+    Recovered,
+    Report,
+    Reported,
+    Spec,
+    Tick,
+)
+from tracker.core.events import Advanced, Body, Ended, Event, FrontIdle, Late, Stalled
+from tracker.core.refusal import Refused
+
+Line: TypeAlias = dict[str, Any]
+
+JOB = "job"
+START = 1_700_000_000 * 10**9  # a time, in nanoseconds since the Unix epoch
+
+EVENT_NAMES = {
+    "Ended": "ENDED",
+    "Late": "LATE",
+    "Advanced": "ADVANCED",
+    "Stalled": "STALLED",
+    "FrontIdle": "FRONT_IDLE",
+    "DrainRequested": "DRAIN_REQUESTED",
+    "Drained": "DRAINED",
+    "DrainTimedOut": "DRAIN_TIMED_OUT",
+    "DrainCancelled": "DRAIN_CANCELLED",
+}
+
+
+class Tracks(Protocol):
+    """What the core and the model have in common, as far as lines need it."""
+
+    def apply(self, command: Command, now: int) -> Answer: ...
+
+    def jobs(self) -> list[str]: ...
+
+    def events(
+        self, job: str, after_seq: int, up_to_seq: int = 0, limit: int = 1000, log_id: str = ""
+    ) -> tuple[list[Event], int]: ...
+
+
+class Driver:
+    """Drives one tracker by lines, on one job, and says what it answered in the words of the lines.
+
+    Args:
+        tracker: the core, or the model.
+    """
+
+    def __init__(self, tracker: Tracks) -> None:
+        self.tracker = tracker
+        self.now = START
+        self._seq = 0
+        self._log = ""
+        self._ids: dict[tuple[str, str], int] = {}
+
+    def run(self, line: Line) -> tuple[Any, list[Any]]:
+        """Carry out one line; gives what it answers (`expect`) and the events that it causes (`events`)."""
+        self.now += int(line.get("wait", 0))
+        command = self._command(line)
+        try:
+            answer = self.tracker.apply(command, self.now)
+            said = self._answer(command, answer)
+        except Refused as refused:
+            said = {"code": refused.code, "reason": refused.reason}
+        return said, self._new_events(line)
+
+    # -- commands
+
+    def _command(self, line: Line) -> Command:
+        make: dict[str, Callable[[Line], Command]] = {
+            "define": self._define,
+            "open": lambda li: OpenProducer(
+                JOB, li["producer"], li["run"], Mode[li["mode"]], li.get("resume_epoch"), li.get("seals", False)
+            ),
+            "report": self._report,
+            "commit": lambda li: Commit(
+                JOB,
+                li["producer"],
+                li["run"],
+                li.get("epoch"),
+                tuple(li["units"]) if "units" in li else None,
+                li.get("seal", False),
+                [_promise(promise, {}) for promise in li.get("promises", [])],
+            ),
+            "close": lambda li: CloseProducer(JOB, li["producer"], li["run"], li.get("resume_epoch")),
+            "forget": lambda li: ForgetProducer(JOB, li["producer"]),
+            "finish_front": lambda li: FinishFront(JOB, li["front"]),
+            "drain": lambda li: Drain(JOB, li["deployment"], li["drain_id"], li.get("timeout")),
+            "cancel_drain": lambda li: CancelDrain(JOB, li.get("drain_id", ""), li["deployment"]),
+            "abandon": lambda li: Abandon(JOB, li["scope"], li["name"]),
+            "delete": lambda li: DeleteJob(JOB, li.get("force", False)),
+            "tick": lambda _: Tick(),
+            "recovered": lambda li: Recovered(li.get("lost_tail", "")),
+        }
+        return make[line["do"]](line)
+
+    def _define(self, line: Line) -> DefineJob:
+        spec = Spec(
+            JOB,
+            line["deployment"],
+            tuple((name, tuple(feeds)) for name, feeds in line["segments"]),
+            tuple(line["fronts"]),
+            Ordering[line["ordering"]],
+            line.get("progress", False),
+            **line.get("durations", {}),
+        )
+        return DefineJob(spec, line.get("force", False))
+
+    def _report(self, line: Line) -> Report:
+        entries, promises = line["entries"], line["promises"]
+        mentions = [(e[0], e[1], e[2]) for e in entries] + [(p[2], p[3], p[4]) for p in promises if p[0] == "close"]
+        mentions = list(dict.fromkeys(mentions))
+        by_id = [m for m in mentions if line.get("ids") and m[:2] in self._ids]
+        by_name = [m for m in mentions if m not in by_id]
+        index = {mention: i for i, mention in enumerate(by_name + by_id)}
+        scopes = list(dict.fromkeys(scope for scope, _, _ in by_name))
+        segments = list(dict.fromkeys(e[3] for e in entries))
+        return Report(
+            JOB,
+            line["producer"],
+            line["run"],
+            line["epoch"],
+            units=list(line["units"]),
+            scopes=scopes,
+            names=[name for _, name, _ in by_name],
+            scope_index=np.array([scopes.index(scope) for scope, _, _ in by_name], np.uint32),
+            end_times=np.array([NO_END_TIME if end is None else end for _, _, end in by_name], np.int64),
+            substream_ids=np.array([self._ids[m[:2]] for m in by_id], np.uint64),
+            log_id=("another" if line.get("log") == "other" else self._log) if by_id else "",
+            want_ids=line.get("want_ids", False),
+            segments=segments,
+            substream_index=np.array([index[e[0], e[1], e[2]] for e in entries], np.uint32),
+            segment_index=np.array([segments.index(e[3]) for e in entries], np.uint32),
+            xor=np.array([e[4] for e in entries], np.uint64),
+            sent=np.array([e[5] for e in entries], np.uint32),
+            received=np.array([e[6] for e in entries], np.uint32),
+            entry_count=len(entries),
+            promises=[_promise(promise, index) for promise in promises],
+            commit=line["commit"],
+        )
+
+    # -- answers and events
+
+    def _answer(self, command: Command, answer: Answer) -> Any:
+        if isinstance(answer, JobDefined):
+            self._log = answer.log_id
+            return {"created": answer.created}
+        if isinstance(answer, Opened):
+            return {"committed_epoch": answer.committed_epoch}
+        if isinstance(answer, Reported):
+            assert isinstance(command, Report)
+            if answer.substream_ids is not None:
+                self._log = answer.log_id
+                for i, name in enumerate(command.names):
+                    scope = command.scopes[int(command.scope_index[i])]
+                    self._ids[scope, name] = int(answer.substream_ids[i])
+            said: dict[str, Any] = {"outcome": answer.outcome.name}
+            if answer.outcome == Outcome.PARTIAL_DUPLICATE:
+                said["duplicate_units"] = list(answer.duplicate_units)
+            if answer.substream_ids is not None:
+                said["substream_ids"] = answer.substream_ids.tolist()
+            return said
+        if isinstance(answer, DrainStatus):
+            return {"state": answer.state.name}
+        return {}
+
+    def _new_events(self, line: Line) -> list[Any]:
+        if JOB not in self.tracker.jobs():
+            self._seq = 0
+            return []
+        said = []
+        while batch := self.tracker.events(JOB, self._seq)[0]:
+            for event in batch:
+                assert event.seq == self._seq + 1, "the log has a gap"
+                self._seq = event.seq
+                said.append(_event(event.body))
+        return said
+
+
+def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> Promise:
+    match said:
+        case ["frontier", front, scope, time]:
+            return Frontier(front, scope, time)
+        case ["close", front, scope, name, end_time]:
+            return Close(front, index.get((scope, name, end_time), 0))
+        case ["finish", front]:
+            return Finish(front)
+    raise ValueError(said)
+
+
+def _event(body: Body) -> list[Any]:
+    name = EVENT_NAMES[type(body).__name__]
+    match body:
+        case Ended():
+            return [name, *body[:5], body.reason.name, body.in_flight]
+        case Stalled():
+            return [name, body.scope, body.name, list(body.segments), body.in_flight]
+        case Late() | Advanced() | FrontIdle():
+            return [name, *body]
+    return [name, *body]
