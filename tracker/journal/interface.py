@@ -1,0 +1,104 @@
+"""What a journal is: an append-only log of numbered records, and snapshots of the state that they add up to.
+
+A journal keeps bytes. It never looks into a record or a state, and knows neither commands nor the wire.
+
+Records are numbered 1, 2, 3, … without gaps, in the order of `append`; those of one call are a group and survive
+together or not at all. A snapshot says what the state was after a record; records that every kept snapshot covers may
+be dropped. `recover` gives the newest state that can be had and the records after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+
+class Record(NamedTuple):
+    """A command as it was taken."""
+
+    method: int  #: which one: a number that the server gives it
+    at: int  #: ns since the Unix epoch
+    payload: bytes  #: its request, as it came over the wire
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was found broken, and what was saved."""
+
+    file: str  #: the file that was damaged
+    problem: str  #: what is wrong with it
+    record: int  #: the first record that could not be read
+    lost: int  #: how many records are lost that had been acknowledged
+    set_aside: str  #: where the damaged file is now; empty: there was none
+
+    def __str__(self) -> str:
+        kept = f"; the damaged file was set aside as {self.set_aside}" if self.set_aside else ""
+        lost = f"{self.lost} acknowledged records are lost" if self.lost else "nothing acknowledged is lost"
+        return f"{self.file}: {self.problem}, at record {self.record}: {lost}{kept}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a journal remembers."""
+
+    state: Any  #: the newest snapshot's; None: there is none
+    number: int  #: the record after which it was taken; 0: none
+    records: Iterator[Record]  #: those after it, in order; to be read before the first `append`
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def lost(self) -> int:
+        """How many acknowledged records are lost."""
+        return max((damage.lost for damage in self.damage), default=0)
+
+
+class JournalError(Exception):
+    """The journal does not work. Nothing of what was to be appended counts; the message says what to do."""
+
+
+class JournalFullError(JournalError):
+    """There is no room. It works again once there is."""
+
+
+class JournalLockedError(JournalError):
+    """Another process owns the journal."""
+
+
+class Journal(Protocol):
+    """A command log, owned by one process.
+
+    `append` and `snapshot` may be called in two threads of their own; everything else before the first or after the
+    last of these calls.
+    """
+
+    @property
+    def name(self) -> str:
+        """What kind it is, such as ``"sqlite"``."""
+
+    @property
+    def instant(self) -> bool:
+        """Whether `append` takes no time, so that it may be called where nothing may wait."""
+
+    def recover(self) -> Recovery:
+        """Read what is there; the first thing to call. Damage is repaired and reported, not raised."""
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Make a group durable; the number of its last record.
+
+        Raises:
+            JournalError: it is not durable; the journal is as before.
+        """
+
+    def snapshot(self, number: int, state: Any) -> int:
+        """Keep the state as it was after record `number`, the last of its group; its size in bytes.
+
+        Args:
+            state: dictionaries, lists, strings, bytes, numbers, booleans, None, and numpy arrays.
+
+        Raises:
+            JournalError: it could not be kept; nothing is dropped.
+        """
+
+    def close(self) -> None:
+        """Give the journal up. Closing again does nothing."""

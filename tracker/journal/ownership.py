@@ -1,0 +1,36 @@
+"""Who owns a journal: one process at a time, by a lock that the system releases when the process is gone.
+
+A second server does not wait and does not take over: it refuses and names the owner. So starting a tracker twice by
+mistake never harms the first; and after a crash, kill -9 included, the next one starts at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+
+from .interface import JournalLockedError
+
+
+class Ownership:
+    """The lock on a file beside a journal, held until `release` or the end of the process."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._file, 1000, 0).decode(errors="replace").strip() or "an unknown process"
+            os.close(self._file)
+            raise JournalLockedError(
+                f"{what} is in use by {holder}: one server at a time writes a journal; "
+                "stop that one first, or give this one a journal of its own"
+            ) from error
+        os.ftruncate(self._file, 0)
+        since = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}, since {since}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._file)

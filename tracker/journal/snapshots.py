@@ -1,0 +1,143 @@
+"""Snapshots of a state, each in a file of its own beside the journal.
+
+A file is written under another name, synced and renamed, so a snapshot is there whole or not at all; a checksum tells
+of later damage. The two newest are kept: should the newest be damaged, the one before it and the records after that
+give the same state. Encoding is done in small steps, because a long one would hold up every other thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
+
+_MAGIC = b"trksnap1"
+_HEAD = struct.Struct("<8sQQI")  # magic, number, length, checksum of number and content
+_ARRAY = 1  # msgpack's extension type for a numpy array
+_STEP = 4096  # elements of a list that are encoded at once
+_KEEP = 2
+
+
+class SnapshotDamagedError(Exception):
+    """The file does not hold what was written."""
+
+
+class Snapshots:
+    """The snapshots beside the journal at `path`: ``PATH-snapshot-NUMBER``."""
+
+    def __init__(self, path: str) -> None:
+        self._base = Path(f"{path}-snapshot-")
+
+    def numbers(self) -> list[int]:
+        """The records after which there is a snapshot, newest first."""
+        form = re.compile(re.escape(self._base.name) + r"(\d+)")
+        found = (form.fullmatch(entry.name) for entry in self._base.parent.iterdir())
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def file(self, number: int) -> Path:
+        return self._base.with_name(f"{self._base.name}{number}")
+
+    def read(self, number: int) -> Any:
+        """The state; raises `SnapshotDamagedError`."""
+        data = self.file(number).read_bytes()
+        if len(data) < _HEAD.size:
+            raise SnapshotDamagedError("it is too short")
+        magic, written, length, checksum = _HEAD.unpack_from(data)
+        content = memoryview(data)[_HEAD.size :]
+        if magic != _MAGIC or written != number or length != len(content):
+            raise SnapshotDamagedError("its head is wrong, or it was cut")
+        if _checksum(number, [content]) != checksum:
+            raise SnapshotDamagedError("its checksum is wrong")
+        return decode(content)
+
+    def write(self, number: int, state: Any) -> int:
+        """Keep a state; its size in bytes. Older snapshots but one are removed."""
+        pieces = list(encode(state))
+        size = sum(map(len, pieces))
+        temporary = self._base.with_name(f"{self._base.name}new")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(_HEAD.pack(_MAGIC, number, size, _checksum(number, pieces)))
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.file(number))
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(self._base.parent)
+        for old in self.numbers()[_KEEP:]:
+            self.file(old).unlink()
+        return size + _HEAD.size
+
+    def oldest_needed(self) -> int:
+        """The snapshot that the log must still reach back to; 0: the log must be whole."""
+        numbers = self.numbers()
+        return numbers[-1] if len(numbers) >= _KEEP else 0
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was created, renamed or removed in a directory durable."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _checksum(number: int, pieces: list[Any]) -> int:
+    checksum = zlib.crc32(number.to_bytes(8, "little"))
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
+def encode(state: Any) -> Iterator[bytes]:
+    """A state as pieces of bytes.
+
+    >>> decode(b"".join(encode({"labels": np.arange(2, dtype=np.uint64)})))
+    {'labels': array([0, 1], dtype=uint64)}
+    """
+    packer = msgpack.Packer(strict_types=True, default=_encode_array)
+    yield from _encode(packer, state)
+
+
+def _encode(packer: msgpack.Packer, value: Any) -> Iterator[bytes]:
+    if isinstance(value, dict):
+        yield packer.pack_map_header(len(value))
+        for key, item in value.items():
+            yield packer.pack(key)
+            yield from _encode(packer, item)
+    elif isinstance(value, list) and len(value) > _STEP:
+        yield packer.pack_array_header(len(value))
+        for start in range(0, len(value), _STEP):
+            step = value[start : start + _STEP]
+            yield packer.pack(step)[len(packer.pack_array_header(len(step))) :]
+    else:
+        yield packer.pack(value)
+
+
+def _encode_array(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+        raise TypeError(f"a state holds a {type(value).__name__}")
+    return msgpack.ExtType(_ARRAY, msgpack.packb((value.dtype.str, value.shape, value.tobytes())))
+
+
+def decode(data: Any) -> Any:
+    """The state that `encode` was given; arrays are writeable."""
+    return msgpack.unpackb(data, ext_hook=_decode_array, strict_map_key=False)
+
+
+def _decode_array(code: int, data: bytes) -> Any:
+    if code != _ARRAY:
+        raise SnapshotDamagedError(f"it holds an unknown type {code}")
+    dtype, shape, content = msgpack.unpackb(data)
+    return np.frombuffer(content, dtype).reshape(shape).copy()

@@ -1,0 +1,335 @@
+"""The embedded journal: an SQLite file with a row for each group of records, and a few files beside it.
+
+    PATH                    the log; PATH-wal, its newest part
+    PATH-snapshot-NUMBER    what the records up to NUMBER add up to; the two newest are kept
+    PATH-mark               the last acknowledged record: tells that a tail is missing
+    PATH-lock               who owns the journal
+    PATH-damaged-TIME…      what was set aside because it could not be read
+
+What holds, and where it is kept:
+
+- A group is durable when `append` returns: write-ahead log, ``synchronous=FULL``, one sync a group.
+- Rows are numbered without gaps and carry a checksum over number and content, so what is read back is what was
+  written, in order, up to the first doubt. What comes after a doubt is not used.
+- Damage never stops a start and never goes unsaid. What is readable moves to a fresh file, the damaged one is set
+  aside as it was, and `Recovery.damage` says what is lost.
+- Rows that the older of the two kept snapshots covers are removed, a few with each `append`. SQLite uses their pages
+  again, so the file stays as large as the most that was ever kept, and does not grow with time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .interface import Damage, JournalError, JournalFullError, Record, Recovery
+from .mark import Mark
+from .ownership import Ownership
+from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
+
+_APPLICATION = 0x54524B31  # "TRK1": in the head of the file
+_PAGE = 16384
+_SMALLEST = 512  # bytes: SQLite's smallest page
+_CHECKPOINT = 64 << 20  # bytes of write-ahead log that are kept before they move into the file
+_TRIM = 4  # old rows removed with each group
+_HEAD = struct.Struct("<HqI")  # of a record: method, time, length
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    first: int
+    count: int
+    data: bytes
+
+
+class SqliteJournal:
+    """A journal in the file at `path`, which is made if it is not there.
+
+    Raises:
+        JournalLockedError: another process owns it.
+        JournalError: it cannot be opened.
+    """
+
+    name = "sqlite"
+    instant = False
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).absolute()
+        self._closed = False
+        if not self._path.parent.is_dir():
+            raise JournalError(f"there is no directory {self._path.parent} for the journal; make it first")
+        try:
+            self._ownership = Ownership(self._beside("-lock"), f"the journal {self._path}")
+            self._mark = Mark(self._beside("-mark"))
+        except OSError as error:
+            raise JournalError(f"cannot write beside the journal {self._path}: {error.strerror}") from error
+        self._snapshots = Snapshots(str(self._path))
+        self._connection: sqlite3.Connection | None = None
+        self._last = 0
+
+    def _beside(self, suffix: str) -> str:
+        return f"{self._path}{suffix}"
+
+    # ---------------------------------------------------------------- recovery
+
+    def recover(self) -> Recovery:
+        self._finish_rebuild()
+        state, number, damage = self._newest_snapshot()
+        acknowledged = self._mark.found if self._mark.found is not None else 0
+        existed = self._path.exists()
+        if existed and self._mark.found is None:
+            what = "it is missing or unreadable, so this start cannot tell whether the journal's tail is all there"
+            damage.append(Damage(self._beside("-mark"), what, 0, 0, ""))
+        connection, problem = self._open(acknowledged)
+        last = number
+        if connection is not None and problem is None:
+            rows = _Rows(connection, number)
+            for row in rows:
+                last = row.first + row.count - 1
+            problem = rows.problem or _check(connection)
+        if problem is None and last < acknowledged:
+            problem = "its tail is missing"
+        if problem is not None:
+            set_aside = ""
+            if existed:
+                set_aside = self._rebuild(connection, number, last)
+                connection, _ = self._open(0)
+            lost = max(0, acknowledged - last)
+            damage.append(Damage(str(self._path), problem, last + 1, lost, set_aside))
+        if connection is None:
+            raise JournalError(f"the journal {self._path} was rebuilt and still cannot be read")
+        self._connection = connection
+        self._inode = os.stat(self._path).st_ino
+        self._last = last
+        self._keep_after = self._snapshots.oldest_needed()
+        return Recovery(state, number, _records(_Rows(connection, number)), tuple(damage))
+
+    def _newest_snapshot(self) -> tuple[Any, int, list[Damage]]:
+        damage: list[Damage] = []
+        for number in self._snapshots.numbers():
+            file = self._snapshots.file(number)
+            try:
+                return self._snapshots.read(number), number, damage
+            except SnapshotDamagedError as error:
+                aside = self._aside(file)
+                os.rename(file, aside)
+                damage.append(Damage(str(file), f"the snapshot cannot be used: {error}", number, 0, aside))
+        return None, 0, damage
+
+    def _open(self, acknowledged: int) -> tuple[sqlite3.Connection | None, str | None]:
+        """The file, opened for good, or what is wrong with it. A readable but damaged one gives both."""
+        if acknowledged and self._path.exists() and self._path.stat().st_size < _SMALLEST:
+            return None, "it was cut to nothing"  # SQLite would take it for a new file, and remove what lies beside it
+        connection = sqlite3.connect(self._path, isolation_level=None, timeout=0, check_same_thread=False)
+        try:
+            # Exclusive: no other process may come near, and none of the file's state is shared memory.
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            # Lets a file be read that is shorter than it says.
+            connection.execute("PRAGMA writable_schema=ON")
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if application != _APPLICATION and tables:
+                connection.close()
+                raise JournalError(f"{self._path} is an SQLite file of something else; name another journal")
+            connection.execute(f"PRAGMA page_size={_PAGE}")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT // _PAGE}")
+            connection.execute(f"PRAGMA journal_size_limit={2 * _CHECKPOINT}")
+            if not tables:
+                _create(connection)
+                sync_directory(self._path.parent)
+            return connection, None
+        except sqlite3.Error as error:
+            connection.close()
+            code = getattr(error, "sqlite_errorcode", None)
+            if code == sqlite3.SQLITE_NOTADB and not acknowledged:
+                raise JournalError(f"{self._path} is not a journal; name another file") from error
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                return None, f"it cannot be read: {error}"
+            raise JournalError(f"the journal {self._path} cannot be opened: {error}") from error
+
+    def _rebuild(self, damaged: sqlite3.Connection | None, after: int, last: int) -> str:
+        """Move the rows after `after` up to record `last` into a fresh file, and set the damaged one aside."""
+        fresh = Path(self._beside("-rebuilt"))
+        unfinished = Path(self._beside("-rebuilt-unfinished"))
+        for suffix in ("", "-journal"):
+            Path(f"{unfinished}{suffix}").unlink(missing_ok=True)
+        with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA page_size={_PAGE}")
+            connection.execute("PRAGMA synchronous=FULL")
+            _create(connection)
+            if damaged is not None and last > after:
+                connection.execute("BEGIN")
+                for row in _Rows(damaged, after):
+                    if row.first > last:
+                        break
+                    _insert(connection, row)
+                connection.execute("COMMIT")
+        aside = self._aside(self._path)
+        os.rename(unfinished, fresh)
+        sync_directory(self._path.parent)
+        self._swap(aside)
+        if damaged is not None:
+            damaged.close()  # only now: closing it earlier would fold the damaged parts into one
+        self._finish_rebuild()
+        return aside
+
+    def _finish_rebuild(self) -> None:
+        """Put a rebuilt file in its place; also after a crash in the middle of it."""
+        fresh = Path(self._beside("-rebuilt"))
+        if fresh.exists():
+            self._swap(self._aside(self._path))
+            os.rename(fresh, self._path)
+            sync_directory(self._path.parent)
+
+    def _swap(self, aside: str) -> None:
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                os.rename(self._beside(suffix), f"{aside}{suffix}")
+
+    def _aside(self, file: Path) -> str:
+        name = f"{file}-damaged-{time.strftime('%Y%m%dT%H%M%S')}"
+        taken, count = name, 1
+        while os.path.exists(taken) or os.path.exists(f"{taken}-wal"):
+            taken, count = f"{name}-{count}", count + 1
+        return taken
+
+    # ---------------------------------------------------------------- writing
+
+    def append(self, records: Sequence[Record]) -> int:
+        connection = self._writable()
+        first = self._last + 1
+        data = b"".join(
+            part for method, at, payload in records for part in (_HEAD.pack(method, at, len(payload)), payload)
+        )
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            _insert(connection, _Row(first, len(records), data))
+            connection.execute(
+                "DELETE FROM log WHERE first IN (SELECT first FROM log WHERE first <= ? ORDER BY first LIMIT ?)",
+                (self._keep_after, _TRIM),
+            )
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise self._failure(error) from error
+        self._last = first + len(records) - 1
+        self._mark.set(self._last)
+        return self._last
+
+    def snapshot(self, number: int, state: Any) -> int:
+        try:
+            size = self._snapshots.write(number, state)
+        except OSError as error:
+            raise self._failure(error) from error
+        self._keep_after = self._snapshots.oldest_needed()
+        return size
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+        self._mark.close()
+        self._ownership.release()
+
+    def _writable(self) -> sqlite3.Connection:
+        if self._closed or self._connection is None:
+            raise JournalError(f"the journal {self._path} is closed")
+        try:
+            there = os.stat(self._path).st_ino == self._inode
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise JournalError(f"the journal {self._path} was moved or removed; put it back, or restart the server")
+        return self._connection
+
+    def _failure(self, error: sqlite3.Error | OSError) -> JournalError:
+        if isinstance(error, OSError):
+            full, what = error.errno in _NO_ROOM, error.strerror
+        else:
+            full, what = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL, str(error)
+        if full:
+            return JournalFullError(f"there is no room for the journal {self._path} ({what}); free some and try again")
+        return JournalError(f"the journal {self._path} cannot be written: {what}")
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA application_id={_APPLICATION}")
+    connection.execute(
+        "CREATE TABLE log ("
+        " first INTEGER PRIMARY KEY,"  # number of the group's first record
+        " count INTEGER NOT NULL,"  # records in it
+        " checksum INTEGER NOT NULL,"
+        " data BLOB NOT NULL)"
+    )
+
+
+def _insert(connection: sqlite3.Connection, row: _Row) -> None:
+    connection.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (row.first, row.count, _checksum(row), row.data))
+
+
+def _checksum(row: _Row) -> int:
+    return zlib.crc32(row.data, zlib.crc32(f"{row.first},{row.count}".encode()))
+
+
+def _check(connection: sqlite3.Connection) -> str | None:
+    """What SQLite itself finds wrong with a file; None: nothing."""
+    try:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    return None if found == "ok" else f"it is inconsistent: {found}"
+
+
+class _Rows:
+    """The rows after a record, up to the first doubt; `problem` says which, once they are read."""
+
+    def __init__(self, connection: sqlite3.Connection, after: int) -> None:
+        self._connection = connection
+        self._next = after + 1
+        self.problem: str | None = None
+
+    def __iter__(self) -> Iterator[_Row]:
+        try:
+            for first, count, checksum, data in self._connection.execute(
+                "SELECT first, count, checksum, data FROM log WHERE first >= ? ORDER BY first", (self._next,)
+            ):
+                if first != self._next:
+                    self.problem = f"records {self._next} to {first - 1} are missing"
+                    return
+                row = _Row(first, count, data)
+                if not isinstance(count, int) or not isinstance(data, bytes) or _checksum(row) != checksum:
+                    self.problem = "a checksum is wrong"
+                    return
+                self._next = first + count
+                yield row
+        except sqlite3.DatabaseError as error:
+            self.problem = f"it cannot be read: {error}"
+
+
+def _records(rows: _Rows) -> Iterator[Record]:
+    for row in rows:
+        at = 0
+        while at < len(row.data):
+            method, time_ns, length = _HEAD.unpack_from(row.data, at)
+            at += _HEAD.size
+            yield Record(method, time_ns, row.data[at : at + length])
+            at += length
+    if rows.problem:
+        raise JournalError(f"the journal could be read a moment ago and now cannot: {rows.problem}")
