@@ -1,0 +1,503 @@
+"""Seeded random sequences of lines (see `lines`), in the manner of the conformance vectors.
+
+A sequence plays up to three producers that report, retry, die and come back as zombies, on a job that is deployed
+again and again. The generator runs the model beside it to see where they are, so that most of what it makes them say
+makes sense and goes deep. But a sequence is a list of plain lines, and any part of it is one too: that is what makes a
+failing one easy to cut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tracker.core.status import JobStatus
+
+from .lines import JOB, Driver, Line
+from .reference import ReferenceTracker
+
+GRAPHS: list[list[list[Any]]] = [
+    [["a", []]],
+    [["a", ["b"]], ["b", []]],
+    [["a", ["b"]], ["b", ["b", "c"]], ["c", []]],
+    [["a", ["b"]], ["b", ["c"]], ["c", ["a", "d"]], ["d", []]],
+    [["a", ["c"]], ["b", ["c"]], ["c", ["st"]], ["st", ["d"]], ["d", []]],
+    [["z", ["y", "x"]], ["x", ["w"]], ["y", ["w"]], ["w", []]],
+]
+SECOND = 10**9
+SCOPES = ["t0", "t1", "t2"]
+
+
+@dataclass
+class _Producer:
+    name: str
+    mode: str
+    runs: int = 0
+    run: str = ""
+    open: bool = False
+    seals: bool = False
+    epoch: int = 0  # the one it works on
+    committed: int = -1
+    staged: list[int] = field(default_factory=list)
+    units: dict[int, list[list[str]]] = field(default_factory=dict)  # by epoch: those of each report
+    said: list[Line] = field(default_factory=list)  # reports worth repeating
+
+
+class Generator:
+    """One sequence.
+
+    Args:
+        seed: the same seed gives the same lines.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = r = Random(seed)
+        self.lines: list[Line] = []
+        self.model = ReferenceTracker("model")
+        self.driver = Driver(self.model)
+        self.timed = r.random() < 0.4  # whether time passes and durations are set
+        self.small_labels = r.random() < 0.25
+        self.ids = r.random() < 0.4
+        self.graph = r.choice(GRAPHS)
+        self.fronts = [f"f{i}" for i in range(r.choice([0, 1, 1, 1, 2, 2, 3]))]
+        self.ordering = r.choice(["NONE", "NONE", "SCOPE", "GLOBAL"])
+        self.progress = r.random() < 0.5
+        self.durations = self._durations() if self.timed else {}
+        self.endless = r.choice([0.0, 0.15, 0.15, 0.5])  # the share of substreams that have no end time
+        self.deployments = 1
+        self.drains = 0
+        self.unit = 0
+        self.time = 0  # how far the fronts are
+        self.flight: list[list[Any]] = []  # [scope, name, end time, segment, label]
+        immediate = r.choice([0.0, 0.0, 0.3, 0.5, 1.0])
+        self.producers = [
+            _Producer(name, "IMMEDIATE" if r.random() < immediate else "STAGED")
+            for name in "pqr"[: r.choice([1, 2, 2, 2, 3])]
+        ]
+        self.sealing = r.choice([0.0, 0.0, 0.5, 1.0])
+        self.owners = {front: r.choice(self.producers).name for front in self.fronts}
+        self.calm = r.choice([0.3, 0.6, 0.9])  # how seldom something other than reporting happens
+
+    def sequence(self, length: int) -> list[Line]:
+        """About so many lines."""
+        r = self.random
+        if r.random() < 0.15:
+            self._add(do="drain", deployment=r.choice(["d1", "d2"]), drain_id="early", **self._timeout())
+        if r.random() < 0.05:
+            self._open(r.choice(self.producers))
+        self._add_define()
+        for producer in self.producers:
+            if r.random() < 0.9:
+                self._open(producer)
+        while len(self.lines) < length:
+            if r.random() < self.calm:
+                self._work(r.choice(self.producers))
+            else:
+                self._something_else()
+            if self.timed and r.random() < 0.35:
+                self._add(do="tick", wait=r.choice([1, 2, 3, 5, 8, 13, 30]) * SECOND)
+        if r.random() < 0.5:
+            self._drain_through()
+        return self.lines
+
+    def _add(self, **line: Any) -> Line:
+        if self.timed and self.random.random() < 0.3:
+            line["wait"] = line.get("wait", 0) + self.random.choice([1, 1, 2, 4]) * SECOND
+        self.lines.append(line)
+        self.driver.run(line)
+        if JOB in self.model.jobs():
+            self._look(self.model.job_status(JOB))
+        return line
+
+    def _look(self, job: JobStatus) -> None:
+        """See what has become of the job and its producers."""
+        self.graph = [[name, list(feeds)] for name, feeds in job.spec.segments]
+        self.fronts = list(job.spec.fronts)
+        self.ordering, self.progress = job.spec.ordering.name, job.spec.progress
+        self.owners |= {front.front: front.producer for front in job.fronts if front.producer}
+        statuses = {status.producer: status for status in job.producers}
+        for p in self.producers:
+            status = statuses.get(p.name)
+            p.open = status is not None and not status.closed
+            p.staged = list(status.staged_epochs) if status else []
+            p.committed = -1 if status is None or status.committed_epoch is None else status.committed_epoch
+            if status:
+                p.run = status.run
+                p.epoch = max(p.epoch, p.committed + 1)
+
+    def _durations(self) -> dict[str, int]:
+        kinds = ["stall_after", "expire_after", "idle_after", "retention"]
+        return {kind: self.random.choice([3, 8, 20, 60]) * SECOND for kind in kinds if self.random.random() < 0.6}
+
+    def _timeout(self) -> dict[str, int]:
+        return {"timeout": self.random.choice([5, 20]) * SECOND} if self.timed and self.random.random() < 0.5 else {}
+
+    # ------------------------------------------------------------ reporting
+
+    def _work(self, p: _Producer) -> None:
+        r = self.random
+        if not p.open and r.random() < 0.9:
+            self._open(p)
+            return
+        kinds: dict[Callable[[_Producer], Any], int] = {
+            self._report: 50,
+            self._end_epoch: 18,
+            self._repeat: 6,
+            self._partly_repeat: 4,
+            self._bad_report: 4,
+            self._promise_only: 4,
+            self._manifest_gone_wrong: 3,
+        }
+        r.choices(list(kinds), list(kinds.values()))[0](p)
+
+    def _report(self, p: _Producer, **said: Any) -> Line:
+        r = self.random
+        self.unit += 1
+        units = [f"u{self.unit}"] + ([f"u{self.unit}x"] if r.random() < 0.25 else [])
+        commit = r.random() < 0.2
+        if commit and r.random() < 0.2:
+            units = []
+        line: Line = {
+            "do": "report",
+            "producer": p.name,
+            "run": p.run,
+            "epoch": max(0, p.epoch + r.choices([0, 1, 2, -1], [90, 6, 2, 2])[0]),
+            "units": units,
+            "entries": self._entries() if "entries" not in said else [],
+            "promises": self._promises(p) if r.random() < 0.35 else [],
+            "commit": commit,
+        } | said
+        if self.ids:
+            line |= {"ids": r.random() < 0.6, "want_ids": r.random() < 0.6}
+            if r.random() < 0.02:
+                line["log"] = "other"
+        self._add(**line)
+        p.units.setdefault(line["epoch"], []).append(line["units"])
+        p.said.append(line)
+        return line
+
+    def _entries(self) -> list[list[Any]]:
+        r = self.random
+        segments = [name for name, _ in self.graph]
+        entries: list[list[Any]] = []
+        for _ in range(r.choice([0, 1, 1, 2, 3])):
+            scope, name, end_time = self._substream()
+            segment, label, sent = r.choice(segments), self._label(), 1 if r.random() < 0.95 else 2
+            entries.append([scope, name, end_time, segment, label, sent, 0])
+            self.flight.extend([scope, name, end_time, segment, label if i == 0 else 0] for i in range(sent))
+        r.shuffle(self.flight)
+        arrived = min(len(self.flight), r.choice([0, 1, 2, 4, 8]))
+        entries += [[*self.flight.pop(), 0, 1] for _ in range(arrived)]
+        if r.random() < 0.02 and entries:
+            entries.append(r.choice(entries))  # doubled
+        if r.random() < 0.02 and self.flight:
+            self.flight.pop()  # lost
+        return entries
+
+    def _substream(self) -> tuple[str, str, int | None]:
+        """A tenant's window somewhere around where the fronts are."""
+        r = self.random
+        window = max(0, self.time // 10 + r.choice([-1, 0, 0, 1, 1, 2, 3, 5]))
+        number = 3 * window + r.randrange(2)
+        endless = number % 2 == 1 and number % 100 < 100 * self.endless
+        return SCOPES[number % 3], f"w{number}", None if endless else 10 * (window + 1)
+
+    def _label(self) -> int:
+        return self.random.randrange(4) if self.small_labels else self.random.getrandbits(64)
+
+    def _promises(self, p: _Producer) -> list[list[Any]]:
+        r = self.random
+        promises: list[list[Any]] = []
+        mine = [front for front in self.fronts if self.owners.get(front) == p.name]
+        for front in mine if r.random() < 0.97 else self.fronts:
+            kind = r.random()
+            if kind < 0.6:
+                self.time += r.choice([0, 0, 5, 10]) if front == self.fronts[-1] else 0
+                scope = r.choice(SCOPES) if r.random() < 0.3 else None
+                promises.append(["frontier", front, scope, self.time + r.choice([-10, 0, 0, 0, 10])])
+            elif kind < 0.85:
+                promises.append(["close", front, *self._substream()])
+            elif kind < 0.9:
+                promises.append(["finish", front])
+        if r.random() < (0.2 if self.fronts else 0.8):
+            promises.append(["close", "", *self._substream()])
+        if not self.fronts and r.random() < 0.5:
+            self.time += 5
+        return promises
+
+    def _end_epoch(self, p: _Producer) -> None:
+        r = self.random
+        kept = [unit for units in p.units.get(p.epoch, []) if r.random() < 0.85 for unit in units]
+        manifest = {"units": kept} if r.random() < 0.4 or p.seals else {}
+        if (p.seals and r.random() < 0.9) or r.random() < 0.05:
+            self._add(do="commit", producer=p.name, run=p.run, epoch=p.epoch, seal=True, **manifest)
+            manifest = {"units": kept} if r.random() < 0.2 else {}
+            if r.random() < 0.2:
+                self._report(p, epoch=p.epoch)
+        if r.random() < 0.9:
+            promises = {}
+            if r.random() < 0.3:
+                promises = {"promises": [said for said in self._promises(p) if said[0] != "close"]}
+            self._add(do="commit", producer=p.name, run=p.run, epoch=p.epoch, **manifest, **promises)
+        p.epoch += 1
+
+    def _repeat(self, p: _Producer) -> None:
+        """A task's retry, or a zombie that speaks again."""
+        r = self.random
+        if p.said:
+            line = _again(r.choice(p.said[-4:] if r.random() < 0.7 else p.said))
+            if r.random() < 0.5:
+                line["run"] = p.run
+            if r.random() < 0.2:
+                line["commit"] = True
+            self._add(**line)
+
+    def _partly_repeat(self, p: _Producer) -> None:
+        if p.said:
+            line = _again(self.random.choice(p.said[-3:]))
+            self.unit += 1
+            self._add(**(line | {"run": p.run, "units": [*line["units"], f"more{self.unit}"]}))
+
+    def _bad_report(self, p: _Producer) -> None:
+        scope, name, end_time = self._substream()
+        entry = [scope, name, end_time, self.graph[0][0], self._label(), 1, 0]
+        bad: list[dict[str, Any]] = [
+            {"entries": [[*entry[:3], "nowhere", *entry[4:]]]},
+            {"entries": [[scope, name, 777, *entry[3:]]]},
+            {"entries": [entry], "promises": [["finish", "nobody"]]},
+            {"units": [], "commit": False},
+            {"units": ["twice", "twice"]},
+            {"promises": [["close", "", scope, name, 778]]},
+            {"producer": "nobody"},
+            {"run": "never"},
+            {"entries": [entry, [scope, name, 779, *entry[3:]]]},
+        ]
+        self.unit += 1
+        line: Line = {"do": "report", "producer": p.name, "run": p.run, "epoch": p.epoch, "units": [f"bad{self.unit}"]}
+        line |= {"entries": [], "promises": [], "commit": False}
+        self._add(**(line | self.random.choice(bad)))
+
+    def _promise_only(self, p: _Producer) -> None:
+        promises = [said for said in self._promises(p) if said[0] != "close" or self.random.random() < 0.1]
+        self._add(do="commit", producer=p.name, run=p.run, promises=promises)
+
+    def _manifest_gone_wrong(self, p: _Producer) -> None:
+        units = [unit for units in p.units.get(p.epoch, []) for unit in units]
+        wrong: list[dict[str, Any]] = [
+            {"units": [*units, "never"]},
+            {"units": units[:-1]},
+            {"units": []},
+            {"units": [], "seal": True, "promises": [["finish", "f0"]]},
+            {"units": units[1:], "seal": True},
+        ]
+        line = {"do": "commit", "producer": p.name, "run": p.run, "epoch": p.epoch} | self.random.choice(wrong)
+        if self.random.random() < 0.1:
+            del line["epoch"]
+        self._add(**line)
+
+    # ------------------------------------------------------------ everything else
+
+    def _something_else(self) -> None:
+        r = self.random
+        p = r.choice(self.producers)
+        kinds: dict[Callable[[], Any], float] = {
+            lambda: self._open(p): 20,
+            lambda: self._close(p): 9,
+            lambda: self._die_and_come_back(p): 14,
+            self._flush: 12,
+            self._redeploy: 9,
+            self._add_define: 2,
+            self._odd_define: 4,
+            self._ask_for_drain: 5,
+            lambda: self._add(do="cancel_drain", deployment=r.choice(["", "", "d1", "d9"])): 6,
+            self._drain_through: 4,
+            self._abandon: 4,
+            lambda: self._forget(p): 2,
+            self._finish_front: 3,
+            lambda: self._open_wrongly(p): 3,
+            self._delete: 0.5,
+            self._recover: 2 if self.timed else 0,
+        }
+        r.choices(list(kinds), list(kinds.values()))[0]()
+
+    def _open(self, p: _Producer, resume_epoch: int | None = None) -> None:
+        r = self.random
+        if p.open and r.random() < 0.15:
+            self._add(do="open", producer=p.name, run=p.run, mode=p.mode)  # again
+            return
+        p.runs += 1
+        p.seals = r.random() < self.sealing
+        line: Line = {"do": "open", "producer": p.name, "run": f"{p.name}{p.runs}", "mode": p.mode}
+        if p.seals:
+            line["seals"] = True
+        if resume_epoch is None and r.random() < 0.3:
+            resume_epoch = max(p.committed + 1, p.epoch + r.choice([-1, 0, 0, 0, 1]))
+        if resume_epoch is not None:
+            line["resume_epoch"] = p.epoch = resume_epoch
+        self._add(**line)
+
+    def _open_wrongly(self, p: _Producer) -> None:
+        wrong: list[dict[str, Any]] = [
+            {"run": p.run or "x", "mode": "STAGED" if p.mode == "IMMEDIATE" else "IMMEDIATE"},
+            {"run": f"{p.name}{max(1, p.runs - 1)}"},
+            {"run": f"{p.name}r{self.unit}", "resume_epoch": 0},
+        ]
+        line = {"do": "open", "producer": p.name, "mode": p.mode}
+        self._add(**(line | self.random.choice(wrong)))
+
+    def _close(self, p: _Producer) -> None:
+        line: Line = {"do": "close", "producer": p.name, "run": p.run}
+        if self.random.random() < 0.4:
+            line["resume_epoch"] = max(0, p.epoch + self.random.choice([-1, 0, 0, 1]))
+        self._add(**line)
+
+    def _die_and_come_back(self, p: _Producer) -> None:
+        """A crash before or after the commit; the new run replays, or goes on."""
+        r = self.random
+        old, first = p.run, min(p.staged, default=p.epoch)
+        self._open(p)
+        p.epoch = max(p.committed + 1, first + r.choice([0, 0, 0, 1]))
+        if r.random() < 0.5:
+            for line in [line for line in p.said[-5:] if line["epoch"] >= p.epoch]:
+                self._add(**(_again(line) | {"run": p.run}))
+        elif r.random() < 0.5:
+            word: dict[str, Any] = r.choice([{}, {"seal": True}, {"units": []}])
+            self._add(do="commit", producer=p.name, run=p.run, epoch=p.epoch, **word)
+        if r.random() < 0.4:
+            zombie: Line = {"do": "report", "producer": p.name, "run": old, "epoch": p.epoch, "units": ["zombie"]}
+            self._add(**zombie, entries=self._entries(), promises=[], commit=True)
+
+    def _flush(self) -> None:
+        """Everything in flight arrives, and everybody commits."""
+        for p in self.producers:
+            arriving = self.flight if p is self.producers[-1] else []
+            self._report(p, entries=[[*element, 0, 1] for element in arriving], commit=True, promises=self._promises(p))
+        self.flight.clear()
+
+    def _define_line(self, **said: Any) -> Line:
+        line: Line = {
+            "do": "define",
+            "deployment": f"d{self.deployments}",
+            "segments": self.graph,
+            "fronts": list(self.fronts),
+            "ordering": self.ordering,
+            "progress": self.progress,
+        }
+        if self.durations:
+            line["durations"] = self.durations
+        return line | said
+
+    def _add_define(self) -> None:
+        self._add(**self._define_line())
+
+    def _redeploy(self) -> None:
+        """A rolling deployment mostly; often with other fronts, sometimes another graph, sometimes by force."""
+        r = self.random
+        self.deployments += 1
+        said: dict[str, Any] = {"force": True} if r.random() < 0.25 else {}
+        fronts = list(self.fronts)
+        if r.random() < 0.35:
+            fronts.append(f"f{len(self.lines)}")
+        if r.random() < 0.25 and fronts and (len(fronts) > 1 or r.random() < 0.1):
+            fronts.remove(r.choice(fronts))
+        said["fronts"] = fronts
+        if r.random() < 0.15:
+            said["segments"] = r.choice(GRAPHS)
+        if r.random() < 0.15:
+            said |= {"ordering": r.choice(["NONE", "SCOPE", "GLOBAL"]), "progress": r.random() < 0.7}
+        for front in fronts:
+            if front not in self.owners or r.random() < 0.1:
+                self.owners[front] = r.choice(self.producers).name
+        if self.timed and r.random() < 0.3:
+            self.durations = self._durations()
+        self._add(**self._define_line(**said))
+        for p in self.producers:
+            if not p.open and r.random() < 0.8:
+                self._open(p)
+
+    def _odd_define(self) -> None:
+        r = self.random
+        odd: list[dict[str, Any]] = [
+            {"force": True},
+            {"segments": r.choice(GRAPHS)},
+            {"fronts": [*self.fronts, "odd"]},
+            {"deployment": "d1", "force": r.random() < 0.5},
+            {"deployment": f"d{self.deployments + 1}", "segments": r.choice(GRAPHS)},
+            {"deployment": f"d{self.deployments + 1}", "fronts": []},
+            {"fronts": ["f0", "f0"]},
+            {"segments": [["a", ["nowhere"]]]},
+            {"segments": list(reversed(self.graph)), "fronts": list(reversed(self.fronts))},
+        ]
+        if self.timed:
+            odd += [{"durations": self._durations()}] * 2
+        self._add(**self._define_line(**r.choice(odd)))
+
+    def _ask_for_drain(self) -> None:
+        self.drains += 1
+        deployment = self.random.choice([self.deployments] * 4 + [self.deployments + 1, 9, 1])
+        self._add(do="drain", deployment=f"d{deployment}", drain_id=f"dr{self.drains}", **self._timeout())
+
+    def _drain_through(self) -> None:
+        """A drain that mostly comes to its end, and then mostly a deployment that starts afresh."""
+        r = self.random
+        self.drains += 1
+        self._add(do="drain", deployment=f"d{self.deployments}", drain_id=f"dr{self.drains}", **self._timeout())
+        for p in self.producers:
+            if not p.open:
+                self._open(p)
+            if r.random() < 0.5:
+                self._report(p)
+            finishes = [["finish", front] for front in self.fronts if self.owners.get(front) == p.name]
+            arriving = self.flight if p is self.producers[-1] else []
+            entries = [[*element, 0, 1] for element in arriving]
+            self._report(p, entries=entries, commit=True, units=["last"], promises=finishes)
+        self.flight.clear()
+        for front in list(self.fronts):
+            if r.random() < 0.6:
+                self._add(do="finish_front", front=front)
+        for p in self.producers:
+            if p.open and r.random() < 0.8:
+                self._close(p)
+        if r.random() < 0.5 and JOB in self.model.jobs():  # what does not balance by now never will
+            for s in self.model.substreams(JOB):
+                self._add(do="abandon", scope=s.scope, name=s.name)
+        if r.random() < 0.5:
+            self._report(r.choice(self.producers))
+        if r.random() < 0.7:
+            self._redeploy()
+            self.time = r.choice([self.time, 0])
+
+    def _abandon(self) -> None:
+        scope, name, _ = self._substream()
+        self._add(do="abandon", scope=scope, name=name)
+
+    def _forget(self, p: _Producer) -> None:
+        self._add(do="forget", producer=p.name)
+        p.epoch, p.units = 0, {}
+
+    def _finish_front(self) -> None:
+        self._add(do="finish_front", front=self.random.choice([*self.fronts, "nobody"]))
+
+    def _delete(self) -> None:
+        force = self.random.random() < 0.7
+        self._add(do="delete", **({"force": True} if force else {}))
+        if force:
+            self._add_define()
+
+    def _recover(self) -> None:
+        self._add(do="recovered", **({"lost_tail": "tail"} if self.random.random() < 0.15 else {}))
+
+
+def _again(line: Line) -> Line:
+    return {key: value for key, value in line.items() if key != "wait"}
+
+
+def generate(seed: int) -> list[Line]:
+    """The sequence of a seed: forty to two hundred lines.
+
+    >>> generate(7) == generate(7)
+    True
+    """
+    return Generator(seed).sequence(Random(seed).randrange(40, 200))
