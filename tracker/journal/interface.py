@@ -29,12 +29,14 @@ class Damage:
     file: str  #: the file that was damaged
     problem: str  #: what is wrong with it
     record: int  #: the first record that could not be read
-    lost: int  #: how many records are lost that had been acknowledged
+    lost: int | None  #: how many records are lost that had been acknowledged; None: nobody can tell
     set_aside: str  #: where the damaged file is now; empty: there was none
 
     def __str__(self) -> str:
         kept = f"; the damaged file was set aside as {self.set_aside}" if self.set_aside else ""
-        lost = f"{self.lost} acknowledged records are lost" if self.lost else "nothing acknowledged is lost"
+        lost = "nothing acknowledged is lost" if self.lost == 0 else f"{self.lost} acknowledged records are lost"
+        if self.lost is None:
+            lost = "acknowledged records may be lost"
         return f"{self.file}: {self.problem}, at record {self.record}: {lost}{kept}"
 
 
@@ -48,9 +50,9 @@ class Recovery:
     damage: tuple[Damage, ...] = ()
 
     @property
-    def lost(self) -> int:
-        """How many acknowledged records are lost."""
-        return max((damage.lost for damage in self.damage), default=0)
+    def tail_lost(self) -> bool:
+        """Whether acknowledged records are lost, or may be."""
+        return any(damage.lost != 0 for damage in self.damage)
 
 
 class JournalError(Exception):

@@ -87,8 +87,8 @@ class SqliteJournal:
         acknowledged = self._mark.found if self._mark.found is not None else 0
         existed = self._path.exists()
         if existed and self._mark.found is None:
-            what = "it is missing or unreadable, so this start cannot tell whether the journal's tail is all there"
-            damage.append(Damage(self._beside("-mark"), what, 0, 0, ""))
+            what = "it is missing or unreadable, so nothing tells whether the journal's tail is all there"
+            damage.append(Damage(self._beside("-mark"), what, 0, None, ""))
         connection, problem = self._open(acknowledged)
         last = number
         if connection is not None and problem is None:

@@ -1,0 +1,79 @@
+"""`tracker serve`: runs a tracker until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `serve` takes."""
+    parser.description = (
+        "Run a tracker. It prints `listening on HOST:PORT` when it is ready, logs to stderr, and stops gracefully on "
+        "SIGTERM or Ctrl-C. Exit status: 0 stopped, 1 it could not start or go on, 2 wrong usage."
+    )
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default="127.0.0.1:7654", help="where to listen; port 0 picks a free one"
+    )
+    parser.add_argument(
+        "--journal",
+        metavar="KIND",
+        default="sqlite:tracker.db",
+        help="`sqlite:PATH` keeps everything in a file, `memory` nothing",
+    )
+    parser.add_argument(
+        "--retention",
+        metavar="HOURS",
+        type=float,
+        default=24.0,
+        help="how long ended substreams and events are kept, for jobs that do not say",
+    )
+    parser.add_argument(
+        "--snapshot-every",
+        metavar="MIB",
+        type=int,
+        default=256,
+        help="how much is journaled between snapshots, at least: less makes restarts quicker",
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="change a limit; may be given again. The names are those that GetServerInfo answers",
+    )
+    parser.add_argument(
+        "--log-level", choices=["debug", "info", "warning", "error"], default="info", help="what to log"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves; the exit status."""
+    try:
+        # Only now: the other commands need no server, and what it needs may not be installed.
+        from tracker.journal import JournalError
+        from tracker.server.app import CannotListenError, Options, serve
+        from tracker.server.limits import parse_limits
+        from tracker.server.logs import log_to_stderr
+    except ModuleNotFoundError as missing:
+        print(f"tracker serve: needs {missing.name}: pip install 'substream-tracker[server]'", file=sys.stderr)
+        return 2
+    log_to_stderr(arguments.log_level)
+    try:
+        options = Options(
+            listen=arguments.listen,
+            journal=arguments.journal,
+            retention_s=round(arguments.retention * 3600),
+            snapshot_bytes=arguments.snapshot_every << 20,
+            limits=parse_limits(arguments.limit),
+        )
+        asyncio.run(serve(options))
+    except ValueError as error:
+        print(f"tracker serve: {error}", file=sys.stderr)
+        return 2
+    except (JournalError, CannotListenError) as error:
+        print(f"tracker serve: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,46 @@
+"""Logs for people and programs alike: a line an entry, ``key=value`` pairs, on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+_OWN = frozenset(vars(logging.makeLogRecord({})))
+
+
+class KeyValueFormatter(logging.Formatter):
+    """A record as ``ts=… level=… at=… msg=…`` and whatever its `extra` holds.
+
+    >>> record = logging.makeLogRecord({"levelname": "INFO", "name": "tracker", "msg": "ready", "port": 7654})
+    >>> KeyValueFormatter().format(record).partition(" ")[2]
+    'level=info logger=tracker msg=ready port=7654'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        pairs: dict[str, object] = {
+            "ts": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        pairs.update((key, value) for key, value in vars(record).items() if key not in _OWN and key != "message")
+        if record.exc_info:
+            pairs["error"] = self.formatException(record.exc_info)
+        return " ".join(f"{key}={_value(value)}" for key, value in pairs.items())
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def log_to_stderr(level: str) -> None:
+    """Send this process's logs to stderr, from `level` (such as ``"info"``) up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(KeyValueFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
