@@ -1,1 +1,23 @@
-"""The tracking state machine: pure, deterministic, without I/O, clock or threads."""
+"""The tracking state machine: pure, deterministic, without I/O, clock or threads.
+
+How it works, whole before parts. A `Tracker` holds jobs. A `Job` takes commands and announces events into its log.
+For each substream and segment it keeps an accumulator (`accounts`): labels of sent and received elements folded by
+XOR, and two counts. Nothing takes effect before its epoch is committed (`producers`), so a retried task or a zombie
+can never end anything; in IMMEDIATE mode it does, and is taken out again. Fronts promise what they will not send any
+more (`fronts`); what all of them have promised is closed (`closing`). A closed substream whose accumulators balance on
+a segment and on everything upstream of it (`graph`) has ended there (`ends`), once, in the contract's order, for which
+the open end times are kept (`opentimes`). `names` finds a name's row, `messages` checks what comes in, `log` keeps
+what goes out.
+
+Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker;
+whatever it needs to know comes in a command. A refusal changes nothing but settling. Nothing on the way of a report, a
+commit or an end scans the open substreams.
+"""
+
+from .commands import *  # noqa: F403 - the package's public face is its modules' values
+from .events import *  # noqa: F403
+from .refusal import Refused
+from .status import JobStatus, SubstreamStatus
+from .tracker import Tracker
+
+__all__ = ["JobStatus", "Refused", "SubstreamStatus", "Tracker"]

@@ -94,6 +94,10 @@ class DefineJob:
     spec: Spec
     force: bool = False
 
+    @property
+    def job(self) -> str:
+        return self.spec.job
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
@@ -224,12 +228,12 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: stalls, expiry, idleness, retention and drains' timeouts are looked at, and by no other command."""
+    """Time has passed: stalls, expiry, idleness, retention and drains' timeouts are seen to, by no other command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The state was rebuilt from a journal: idle timers start again; with `lost_tail`, every job's log gets a new id."""
+    """The state was rebuilt from a journal: idle timers start again; with `lost_tail`, all logs get new ids."""
 
     lost_tail: str = ""  #: empty, or the new prefix of log ids
 

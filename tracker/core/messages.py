@@ -1,0 +1,225 @@
+"""Is a message well formed? What commands must hold whatever the state, and a report's names resolved to numbers.
+
+Checked in the contract's order: shape and units, segments, the entries' end times. Promises come after; they need the
+fronts and are the job's to check. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .accounts import Accounts, Rows
+from .commands import NO_END_TIME, Close, Frontier, Promise, Report, Spec
+from .graph import Graph
+from .refusal import Refused
+
+_MOST_BYTES = 512
+_JOB = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+_MOST_DEPLOYMENT = 128
+EVERY_SCOPE = "*"
+
+
+def check_name(kind: str, name: str) -> None:
+    """Refuse a name that is empty or longer than 512 bytes of UTF-8."""
+    if not name or len(name) > _MOST_BYTES or len(name.encode()) > _MOST_BYTES:
+        shown = repr(name if len(name) < 60 else name[:60] + "…")
+        raise Refused.malformed(f"{kind} {shown} has {len(name.encode())} bytes; names have 1 to {_MOST_BYTES}")
+
+
+def check_names(kind: str, names: Iterable[str]) -> None:
+    """The same for several."""
+    for name in names:
+        check_name(kind, name)
+
+
+def check_scope(scope: str) -> None:
+    """Refuse a scope that is too long, or ``*``."""
+    if scope == EVERY_SCOPE:
+        raise Refused.malformed("a scope cannot be named '*', which stands for every scope")
+    if len(scope) > _MOST_BYTES or len(scope.encode()) > _MOST_BYTES:
+        raise Refused.malformed(f"a scope has {len(scope.encode())} bytes; scopes have 0 to {_MOST_BYTES}")
+
+
+def check_job_name(job: str) -> None:
+    """Refuse what cannot name a job."""
+    if not _JOB.match(job):
+        raise Refused.malformed(f"job {job[:140]!r}: a job's name has 1 to 128 letters, digits, '.', '_' or '-'")
+
+
+def check_deployment(deployment: str) -> None:
+    """Refuse what cannot name a deployment."""
+    if not 1 <= len(deployment) <= _MOST_DEPLOYMENT:
+        raise Refused.malformed(f"a deployment's name has 1 to {_MOST_DEPLOYMENT} characters, not {len(deployment)}")
+
+
+def check_spec(spec: Spec) -> Graph:
+    """A spec by itself; its graph."""
+    check_job_name(spec.job)
+    check_deployment(spec.deployment)
+    check_names("segment", (name for name, _ in spec.segments))
+    check_names("front", spec.fronts)
+    if not spec.segments:
+        raise Refused.malformed("a job needs at least one segment")
+    for front in spec.fronts:
+        if spec.fronts.count(front) > 1:
+            raise Refused.malformed(f"front {front!r} is named twice")
+    for kind in ("stall_after", "expire_after", "idle_after", "retention"):
+        duration = getattr(spec, kind)
+        if duration is not None and duration <= 0:
+            raise Refused.malformed(f"{kind} must be positive; leave it out for never")
+    return Graph(spec.segments)
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A report's names as numbers. Rows of names that are new are -1 until they are entered."""
+
+    rows: Rows  #: of all substreams: names, then ids
+    end_times: NDArray[np.int64]  #: one for each of names
+    new: list[int]  #: places in names of what has no row yet, each distinct (scope, name) once
+    again: list[tuple[int, int]]  #: (place, place in `new`) of new names that are mentioned again
+    segments: Rows  #: by entry
+    conflicts: frozenset[int] = frozenset()  #: places of names, only closed by promises, whose end time is another
+
+
+def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Resolved:
+    """Check a report's shape, units, segments and entries' end times, and look its names up.
+
+    Raises:
+        Refused: ``MALFORMED``, ``LOG_CHANGED``, ``UNKNOWN_ID``, ``UNKNOWN_SEGMENT``, ``END_TIME_CONFLICT``.
+    """
+    _check_shape(report)
+    rows = accounts.find(report.scopes, report.scope_index, report.names)
+    new, again = _new_names(report, rows)
+    if len(report.substream_ids):
+        if report.log_id != log_id:
+            raise Refused.precondition(
+                "LOG_CHANGED", f"the ids are of log {report.log_id!r}, the job's is {log_id!r}; say the names again"
+            )
+        by_id = accounts.rows_of(report.substream_ids)
+        if (by_id < 0).any():
+            unknown = report.substream_ids[by_id < 0].tolist()
+            raise Refused.precondition(
+                "UNKNOWN_ID",
+                f"{len(unknown)} ids were never given or are forgotten, as {unknown[0]}; say the names again",
+            )
+        rows = np.concatenate([rows, by_id])
+    for segment in report.segments:
+        if segment not in graph.number:
+            raise Refused.invalid(
+                "UNKNOWN_SEGMENT", f"segment {segment!r} is not one of the job's: {', '.join(graph.names)}"
+            )
+    numbers = np.array([graph.number[segment] for segment in report.segments], np.int64)
+    end_times = report.end_times if len(report.end_times) else np.full(len(report.names), NO_END_TIME, np.int64)
+    resolved = Resolved(rows, end_times, new, again, numbers[report.segment_index] if len(numbers) else rows[:0])
+    conflicts = _end_time_conflicts(resolved, accounts)
+    if len(conflicts):
+        closed = {promise.substream_index for promise in report.promises if isinstance(promise, Close)}
+        mentioned = np.zeros(len(rows), np.bool_)
+        mentioned[report.substream_index] = True
+        for place in conflicts:
+            # Those that only promises name are refused in the promises' turn.
+            if mentioned[place] or place not in closed:
+                raise end_time_conflict(report, place, resolved, accounts)
+        resolved.conflicts = frozenset(conflicts)
+    return resolved
+
+
+def _check_shape(report: Report) -> None:
+    if not report.units and not report.commit:
+        raise Refused.malformed("a report names the units that it covers, or commits its epoch")
+    check_names("unit", report.units)
+    if len(set(report.units)) < len(report.units):
+        raise Refused.malformed("a report names a unit twice")
+    for scope in report.scopes:
+        check_scope(scope)
+    names = len(report.names)
+    if len(report.scope_index) != names:
+        raise Refused.malformed(f"{names} names, but {len(report.scope_index)} scope_index")
+    if len(report.end_times) not in (0, names):
+        raise Refused.malformed(f"{names} names, but {len(report.end_times)} end_times; give none, or one for each")
+    entries = report.entry_count
+    for column in ("substream_index", "segment_index", "xor", "sent", "received"):
+        if len(getattr(report, column)) != entries:
+            raise Refused.malformed(
+                f"entry_count is {entries}, but {column} has {len(getattr(report, column))}; a packed column must be "
+                "written in one piece"
+            )
+    substreams = names + len(report.substream_ids)
+    for column, what, size in (
+        ("scope_index", "scopes", len(report.scopes)),
+        ("substream_index", "substreams", substreams),
+        ("segment_index", "segments", len(report.segments)),
+    ):
+        indexes = getattr(report, column)
+        if len(indexes) and int(indexes.max()) >= size:
+            raise Refused.malformed(f"{column} {int(indexes.max())} is past the {size} {what}")
+    for promise in report.promises:
+        if isinstance(promise, Close) and promise.substream_index >= substreams:
+            raise Refused.malformed(f"a close's substream_index {promise.substream_index} is past the {substreams}")
+    check_promises(report.promises)
+
+
+def check_promises(promises: Sequence[Promise]) -> None:
+    """The names in promises."""
+    for promise in promises:
+        if isinstance(promise, Frontier) and promise.scope is not None:
+            check_scope(promise.scope)
+        if not (isinstance(promise, Close) and not promise.front):
+            check_name("front", promise.front)
+
+
+def _new_names(report: Report, rows: Rows) -> tuple[list[int], list[tuple[int, int]]]:
+    """Which names have no row: the first mention of each, and the later ones."""
+    missing = np.flatnonzero(rows < 0).tolist()
+    if not missing:
+        return [], []
+    first: dict[tuple[str, str], int] = {}
+    new: list[int] = []
+    again: list[tuple[int, int]] = []
+    scopes = report.scopes
+    for place, scope in zip(missing, report.scope_index[missing].tolist(), strict=True):
+        name = report.names[place]
+        at = first.setdefault((scopes[scope], name), len(new))
+        if at < len(new):
+            again.append((place, at))
+        else:
+            check_name("substream", name)
+            new.append(place)
+    return new, again
+
+
+def _end_time_conflicts(resolved: Resolved, accounts: Accounts) -> list[int]:
+    """The places of names whose end time is not the one that the substream has."""
+    end_times = resolved.end_times
+    rows = resolved.rows[: len(end_times)]
+    has = np.flatnonzero(rows >= 0)
+    conflicts: list[int] = has[accounts.end_time[rows[has]] != end_times[has]].tolist() if has.size else []
+    conflicts += [place for place, at in resolved.again if end_times[place] != end_times[resolved.new[at]]]
+    return sorted(conflicts)
+
+
+def end_time_conflict(report: Report, place: int, resolved: Resolved, accounts: Accounts) -> Refused:
+    """The refusal of a name whose end time is not the one that the substream has."""
+    row = int(resolved.rows[place])
+    if row >= 0:
+        bound = int(accounts.end_time[row])
+    else:
+        first = next(at for again, at in resolved.again if again == place)
+        bound = int(resolved.end_times[resolved.new[first]])
+    said = int(resolved.end_times[place])
+
+    def shown(time: int) -> str:
+        return "none" if time == NO_END_TIME else str(time)
+
+    scope = report.scopes[int(report.scope_index[place])]
+    return Refused.invalid(
+        "END_TIME_CONFLICT",
+        f"substream {report.names[place]!r} of scope {scope!r} has the end time {shown(bound)}, not {shown(said)}; "
+        "an end time is bound for good when a substream is first named",
+    )

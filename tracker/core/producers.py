@@ -1,0 +1,279 @@
+"""Producers and what they have staged: the bookkeeping of runs, epochs and units.
+
+An epoch is kept from its first report or seal until it is committed or revoked. What is here remembers and compares;
+what a commit or a revocation does to the substreams is the job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .accounts import Entries, Rows
+from .commands import Mode
+from .refusal import Refused
+
+
+class FrontierOf(NamedTuple):
+    """A front will send no more elements of substreams with an end time up to `time` (of `scope`; None: of all)."""
+
+    front: str
+    scope: str | None
+    time: int
+
+
+class CloseOf(NamedTuple):
+    """A front (empty: the sole owner) will send no more elements of the substream in `row`."""
+
+    front: str
+    row: int
+
+
+class FinishOf(NamedTuple):
+    """A front will send nothing more at all."""
+
+    front: str
+
+
+Pledge: TypeAlias = FrontierOf | CloseOf | FinishOf  #: a promise whose names are resolved
+
+
+class Piece(NamedTuple):
+    """One accepted report: its units, entries and promises."""
+
+    units: tuple[str, ...]
+    entries: Entries
+    pledges: tuple[Pledge, ...]
+
+
+@dataclass(slots=True)
+class Epoch:
+    """What was reported of an epoch that is neither committed nor revoked.
+
+    Attributes:
+        sealing: the run that staged it seals its epochs.
+        sealed: its reports are fixed.
+        folded: in IMMEDIATE mode, what has been folded in already, to take out again.
+    """
+
+    sealing: bool
+    sealed: bool = False
+    pieces: list[Piece] = field(default_factory=list)
+    units: set[str] = field(default_factory=set)
+    folded: list[Entries] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        """Keep a report."""
+        self.pieces.append(piece)
+        self.units.update(piece.units)
+
+    def check_manifest(self, manifest: Sequence[str], epoch: int, mode: Mode) -> list[Piece]:
+        """Compare with the units that the engine kept.
+
+        Returns:
+            the reports to keep.
+
+        Raises:
+            Refused: ``MISSING_UNITS``, ``SPLIT_UNITS``.
+        """
+        missing = [unit for unit in manifest if unit not in self.units]
+        if missing:
+            raise _missing(missing, epoch)
+        if self.sealed:
+            return self.pieces
+        kept = set(manifest)
+        stay = []
+        for piece in self.pieces:
+            inside = sum(unit in kept for unit in piece.units)
+            if inside == len(piece.units):
+                stay.append(piece)
+            elif inside:
+                out = sorted(set(piece.units) - kept)
+                raise Refused.precondition(
+                    "SPLIT_UNITS",
+                    f"epoch {epoch}: a report covers units inside the manifest and {out} outside it; "
+                    "report units that the engine may drop apart (keep_apart)",
+                )
+            elif mode is Mode.IMMEDIATE:
+                raise Refused.precondition(
+                    "SPLIT_UNITS",
+                    f"epoch {epoch}: the report of units {sorted(piece.units)} is outside the manifest, but took "
+                    "effect on receipt (IMMEDIATE); use STAGED for work that an engine may drop",
+                )
+        return stay
+
+    def keep(self, pieces: list[Piece]) -> None:
+        """Drop the other reports, as if they had never been made."""
+        self.pieces = pieces
+        self.units = {unit for piece in pieces for unit in piece.units}
+
+    def closed_rows(self) -> list[int]:
+        """The rows that its promises close by name."""
+        return [pledge.row for piece in self.pieces for pledge in piece.pledges if isinstance(pledge, CloseOf)]
+
+
+def _missing(units: Sequence[str], epoch: int) -> Refused:
+    shown = ", ".join(repr(unit) for unit in units[:20]) + (", …" if len(units) > 20 else "")
+    return Refused.precondition(
+        "MISSING_UNITS",
+        f"epoch {epoch}: no report covers {len(units)} of the manifest's units: {shown}; report them, then try again",
+    )
+
+
+def check_absent(manifest: Sequence[str], epoch: int) -> None:
+    """Compare a manifest with an epoch of which nothing was reported."""
+    if manifest:
+        raise _missing(manifest, epoch)
+
+
+class Producer:
+    """One producer of a job, across its runs.
+
+    Attributes:
+        number: stands for it in the accounts.
+        run: the current run; None: the last one was closed or fenced.
+        seals: the current run seals every epoch.
+        settled: the current run has said where it starts.
+        past: runs that are fenced.
+        committed: the last committed epoch; -1: none.
+        staged: by epoch.
+        holds: by row, the epoch after whose commit the row may end.
+        heard_at: when it was last heard of (ns).
+    """
+
+    __slots__ = (
+        "committed",
+        "heard_at",
+        "holds",
+        "last_run",
+        "mode",
+        "name",
+        "number",
+        "past",
+        "run",
+        "seals",
+        "settled",
+        "staged",
+    )
+
+    def __init__(self, name: str, number: int, mode: Mode, now: int) -> None:
+        self.name = name
+        self.number = number
+        self.mode = mode
+        self.run: str | None = None
+        self.last_run = ""
+        self.seals = False
+        self.settled = False
+        self.past: set[str] = set()
+        self.committed = -1
+        self.staged: dict[int, Epoch] = {}
+        self.holds: dict[int, int] = {}
+        self.heard_at = now
+
+    def open(self, run: str, seals: bool) -> None:
+        """Make a run current and fence the one before."""
+        self.fence()
+        self.run = self.last_run = run
+        self.seals = seals
+        self.settled = False
+
+    def fence(self) -> None:
+        """Whatever the current run says from now on is refused."""
+        if self.run is not None:
+            self.past.add(self.run)
+            self.run = None
+
+    def check_current(self, run: str) -> None:
+        """Refuse a run that is not the current one."""
+        if run != self.run:
+            if run in self.past:
+                why = "was superseded or closed"
+            else:
+                why = "was never opened"
+            current = "none is open" if self.run is None else f"{self.run!r} is current"
+            raise Refused.precondition(
+                "FENCED", f"run {run!r} of producer {self.name!r} {why} ({current}); open a new run to go on"
+            )
+
+    def staged_rows(self) -> list[Rows]:
+        """The rows that staged epochs speak of."""
+        rows = [piece.entries.rows for epoch in self.staged.values() for piece in epoch.pieces]
+        rows += [entries.rows for epoch in self.staged.values() for entries in epoch.folded]
+        closed = [row for epoch in self.staged.values() for row in epoch.closed_rows()]
+        return [*rows, np.array(closed, np.int64), np.array(list(self.holds), np.int64)]
+
+
+# ---------------------------------------------------------------- dump and load
+
+_PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf)
+
+
+def dump_producer(producer: Producer, ids_of: Any) -> dict[str, Any]:
+    """A producer as plain values; rows as ids."""
+
+    def dump_entries(entries: Entries) -> list[Any]:
+        return [ids_of(entries.rows), *entries[1:]]
+
+    def dump_pledge(pledge: Pledge) -> list[Any]:
+        fields = list(pledge)
+        if isinstance(pledge, CloseOf):
+            fields[1] = int(ids_of(np.array([pledge.row]))[0])
+        return [_PLEDGES.index(type(pledge)), *fields]
+
+    rows = np.array(list(producer.holds), np.int64)
+    return {
+        "name": producer.name,
+        "number": producer.number,
+        "mode": int(producer.mode),
+        "run": producer.run,
+        "last_run": producer.last_run,
+        "seals": producer.seals,
+        "settled": producer.settled,
+        "past": sorted(producer.past),
+        "committed": producer.committed,
+        "heard_at": producer.heard_at,
+        "holds": [ids_of(rows) if rows.size else rows, list(producer.holds.values())],
+        "staged": [
+            {
+                "epoch": number,
+                "sealing": epoch.sealing,
+                "sealed": epoch.sealed,
+                "pieces": [
+                    [list(piece.units), dump_entries(piece.entries), [dump_pledge(p) for p in piece.pledges]]
+                    for piece in epoch.pieces
+                ],
+                "folded": [dump_entries(entries) for entries in epoch.folded],
+            }
+            for number, epoch in producer.staged.items()
+        ],
+    }
+
+
+def load_producer(dump: dict[str, Any], rows_of: Any) -> Producer:
+    """The producer that gave `dump`."""
+
+    def load_entries(columns: list[Any]) -> Entries:
+        return Entries(rows_of(columns[0].astype(np.uint64)), *columns[1:])
+
+    def load_pledge(fields: list[Any]) -> Pledge:
+        kind, *values = fields
+        if _PLEDGES[kind] is CloseOf:
+            values[1] = int(rows_of(np.array([values[1]], np.uint64))[0])
+        pledge: Pledge = _PLEDGES[kind](*values)
+        return pledge
+
+    producer = Producer(dump["name"], dump["number"], Mode(dump["mode"]), dump["heard_at"])
+    producer.run, producer.last_run = dump["run"], dump["last_run"]
+    producer.seals, producer.settled = dump["seals"], dump["settled"]
+    producer.past, producer.committed = set(dump["past"]), dump["committed"]
+    ids, epochs = dump["holds"]
+    producer.holds = dict(zip(rows_of(ids.astype(np.uint64)).tolist(), epochs, strict=True))
+    for each in dump["staged"]:
+        epoch = producer.staged[each["epoch"]] = Epoch(each["sealing"], each["sealed"])
+        for units, entries, pledges in each["pieces"]:
+            epoch.add(Piece(tuple(units), load_entries(entries), tuple(load_pledge(p) for p in pledges)))
+        epoch.folded = [load_entries(entries) for entries in each["folded"]]
+    return producer
