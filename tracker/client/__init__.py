@@ -1,0 +1,93 @@
+"""The tracker's Python client: tell a tracker what was sent and received, and hear what has ended.
+
+>>> from tracker.client import JobSpec, TrackerClient, label
+>>> def count(address):
+...     with TrackerClient(address) as client:
+...         client.define_job(JobSpec(job="shop", deployment="d1", segments={"orders": []}))
+...         till = client.open_producer("shop", "till", run="2026-01-01T06:00")
+...         monday = till.epoch(0)
+...         for order in range(3):
+...             monday.sent("orders", "berlin", "monday", label("orders", order))
+...         monday.close("berlin", "monday")
+...         monday.report(units=["monday"], commit=True)
+
+This package must never import the server, its journal or its core: where it is installed there may be none.
+"""
+
+from __future__ import annotations
+
+from tracker.client.client import TrackerClient
+from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.client.events import (
+    Advanced,
+    DrainCancelled,
+    Drained,
+    DrainRequested,
+    DrainTimedOut,
+    Ended,
+    Event,
+    EventPage,
+    FrontIdle,
+    Kind,
+    Late,
+    Reason,
+    Stalled,
+)
+from tracker.client.jobs import (
+    DrainState,
+    DrainStatus,
+    FrontStatus,
+    JobDefined,
+    JobSpec,
+    JobStatus,
+    Mode,
+    Ordering,
+    ProducerStatus,
+    SegmentStatus,
+    ServerInfo,
+    SubstreamStatus,
+)
+from tracker.client.labels import label
+from tracker.client.producer import Producer
+from tracker.client.report import NO_END_TIME, Finish, Frontier, Outcome, Report, Reported
+from tracker.client.watch import Watch
+
+__all__ = [
+    "NO_END_TIME",
+    "Advanced",
+    "DrainCancelled",
+    "DrainRequested",
+    "DrainState",
+    "DrainStatus",
+    "DrainTimedOut",
+    "Drained",
+    "Ended",
+    "Event",
+    "EventPage",
+    "Finish",
+    "FrontIdle",
+    "FrontStatus",
+    "Frontier",
+    "JobDefined",
+    "JobSpec",
+    "JobStatus",
+    "Kind",
+    "Late",
+    "Mode",
+    "Ordering",
+    "Outcome",
+    "Producer",
+    "ProducerStatus",
+    "Reason",
+    "Report",
+    "Reported",
+    "SegmentStatus",
+    "ServerInfo",
+    "Stalled",
+    "SubstreamStatus",
+    "TrackerClient",
+    "TrackerError",
+    "TrackerUnavailable",
+    "Watch",
+    "label",
+]

@@ -1,0 +1,175 @@
+"""How a call is made: its deadline, when it is made again, and what its failure means.
+
+All knowledge of gRPC's failures is here: the rest of the package sees `TrackerError` and `TrackerUnavailable`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import grpc
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status  # type: ignore[import-untyped]
+
+from tracker.client import forking
+from tracker.client.connection import Connection, connect
+from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.wire import ERROR_DOMAIN
+from tracker.wire.gen import tracker_pb2
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+
+#: What says that the tracker was not reached or that nothing is known of what it did. A refusal that carries one of
+#: these (the journal's disk is full, the server is stopping) is no last word either.
+_PASSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+
+def refusal(error: grpc.RpcError) -> TrackerError | None:
+    """The refusal that a failed call stands for; None: the tracker has not had its say, and may be asked again."""
+    code: grpc.StatusCode = error.code()
+    if code in _PASSING:
+        return None
+    details: str = error.details() or ""
+    status = rpc_status.from_call(error)
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+            return TrackerError(code.name, info.reason, details)
+    return TrackerError(code.name, code.name, f"{code.name}: {details}")
+
+
+class Backoff:
+    """Pauses between attempts: they double from 50 ms to 2 s, and each is drawn from the upper half of that, so that
+    many callers who lost the same server do not come back at the same moment.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def next(self) -> float:
+        """Seconds to wait after one more failure."""
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failures, 16))
+        self.failures += 1
+        return longest * random.uniform(0.5, 1)
+
+    def reset(self) -> None:
+        """All is well: the next pause is a short one."""
+        self.failures = 0
+
+
+class Calls:
+    """Calls to one tracker, with the caller's deadline and patience. For many threads, and across forks.
+
+    Args:
+        address: `host:port`.
+        timeout: seconds that one attempt may take.
+        retry_for: seconds within which a failed call is made again; 0: never again.
+    """
+
+    def __init__(self, address: str, timeout: float, retry_for: float) -> None:
+        self.address = address
+        self.timeout = timeout
+        self.retry_for = retry_for
+        self._connection: Connection | None = None
+
+    def connection(self) -> Connection:
+        """This process's connection."""
+        connection = self._connection
+        if connection is None or connection.pid != os.getpid():
+            connection = self._connection = connect(self.address)
+        return connection
+
+    def disconnect(self) -> None:
+        """Gives the connection back; the next call takes it again."""
+        self._connection = None
+
+    def repeat(
+        self,
+        method: Callable[[Connection], grpc.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+        *,
+        in_doubt: Callable[[TrackerError], Response] | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> Response:
+        """Makes a call that is safe to repeat, until there is an answer.
+
+        Args:
+            method: which call.
+            request: what is asked.
+            in_doubt: asked when a repeated call is refused, since it may be refused because the attempt before it was
+                carried out: answers in its place, or raises.
+            sleep: how to pause, for so many seconds.
+
+        Raises:
+            TrackerError: refused.
+            TrackerUnavailable: no answer within `retry_for`.
+        """
+        until = time.monotonic() + self.retry_for
+        backoff = Backoff()
+        while True:
+            call = method(self.connection())
+            try:
+                with forking.using_grpc():
+                    return call(request, timeout=self.timeout)
+            except grpc.RpcError as error:
+                refused = refusal(error)
+                if refused is not None:
+                    if backoff.failures and in_doubt is not None:
+                        return in_doubt(refused)
+                    raise refused from None
+                pause = backoff.next()
+                if time.monotonic() + pause > until:
+                    raise self._unavailable(request, error, backoff.failures) from error
+                sleep(pause)
+
+    def once(
+        self,
+        method: Callable[[Connection], grpc.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+    ) -> Response:
+        """Makes a call that must not be repeated: waits until the tracker answers at all, and then calls once.
+
+        Raises:
+            TrackerError: refused.
+            TrackerUnavailable: no sign of the tracker within `retry_for`, or no answer: then nobody knows whether it
+                was carried out.
+        """
+        self.wait_until_reachable()
+        call = method(self.connection())
+        try:
+            with forking.using_grpc():
+                return call(request, timeout=self.timeout)
+        except grpc.RpcError as error:
+            raise refusal(error) or self._unavailable(request, error, 1) from error
+
+    def wait_until_reachable(self, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Returns when the tracker has answered something.
+
+        Args:
+            sleep: how to pause, for so many seconds.
+
+        Raises:
+            TrackerUnavailable: not within `retry_for`.
+        """
+        request = tracker_pb2.GetServerInfoRequest()
+        self.repeat(lambda connection: connection.stubs.GetServerInfo, request, sleep=sleep)
+
+    def _unavailable(self, request: object, error: grpc.RpcError, attempts: int) -> TrackerUnavailable:
+        tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
+        return TrackerUnavailable(
+            f"the tracker at {self.address} has not answered {_name(request)} "
+            f"({tried}; the last: {error.code().name}: {error.details()}). "
+            f"Is it running? `tracker serve --listen {self.address}` starts one."
+        )
+
+
+def _name(request: object) -> str:
+    return type(request).__name__.removesuffix("Request")

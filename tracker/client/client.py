@@ -1,0 +1,398 @@
+"""The tracker's Python face."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, cast
+
+import grpc
+
+from tracker.client import forking, messages
+from tracker.client.calls import Backoff, Calls, refusal
+from tracker.client.events import Ended, EventPage
+from tracker.client.jobs import DrainStatus, JobDefined, JobSpec, JobStatus, Mode, ServerInfo, SubstreamStatus
+from tracker.client.producer import Producer
+from tracker.client.watch import Watch
+from tracker.wire.gen import tracker_pb2
+
+_LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made again
+
+
+class TrackerClient:
+    """Talks to one tracker. Cheap to make, for many threads, and picklable: by its options.
+
+    The connection is made by the first call and shared by all clients of the process for the same address, as long as
+    one of them lives: a program that makes clients often keeps one. After a fork, parent and child each go on with a
+    connection of their own.
+
+    Every call has a deadline and is repeated, after a pause that grows, when the tracker cannot be reached, does not
+    answer in time, or cannot write its journal. That is safe:
+
+    - reports, since the tracker knows each unit of an epoch (`Report.report` says what a repeated one answers);
+    - `define_job`, `open_producer`, `finish_front`, commits, drains and all that only reads, since doing them twice
+      is doing them once; of `define_job`, only `JobDefined.created` is False when a first answer was lost;
+    - `Producer.close`, since a run that turns out to be closed already counts as closed.
+
+    `delete_job`, `forget_producer` and `abandon` name something that may have been made anew between two attempts, so
+    they are made once: they wait until the tracker can be reached, and if then no answer comes, `TrackerUnavailable`
+    says so and the caller has to look.
+
+    Args:
+        address: `host:port`.
+        timeout: seconds that one attempt of a call may take.
+        retry_for: seconds within which failed calls are made again; 0: never. A watch gives up after so long without
+            a sign of the tracker.
+
+    Raises:
+        TrackerError: by any call: the tracker refuses; `reason` says why. Never repeated.
+        TrackerUnavailable: by any call: no answer within `retry_for`.
+
+    >>> client = TrackerClient("127.0.0.1:7654", timeout=5)
+    >>> client
+    TrackerClient('127.0.0.1:7654', timeout=5, retry_for=60.0)
+    """
+
+    def __init__(self, address: str, timeout: float = 10.0, retry_for: float = 60.0) -> None:
+        self._calls = Calls(address, timeout, retry_for)
+
+    def __repr__(self) -> str:
+        calls = self._calls
+        return f"TrackerClient({calls.address!r}, timeout={calls.timeout}, retry_for={calls.retry_for})"
+
+    def __reduce__(self) -> tuple[type[TrackerClient], tuple[str, float, float]]:
+        return TrackerClient, (self._calls.address, self._calls.timeout, self._calls.retry_for)
+
+    def __enter__(self) -> TrackerClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the connection back. A later call would take it again."""
+        self._calls.disconnect()
+
+    @property
+    def address(self) -> str:
+        """The tracker's, `host:port`."""
+        return self._calls.address
+
+    def server_info(self) -> ServerInfo:
+        """Says which server answers, and what it allows."""
+        request = tracker_pb2.GetServerInfoRequest()
+        return messages.server_info(self._calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
+
+    # ---------------------------------------------------------------- jobs
+
+    def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
+        """Creates a job, or starts a deployment of it. With a spec that holds already it changes nothing.
+
+        Args:
+            spec: the job.
+            force: take the spec over whatever is open: staged epochs are revoked and open substreams abandoned.
+
+        Raises:
+            TrackerError: ``SPEC_CONFLICT`` (this deployment has another spec), ``DEPLOYMENT_MISMATCH`` (the job has
+                left this deployment), ``DRAIN_IN_PROGRESS``, ``INCOMPATIBLE_GRAPH`` (the message lists the
+                differences), ``EPOCH_STAGED``, ``UNKNOWN_SEGMENT``, ``MALFORMED``.
+        """
+        request = tracker_pb2.DefineJobRequest(spec=messages.spec_message(spec), force=force)
+        return messages.job_defined(self._calls.repeat(lambda connection: connection.stubs.DefineJob, request))
+
+    def job(self, job: str) -> JobStatus:
+        """Describes a job as it stands.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``.
+        """
+        request = tracker_pb2.GetJobRequest(job=job)
+        return messages.job_status(self._calls.repeat(lambda connection: connection.stubs.GetJob, request))
+
+    def jobs(self) -> list[str]:
+        """Names all jobs."""
+        request = tracker_pb2.ListJobsRequest()
+        return list(self._calls.repeat(lambda connection: connection.stubs.ListJobs, request).jobs)
+
+    def delete_job(self, job: str, force: bool = False) -> None:
+        """Forgets a job with all its events. Not repeated.
+
+        Args:
+            job: its name.
+            force: also while a producer has not closed its run.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``, ``JOB_ACTIVE``.
+        """
+        request = tracker_pb2.DeleteJobRequest(job=job, force=force)
+        self._calls.once(lambda connection: connection.stubs.DeleteJob, request)
+
+    def substreams(
+        self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
+    ) -> Iterator[SubstreamStatus]:
+        """Describes substreams in the order in which they were first named; fetched page by page.
+
+        Args:
+            job: its name.
+            scopes: only of these; empty: of all.
+            include_ended: also those that have ended on every segment and are not forgotten.
+            only_stalled: only those that were announced as stalled and have not changed since.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``; raised when the iteration begins.
+        """
+        request = tracker_pb2.ListSubstreamsRequest(
+            job=job, scopes=messages.names(scopes), include_ended=include_ended, only_stalled=only_stalled
+        )
+        while True:
+            page = self._calls.repeat(lambda connection: connection.stubs.ListSubstreams, request)
+            yield from map(messages.substream_status, page.substreams)
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return
+
+    def abandon(self, job: str, scope: str, name: str) -> None:
+        """Ends an open substream on every segment at once, whatever is in flight. Not repeated.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SUBSTREAM``.
+        """
+        request = tracker_pb2.AbandonRequest(job=job, scope=scope, name=name)
+        self._calls.once(lambda connection: connection.stubs.Abandon, request)
+
+    def finish_front(self, job: str, front: str) -> None:
+        """Finishes a front by hand, for a source that will never speak again.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_FRONT``, ``EPOCH_STAGED`` (its owner has one).
+        """
+        request = tracker_pb2.FinishFrontRequest(job=job, front=front)
+        self._calls.repeat(lambda connection: connection.stubs.FinishFront, request)
+
+    # ---------------------------------------------------------------- producers
+
+    def open_producer(
+        self,
+        job: str,
+        producer: str,
+        run: str,
+        mode: Mode = "staged",
+        resume_epoch: int | None = None,
+        seals: bool = False,
+    ) -> Producer:
+        """Makes a run the current one of its producer; earlier runs are refused from now on.
+
+        Args:
+            job: the job it reports to.
+            producer: its name, the same across restarts.
+            run: new at every start.
+            mode: when its entries take effect: ``"staged"``, with the commit of their epoch, or ``"immediate"``, on
+                receipt: faster, and an end may be announced for elements that a replay will process again.
+            resume_epoch: the first epoch that this run will report, where that is known. What earlier runs left
+                staged before it is committed, the rest revoked.
+            seals: this run seals every epoch before its engine commits it.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``, ``FENCED`` (this run was superseded or closed), ``MODE_CONFLICT``,
+                ``EPOCH_REWOUND`` (`resume_epoch` is committed already).
+        """
+        request = tracker_pb2.OpenProducerRequest(
+            job=job,
+            producer=producer,
+            run=run,
+            mode=messages.mode_number(mode),
+            resume_epoch=resume_epoch,
+            seals=seals,
+        )
+        answer = self._calls.repeat(lambda connection: connection.stubs.OpenProducer, request)
+        committed = answer.committed_epoch if answer.HasField("committed_epoch") else None
+        return Producer(self._calls, job, producer, run, committed)
+
+    def producer(self, job: str, producer: str, run: str) -> Producer:
+        """A run that another process has opened, without a call: for executors, whose driver did."""
+        return Producer(self._calls, job, producer, run, None)
+
+    def forget_producer(self, job: str, producer: str) -> None:
+        """Forgets a producer that will not come back: what it has staged is void, its fronts are free. Not repeated.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_PRODUCER``.
+        """
+        request = tracker_pb2.ForgetProducerRequest(job=job, producer=producer)
+        self._calls.once(lambda connection: connection.stubs.ForgetProducer, request)
+
+    # ---------------------------------------------------------------- events
+
+    def watch(
+        self,
+        job: str,
+        after_seq: int = 0,
+        segments: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        log_id: str = "",
+    ) -> Watch:
+        """The job's events, those kept and then new ones as they happen; each once, in order.
+
+        Args:
+            job: its name.
+            after_seq: the last one seen; 0: from the oldest that is kept.
+            segments: only `Ended`, `Late` and `Advanced` on these; other kinds always. Empty: on all.
+            scopes: only `Ended` and `Late` in these. Empty: in all.
+            log_id: the log that `after_seq` is of; empty: whichever there is.
+
+        Returns:
+            An iterator that reconnects by itself. What can go wrong is raised where it is iterated: see
+            `Watch.__next__`.
+        """
+
+        def find_log(sleep: Callable[[float], object]) -> str:
+            request = tracker_pb2.ListEventsRequest(job=job, limit=1)
+            return self._calls.repeat(lambda connection: connection.stubs.ListEvents, request, sleep=sleep).log_id
+
+        return Watch(self._calls, find_log, job, after_seq, segments, scopes, log_id)
+
+    def list_events(
+        self,
+        job: str,
+        after_seq: int = 0,
+        up_to_seq: int = 0,
+        limit: int = 0,
+        segments: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        log_id: str = "",
+    ) -> EventPage:
+        """A range of the job's events.
+
+        Args:
+            job: its name.
+            after_seq: the last one seen; 0: from the oldest that is kept.
+            up_to_seq: the last one wanted; 0: the newest.
+            limit: at most so many; 0: as many as the server likes. Go on after `EventPage.last_seq`.
+            segments: as for `watch`.
+            scopes: as for `watch`.
+            log_id: as for `watch`.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``, ``EVENTS_EXPIRED``, ``LOG_CHANGED``.
+        """
+        request = tracker_pb2.ListEventsRequest(
+            job=job,
+            after_seq=after_seq,
+            up_to_seq=up_to_seq,
+            limit=limit,
+            segments=messages.names(segments),
+            scopes=messages.names(scopes),
+            log_id=log_id,
+        )
+        page = self._calls.repeat(lambda connection: connection.stubs.ListEvents, request)
+        events = tuple(event for event in map(messages.event, page.events) if event is not None)
+        return EventPage(events, page.last_seq, page.log_id)
+
+    def wait_for_end(
+        self,
+        job: str,
+        segment: str,
+        scope: str,
+        name: str,
+        end_time: int | None = None,
+        timeout: float | None = None,
+    ) -> Ended:
+        """Waits until a substream has ended on a segment; at once if it has. Outlasts restarts of the tracker.
+
+        Args:
+            job: its name.
+            segment: where it is to have ended.
+            scope: the substream's.
+            name: the substream's. One that nobody has named yet is waited for.
+            end_time: the substream's; with it, one that is over and forgotten is not waited for for ever.
+            timeout: seconds; None: for ever.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SEGMENT``, ``EVENTS_EXPIRED`` (it is over, and what there was is
+                forgotten).
+            TrackerUnavailable: no sign of the tracker for as long as `retry_for` says.
+        """
+        request = tracker_pb2.AwaitRequest(job=job, segment=segment, scope=scope, name=name, end_time=end_time)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        backoff = Backoff()
+        while True:
+            left = max(0.0, until - time.monotonic())
+            try:
+                return messages.ended(self._await(request, min(left, _LONGEST_WAIT)).ended)
+            except grpc.RpcError as error:
+                refused = refusal(error)
+                if refused is not None:
+                    raise refused from None
+                waited = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{name!r} of scope {scope!r} has not ended on {segment!r} within {timeout} s")
+            if waited:
+                backoff.reset()
+            else:
+                time.sleep(min(left, backoff.next()))
+            # A deadline that has passed does not say whether anybody is there.
+            calls = Calls(self.address, min(left, self._calls.timeout), min(left, self._calls.retry_for))
+            calls.wait_until_reachable()
+
+    def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:
+        with forking.using_grpc():
+            call = self._calls.connection().stubs.Await.future(request, timeout=seconds)
+            forking.may_last(call, call.cancel)
+            try:
+                if call.code() is not grpc.StatusCode.OK:
+                    raise cast(grpc.RpcError, call)
+                answer: tracker_pb2.AwaitResponse = call.result()
+                return answer
+            finally:
+                call.cancel()
+                forking.is_over(call)
+
+    # ---------------------------------------------------------------- drain
+
+    def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
+        """Asks a deployment to finish what it has begun and to stop.
+
+        Its sources hear it as an event, finish their fronts with their last epochs, and the job is drained when
+        everything has ended. May be asked before the deployment is defined.
+
+        Args:
+            job: its name.
+            deployment: which one: a drain never hits another.
+            drain_id: names this drain. Asking again while one is under way answers how far it is.
+            timeout: seconds or a timedelta after which `DrainTimedOut` is announced; None: never.
+
+        Raises:
+            TrackerError: ``DEPLOYMENT_MISMATCH`` (the job has left this deployment).
+        """
+        length = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
+        request = tracker_pb2.DrainRequest(
+            job=job, deployment=deployment, drain_id=drain_id, timeout=messages.duration(length)
+        )
+        return messages.drain_status(self._calls.repeat(lambda connection: connection.stubs.Drain, request))
+
+    def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
+        """Says how far a drain is and what it waits for; of the current deployment, if none is named."""
+        request = tracker_pb2.GetDrainRequest(job=job, deployment=deployment)
+        return messages.drain_status(self._calls.repeat(lambda connection: connection.stubs.GetDrain, request))
+
+    def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
+        """Takes a drain back.
+
+        Args:
+            job: its name.
+            drain_id: only this one; empty: whichever is under way.
+            deployment: of this deployment; empty: the current one.
+
+        Raises:
+            TrackerError: ``DRAIN_IN_PROGRESS`` (a front has finished in it: the way is forward only),
+                ``DRAIN_MISMATCH`` (another drain's id), ``DEPLOYMENT_MISMATCH``.
+        """
+        request = tracker_pb2.CancelDrainRequest(job=job, drain_id=drain_id, deployment=deployment)
+        return messages.drain_status(self._calls.repeat(lambda connection: connection.stubs.CancelDrain, request))

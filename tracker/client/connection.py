@@ -1,0 +1,85 @@
+"""This process's channels to trackers: one for each address, shared by all clients, never used across a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Final
+
+import grpc
+
+from tracker.client import forking
+from tracker.client.ids import SubstreamIds
+from tracker.wire.gen import columns_pb2, tracker_pb2, tracker_pb2_grpc
+
+_REPORT_METHOD: Final = f"/{tracker_pb2.DESCRIPTOR.services_by_name['Tracker'].full_name}/Report"
+
+
+class Connection:
+    """A channel with its stubs, and what was learnt over it. Closed when nobody holds it any more.
+
+    Attributes:
+        address: of the tracker, `host:port`.
+        pid: the process that may use it.
+        stubs: the contract's calls, except Report's.
+        report: Report, written in columns.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.pid = os.getpid()
+        options = [
+            # Channels of equal target and options share a connection, even one that a parent process opened.
+            ("substream.tracker.pid", self.pid),
+            # Every call is repeated here if it may be, and only here.
+            ("grpc.enable_retries", 0),
+            # A server that restarts is found again soon.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2_000),
+            # Pages of events and of substreams are as large as the server makes them.
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            # A peer that vanished without a word is noticed while a watcher waits.
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+        ]
+        with forking.using_grpc():
+            self._channel = grpc.insecure_channel(address, options=options)
+            self.stubs = tracker_pb2_grpc.TrackerStub(self._channel)
+            self.report: grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse] = (
+                self._channel.unary_unary(
+                    _REPORT_METHOD,
+                    request_serializer=columns_pb2.ReportRequest.SerializeToString,
+                    response_deserializer=tracker_pb2.ReportResponse.FromString,
+                )
+            )
+        self._ids: dict[str, SubstreamIds] = {}
+        weakref.finalize(self, self._channel.close).atexit = False
+
+    def ids(self, job: str) -> SubstreamIds:
+        """What this process knows of the job's ids."""
+        return self._ids.setdefault(job, SubstreamIds())
+
+
+_lock = threading.Lock()
+_connections: weakref.WeakValueDictionary[str, Connection] = weakref.WeakValueDictionary()
+
+
+def connect(address: str) -> Connection:
+    """This process's connection to the address. Nothing is sent before the first call."""
+    with _lock:
+        connection = _connections.get(address)
+        if connection is None:
+            connection = _connections[address] = Connection(address)
+        return connection
+
+
+def _start_anew() -> None:
+    global _lock, _connections
+    forking.keep_in_child(list(_connections.values()))
+    _lock = threading.Lock()
+    _connections = weakref.WeakValueDictionary()
+
+
+forking.after_fork_in_child(_start_anew)

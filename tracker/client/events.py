@@ -1,0 +1,127 @@
+"""What the tracker announces, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Reason(StrEnum):
+    """Why a substream has ended."""
+
+    COMPLETE = "COMPLETE"
+    EXPIRED = "EXPIRED"
+    ABANDONED = "ABANDONED"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A substream has ended on a segment: nothing of it is, or will be, in flight there or upstream."""
+
+    segment: str
+    scope: str
+    name: str
+    end_time: int | None
+    elements: int  #: sent on this segment in all
+    reason: Reason
+    in_flight: int  #: lost sight of; 0 if COMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Something was reported of a substream that had ended on the segment, or was over before anybody had named it."""
+
+    segment: str
+    scope: str
+    name: str
+    producer: str
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """A closed substream has not changed for long, and not all that was sent has been received."""
+
+    scope: str
+    name: str
+    segments: tuple[str, ...]  #: those that do not balance
+    in_flight: int  #: sent - received over those; negative: received more often than sent
+
+
+@dataclass(frozen=True, slots=True)
+class FrontIdle:
+    """A front has fallen silent and is not waited for, or has come back."""
+
+    front: str
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """The deployment is to finish what it has begun: sources stop reading and finish their fronts."""
+
+    drain_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Everything has ended; the deployment may stop."""
+
+    drain_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainTimedOut:
+    """The drain was not over in time. It goes on."""
+
+    drain_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainCancelled:
+    """The drain was taken back; the deployment goes on."""
+
+    drain_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Every substream of an end time up to `time`, seen or not, has ended on the segment."""
+
+    segment: str
+    time: int
+
+
+Kind: TypeAlias = (
+    Ended | Late | Stalled | FrontIdle | DrainRequested | Drained | DrainTimedOut | DrainCancelled | Advanced
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of a job's event log.
+
+    >>> from datetime import UTC
+    >>> event = Event(7, datetime(2026, 1, 1, tzinfo=UTC), "d1", Advanced("raw", 100))
+    >>> match event.kind:
+    ...     case Advanced(segment, time):
+    ...         print(segment, time)
+    raw 100
+    """
+
+    seq: int  #: within the job: 1, 2, 3, … without gaps
+    at: datetime  #: when the tracker took the command that caused it; UTC
+    deployment: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """A range of a job's events."""
+
+    events: tuple[Event, ...]
+    last_seq: int  #: the last one looked at, whether or not the filters let it through: where to go on
+    log_id: str  #: names the log; `seq` has a meaning only within one

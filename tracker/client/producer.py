@@ -1,0 +1,144 @@
+"""One run of a producer: who reports, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from tracker.client import messages
+from tracker.client.calls import Calls
+from tracker.client.errors import TrackerError
+from tracker.client.report import Contents, Finish, Frontier, Report, Reported
+from tracker.wire.columns import unpack_u8
+from tracker.wire.gen import columns_pb2, tracker_pb2
+
+_IDS_HOLD_NO_MORE = frozenset({"UNKNOWN_ID", "LOG_CHANGED"})
+
+
+class Producer:
+    """A run of a producer, as `TrackerClient.open_producer` and `TrackerClient.producer` give it.
+
+    For many threads and processes: nothing is kept here but names. As a context manager it closes its run at the end,
+    unless an exception passes through: what is staged then waits for the next run either way.
+
+    Attributes:
+        job: the job it reports to.
+        producer: its name, the same across restarts.
+        run: this start of it.
+        committed_epoch: the last epoch that was committed when the run was opened; None: none, or not asked.
+    """
+
+    def __init__(self, calls: Calls, job: str, producer: str, run: str, committed_epoch: int | None) -> None:
+        self._calls = calls
+        self.job = job
+        self.producer = producer
+        self.run = run
+        self.committed_epoch = committed_epoch
+
+    def __repr__(self) -> str:
+        return f"Producer(job={self.job!r}, producer={self.producer!r}, run={self.run!r})"
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def epoch(self, epoch: int) -> Report:
+        """An empty report for this epoch; `Report.report` sends it. An epoch may have many, each with its own units."""
+
+        def send(contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+            return self._report(epoch, contents, units, commit)
+
+        return Report(send)
+
+    def commit(
+        self,
+        epoch: int | None = None,
+        units: Sequence[str] | None = None,
+        seal: bool = False,
+        promises: Sequence[Frontier | Finish] = (),
+    ) -> int:
+        """Commits or seals what was reported, or brings promises that belong to no epoch. Safe to repeat.
+
+        Args:
+            epoch: commit every staged epoch up to and including it; None: only promises.
+            units: the manifest: the units that the engine kept; None: whatever was reported.
+            seal: check the manifest and fix the epoch by it, but do not commit yet.
+            promises: take effect after the commit, also if the epoch was committed before.
+
+        Returns:
+            The `seq` of the job's newest event.
+
+        Raises:
+            TrackerError: ``FENCED``, ``MISSING_UNITS`` (the message names them), ``SPLIT_UNITS``, ``EPOCH_STAGED``
+                (a promise while a later epoch is staged), ``MALFORMED``, and a report's reasons for its promises.
+            TrackerUnavailable: no answer in time.
+        """
+        request = tracker_pb2.CommitRequest(
+            job=self.job,
+            producer=self.producer,
+            run=self.run,
+            epoch=epoch,
+            units=None if units is None else tracker_pb2.Units(names=messages.names(units)),
+            seal=seal,
+            promises=messages.promise_messages(promises),
+        )
+        return self._calls.repeat(lambda connection: connection.stubs.Commit, request).last_seq
+
+    def close(self, resume_epoch: int | None = None) -> None:
+        """Closes the run; whatever it says later is refused. Safe to repeat, unless a later run has taken over.
+
+        Args:
+            resume_epoch: the first epoch that the engine has not committed, where that is known: those before it that
+                are staged are committed, the others revoked. None: they wait for the producer's next run.
+
+        Raises:
+            TrackerError: ``FENCED``: it was closed before, or a later run has taken over.
+            TrackerUnavailable: no answer in time.
+        """
+        request = tracker_pb2.CloseProducerRequest(
+            job=self.job, producer=self.producer, run=self.run, resume_epoch=resume_epoch
+        )
+        self._calls.repeat(
+            lambda connection: connection.stubs.CloseProducer, request, in_doubt=self._closed_by_an_attempt
+        )
+
+    def _closed_by_an_attempt(self, refused: TrackerError) -> tracker_pb2.CloseProducerResponse:
+        """A closed run is fenced, so a repeated close is refused: was it closed, or has another run taken over?"""
+        if refused.reason == "FENCED":
+            request = tracker_pb2.GetJobRequest(job=self.job)
+            job = self._calls.repeat(lambda connection: connection.stubs.GetJob, request)
+            if any(p.closed and (p.producer, p.run) == (self.producer, self.run) for p in job.producers):
+                return tracker_pb2.CloseProducerResponse()
+        raise refused
+
+    def _report(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+        named = messages.named(contents)
+        known = self._calls.connection().ids(self.job)
+        want_ids = len(named) <= known.capacity
+        log_id, ids = known.look_up(named)
+        message, by_name = messages.report_message(contents, log_id, ids, want_ids)
+        try:
+            answer = self._send(message, epoch, units, commit)
+        except TrackerError as refused:
+            if refused.reason not in _IDS_HOLD_NO_MORE or len(by_name) == len(ids):
+                raise
+            known.forget()
+            message, by_name = messages.report_message(contents, "", [None] * len(ids), want_ids)
+            answer = self._send(message, epoch, units, commit)
+        if len(answer.substream_ids):
+            known.learn(answer.log_id, [named[place] for place in by_name], unpack_u8(answer.substream_ids).tolist())
+        return messages.reported(answer)
+
+    def _send(
+        self, message: columns_pb2.ReportRequest, epoch: int, units: Sequence[str], commit: bool
+    ) -> tracker_pb2.ReportResponse:
+        message.job, message.producer, message.run = self.job, self.producer, self.run
+        message.epoch = epoch
+        message.units.extend(messages.names(units))
+        message.commit = commit
+        return self._calls.repeat(lambda connection: connection.report, message)

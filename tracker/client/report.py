@@ -1,0 +1,368 @@
+"""What one report says, gathered and combined before it is sent.
+
+A message is dear and an entry is cheap: so entries of the same substream and segment become one here, however many
+elements they speak of. This module knows nothing of the wire or of how a report is delivered.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+NO_END_TIME = 2**63 - 1  #: in a column of end times: the substream has none
+
+_SEGMENT_BITS = 16
+_ONES_64 = 2**64 - 1
+_MAX_COUNT = 2**32 - 1
+
+
+class Outcome(StrEnum):
+    """What became of a report that was not refused."""
+
+    APPLIED = "APPLIED"
+    DUPLICATE = "DUPLICATE"  #: every unit had been reported before; for a call that was repeated, a success
+    PARTIAL_DUPLICATE = "PARTIAL_DUPLICATE"  #: some had; nothing was applied
+    ALREADY_COMMITTED = "ALREADY_COMMITTED"  #: the epoch had been; for a call that was repeated, a success
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The tracker's answer to a report."""
+
+    outcome: Outcome
+    duplicate_units: tuple[str, ...]  #: with PARTIAL_DUPLICATE: what to leave out of the next attempt
+    last_seq: int  #: the job's newest event
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do: false for PARTIAL_DUPLICATE only."""
+        return self.outcome is not Outcome.PARTIAL_DUPLICATE
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """A promise: the front will send no more elements of substreams with an end time up to `time`."""
+
+    front: str
+    time: int
+    scope: str | None = None  #: None: of every scope
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A promise: the front will send nothing more at all."""
+
+    front: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A promise: the front will send no more elements of one substream of the report."""
+
+    front: str  #: empty: the caller is the substream's only source
+    substream: int  #: its place among the report's substreams
+
+
+Promise: TypeAlias = Frontier | Finish | Close
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """What a report says: substreams, and one entry for each (substream, segment) that it changes.
+
+    `substreams` and `segments` are tables; `substream_index` and `segment_index` point into them, one row an entry,
+    in line with `xor`, `sent` and `received`.
+    """
+
+    substreams: Sequence[tuple[str, str]]  #: (scope, name)
+    end_times: NDArray[np.int64]  #: one for each substream; NO_END_TIME: it has none
+    segments: Sequence[str]
+    substream_index: NDArray[np.uint32]
+    segment_index: NDArray[np.uint32]
+    xor: NDArray[np.uint64]
+    sent: NDArray[np.uint32]
+    received: NDArray[np.uint32]
+    promises: Sequence[Promise]
+
+
+_Rows: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+
+
+class Report:
+    """One report in the making: entries and promises of one or more units of an epoch.
+
+    Made by `Producer.epoch`. The order of the calls does not matter, except that promises keep theirs: a report's
+    entries take effect before its promises. For one thread at a time.
+
+    >>> said = []
+    >>> report = Report(lambda contents, units, commit: said.append(contents))
+    >>> report.sent("raw", "JFK", "2013-01-01", 0b0110, end_time=24)
+    >>> report.sent("raw", "JFK", "2013-01-01", 0b0101, end_time=24)
+    >>> report.received("raw", "JFK", "2013-01-01", 0b0110, end_time=24)
+    >>> report.report(units=["read/0"])
+    >>> said[0].xor, said[0].sent, said[0].received
+    (array([5], dtype=uint64), array([2], dtype=uint32), array([1], dtype=uint32))
+    """
+
+    def __init__(self, send: Callable[[Contents, Sequence[str], bool], Reported]) -> None:
+        self._send = send
+        self._substreams: dict[tuple[str, str], int] = {}
+        self._end_times = array("q")  # one for each substream, in the order of the dictionary
+        self._segments: dict[str, int] = {}
+        self._cells: dict[int, list[int]] = {}  # (substream, segment) -> [xor, sent, received]
+        self._columns: list[_Rows] = []
+        self._promises: list[Promise] = []
+
+    def sent(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
+        """One element with this label was put on the segment.
+
+        Args:
+            segment: the edge of the dataflow that it travels.
+            scope: of the element's substream.
+            name: of the element's substream.
+            label: 64 bits; negative numbers are taken as their two's complement, as Spark's `xxhash64` gives them.
+            end_time: the substream's, if it has one: the same each time that it is named.
+
+        Raises:
+            ValueError: another end time than before.
+        """
+        cell = self._cell(segment, scope, name, end_time)
+        cell[0] ^= label & _ONES_64
+        cell[1] += 1
+
+    def received(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
+        """One element with this label was taken off the segment. What it gave rise to is reported no later."""
+        cell = self._cell(segment, scope, name, end_time)
+        cell[0] ^= label & _ONES_64
+        cell[2] += 1
+
+    def add(
+        self,
+        segment: str,
+        scope: str,
+        name: str,
+        xor: int,
+        sent: int = 0,
+        received: int = 0,
+        end_time: int | None = None,
+    ) -> None:
+        """Many elements at once: the XOR of their labels, and how many were sent and received."""
+        if sent < 0 or received < 0:
+            raise ValueError(f"counts are 0 or more, not sent={sent}, received={received}")
+        cell = self._cell(segment, scope, name, end_time)
+        cell[0] ^= xor & _ONES_64
+        cell[1] += sent
+        cell[2] += received
+
+    def add_columns(
+        self,
+        segment: str,
+        scopes: Sequence[str] | NDArray[np.object_] | NDArray[np.str_],
+        names: Sequence[str] | NDArray[np.object_] | NDArray[np.str_],
+        end_times: ArrayLike | None,
+        xor: ArrayLike,
+        sent: ArrayLike,
+        received: ArrayLike,
+    ) -> None:
+        """Many substreams at once, in columns of equal length: one row a substream (or more; they are combined).
+
+        Args:
+            segment: the edge of the dataflow, for all rows.
+            scopes: strings.
+            names: strings.
+            end_times: 64-bit integers, `NO_END_TIME` in rows that have none; None: no row has one.
+            xor: 64-bit integers, signed or not.
+            sent: counts.
+            received: counts.
+
+        Raises:
+            ValueError: the columns differ in length, a count is negative, or a substream has two end times.
+            TypeError: a column of numbers holds something else than integers.
+
+        >>> report = Report(lambda contents, units, commit: print(contents.sent))
+        >>> report.add_columns("raw", ["JFK", "LGA"], ["d1", "d1"], None, [7, -7], [10, 20], [0, 0])
+        >>> report.report(units=["0"])
+        [10 20]
+        """
+        xors, sents, receiveds = (
+            _integers("xor", xor).view(np.uint64),
+            _integers("sent", sent),
+            _integers("received", received),
+        )
+        rows = len(names)
+        lengths = [len(scopes), rows, len(xors), len(sents), len(receiveds)]
+        times = np.full(rows, NO_END_TIME, np.int64) if end_times is None else _integers("end_times", end_times)
+        if {*lengths, len(times)} != {rows}:
+            raise ValueError(f"columns of unequal length: {[*lengths, len(times)]}")
+        if rows == 0:
+            return
+        if sents.min() < 0 or receiveds.min() < 0:
+            raise ValueError("counts are 0 or more")
+        table = self._substreams
+        known = len(table)
+        name = table.setdefault
+        pairs = zip(_strings(scopes), _strings(names), strict=True)
+        substreams = np.fromiter((name(pair, len(table)) for pair in pairs), np.int64, rows)
+        self._bind(substreams, known, times)
+        cells = (substreams.astype(np.uint64) << np.uint64(_SEGMENT_BITS)) | np.uint64(self._segment(segment))
+        self._columns.append((cells, xors, sents, receiveds))
+
+    def frontier(self, front: str, time: int, scope: str | None = None) -> None:
+        """Promises that the front will send no more elements of substreams with an end time up to `time`."""
+        self._promises.append(Frontier(front, time, scope))
+
+    def close(self, scope: str, name: str, end_time: int | None = None, front: str = "") -> None:
+        """Promises that the front will send no more elements of one substream.
+
+        Args:
+            scope: the substream's.
+            name: the substream's.
+            end_time: the substream's, if it has one.
+            front: empty: the caller is the only source of the substream.
+        """
+        self._promises.append(Close(front, self._substream(scope, name, end_time)))
+
+    def finish(self, front: str) -> None:
+        """Promises that the front will send nothing more at all."""
+        self._promises.append(Finish(front))
+
+    def report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
+        """Sends what was gathered, and waits for the answer.
+
+        Sent again until it is answered, for as long as the client's `retry_for` says. This is safe: the tracker knows
+        each unit of an epoch, and a report of units that it knows changes nothing. If an answer is lost, the next
+        attempt's is therefore DUPLICATE, or ALREADY_COMMITTED with `commit`: both say that what this report says has
+        been taken, once. So can a program that crashed and does not know what it had said report the same again.
+
+        Args:
+            units: which pieces of the epoch this report covers. Without any, it must commit.
+            commit: commit the epoch with this report, as a plain program does that reports each flush as its next
+                epoch.
+
+        Returns:
+            The outcome. After PARTIAL_DUPLICATE nothing was applied: build a report without `duplicate_units`.
+
+        Raises:
+            TrackerError: ``FENCED`` (a later run has taken over), ``UNKNOWN_SEGMENT``, ``UNKNOWN_FRONT``,
+                ``END_TIME_CONFLICT``, ``FRONT_OWNED``, ``EPOCH_STAGED``, ``DRAINED``, ``SEALED``, ``MALFORMED``,
+                ``LIMIT``.
+            TrackerUnavailable: no answer in time. The report may have been taken; it may be sent again.
+            OverflowError: more than 2**32 - 1 elements in one entry.
+        """
+        return self._send(self._contents(), units, commit)
+
+    def _contents(self) -> Contents:
+        cells, xor, sent, received = self._combined()
+        if len(sent) and max(sent.max(), received.max()) > _MAX_COUNT:
+            raise OverflowError(f"an entry counts at most {_MAX_COUNT} elements: report more often")
+        return Contents(
+            substreams=list(self._substreams),
+            end_times=np.array(self._end_times, np.int64),
+            segments=list(self._segments),
+            substream_index=(cells >> np.uint64(_SEGMENT_BITS)).astype(np.uint32),
+            segment_index=(cells & np.uint64((1 << _SEGMENT_BITS) - 1)).astype(np.uint32),
+            xor=xor,
+            sent=sent.astype(np.uint32),
+            received=received.astype(np.uint32),
+            promises=tuple(self._promises),
+        )
+
+    def _combined(self) -> _Rows:
+        """All rows, one for each (substream, segment)."""
+        columns = list(self._columns)
+        if self._cells:
+            gathered = self._cells.values()
+            columns.append(
+                (
+                    np.fromiter(self._cells, np.uint64, len(gathered)),
+                    np.fromiter((cell[0] for cell in gathered), np.uint64, len(gathered)),
+                    np.fromiter((cell[1] for cell in gathered), np.int64, len(gathered)),
+                    np.fromiter((cell[2] for cell in gathered), np.int64, len(gathered)),
+                )
+            )
+        if not columns:
+            return np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
+        cells, xor, sent, received = (
+            np.concatenate([rows[0] for rows in columns]),
+            np.concatenate([rows[1] for rows in columns]),
+            np.concatenate([rows[2] for rows in columns]),
+            np.concatenate([rows[3] for rows in columns]),
+        )
+        order = np.argsort(cells, kind="stable")
+        cells = cells[order]
+        first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
+        if len(first) == len(cells):
+            return cells, xor[order], sent[order], received[order]
+        return (
+            cells[first],
+            np.bitwise_xor.reduceat(xor[order], first),
+            np.add.reduceat(sent[order], first),
+            np.add.reduceat(received[order], first),
+        )
+
+    def _cell(self, segment: str, scope: str, name: str, end_time: int | None) -> list[int]:
+        key = self._substream(scope, name, end_time) << _SEGMENT_BITS | self._segment(segment)
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = [0, 0, 0]
+        return cell
+
+    def _segment(self, segment: str) -> int:
+        index = self._segments.setdefault(segment, len(self._segments))
+        if index >> _SEGMENT_BITS:
+            raise OverflowError(f"a report speaks of at most {1 << _SEGMENT_BITS} segments")
+        return index
+
+    def _substream(self, scope: str, name: str, end_time: int | None) -> int:
+        time = NO_END_TIME if end_time is None else end_time
+        index = self._substreams.get((scope, name))
+        if index is None:
+            self._end_times.append(time)  # first: it refuses what is not a 64-bit integer
+            index = self._substreams[scope, name] = len(self._substreams)
+        elif self._end_times[index] != time:
+            raise _two_end_times(scope, name, self._end_times[index], time)
+        return index
+
+    def _bind(self, substreams: NDArray[np.int64], known: int, times: NDArray[np.int64]) -> None:
+        """Keeps the end times of those that are not known yet, and compares those of all rows."""
+        bound = np.full(len(self._substreams), NO_END_TIME, np.int64)
+        bound[:known] = self._end_times
+        new = substreams >= known
+        bound[substreams[new]] = times[new]
+        differing = np.flatnonzero(bound[substreams] != times)
+        if len(differing):
+            pairs = list(self._substreams)
+            for pair in pairs[known:]:
+                del self._substreams[pair]
+            row = int(differing[0])
+            at = int(substreams[row])
+            raise _two_end_times(*pairs[at], int(bound[at]), int(times[row]))
+        self._end_times = array("q", bound.tobytes())
+
+
+def _strings(
+    column: Sequence[str] | NDArray[np.object_] | NDArray[np.str_],
+) -> Sequence[str]:
+    strings: Sequence[str] = column.tolist() if isinstance(column, np.ndarray) else column
+    return strings
+
+
+def _integers(name: str, column: ArrayLike) -> NDArray[np.int64]:
+    """The column in 64 bits; numbers past 2**63 - 1 come out negative, with the same bits."""
+    numbers = np.asarray(column)
+    if numbers.dtype.kind == "u":
+        return numbers.astype(np.uint64).view(np.int64)
+    if numbers.dtype.kind != "i" and numbers.size:
+        raise TypeError(f"column {name} must hold 64-bit integers, not {numbers.dtype}")
+    return numbers.astype(np.int64)
+
+
+def _two_end_times(scope: str, name: str, one: int, other: int) -> ValueError:
+    said = " and ".join("none" if time == NO_END_TIME else str(time) for time in (one, other))
+    return ValueError(f"substream {name!r} of scope {scope!r} has one end time, not two: {said}")
