@@ -101,12 +101,12 @@ def _checksum(number: int, pieces: list[Any]) -> int:
 
 
 def encode(state: Any) -> Iterator[bytes]:
-    """A state as pieces of bytes.
+    """A state as pieces of bytes. Tuples come back as lists.
 
     >>> decode(b"".join(encode({"labels": np.arange(2, dtype=np.uint64)})))
     {'labels': array([0, 1], dtype=uint64)}
     """
-    packer = msgpack.Packer(strict_types=True, default=_encode_array)
+    packer = msgpack.Packer(default=_encode_array)
     yield from _encode(packer, state)
 
 
@@ -116,7 +116,7 @@ def _encode(packer: msgpack.Packer, value: Any) -> Iterator[bytes]:
         for key, item in value.items():
             yield packer.pack(key)
             yield from _encode(packer, item)
-    elif isinstance(value, list) and len(value) > _STEP:
+    elif isinstance(value, list | tuple) and len(value) > _STEP:
         yield packer.pack_array_header(len(value))
         for start in range(0, len(value), _STEP):
             step = value[start : start + _STEP]

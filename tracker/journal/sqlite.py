@@ -143,6 +143,7 @@ class SqliteJournal:
             connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA secure_delete=OFF")  # or each removed row is written once more, as zeros
             connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT // _PAGE}")
             connection.execute(f"PRAGMA journal_size_limit={2 * _CHECKPOINT}")
             if not tables:

@@ -236,8 +236,9 @@ class Sequencer:
             size = await asyncio.get_running_loop().run_in_executor(
                 self._snapshot_thread, self._journal.snapshot, number, state
             )
-        except JournalError as error:
-            log.error("no snapshot could be kept; the journal grows until one can: %s", error)
+        except Exception as error:
+            fault = None if isinstance(error, JournalError) else error
+            log.error("no snapshot could be kept; the journal grows until one can: %s", error, exc_info=fault)
             self._since_snapshot += covered
             self._snapshot_at = self._since_snapshot + self._snapshot_bytes // 4
             return

@@ -1,0 +1,335 @@
+"""What the embedded journal keeps, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from tracker.journal import (
+    JournalError,
+    JournalFullError,
+    JournalLockedError,
+    Record,
+    Recovery,
+    SqliteJournal,
+    open_journal,
+)
+
+
+def records(count: int, size: int = 100, start: int = 0) -> list[Record]:
+    return [Record(i % 11, 1_000 + i, bytes([i % 256]) * size) for i in range(start, start + count)]
+
+
+def opened(path: Path) -> tuple[SqliteJournal, Recovery, list[Record]]:
+    journal = SqliteJournal(path)
+    try:
+        recovery = journal.recover()
+        return journal, recovery, list(recovery.records)
+    except JournalError:
+        journal.close()
+        raise
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tracker.db"
+
+
+def test_what_was_appended_comes_back_in_order(path: Path) -> None:
+    journal, recovery, found = opened(path)
+    assert (recovery.state, recovery.number, found, recovery.damage) == (None, 0, [], ())
+    told = records(20)
+    assert journal.append(told[:1]) == 1
+    assert journal.append(told[1:]) == 20
+    journal.close()
+    journal, recovery, found = opened(path)
+    assert found == told
+    assert recovery.damage == ()
+    assert journal.append(records(1, start=20)) == 21
+    journal.close()
+
+
+def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
+    """The writer says each number after its append has returned, and is killed in the middle of its work."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert writer.stdout is not None
+    acknowledged = 0
+    for line in writer.stdout:
+        acknowledged = int(line)
+        if acknowledged > 200:
+            break
+    writer.send_signal(signal.SIGKILL)
+    acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
+    writer.wait()
+    journal, recovery, found = opened(path)  # at once: the lock has gone with its process
+    assert recovery.damage == ()
+    assert len(found) >= acknowledged
+    assert found == records(len(found), size=3000)
+    journal.close()
+
+
+_WRITER = """
+import sys
+from tests.journal.test_sqlite import opened, records
+journal, _, _ = opened(sys.argv[1])
+told = 0
+while True:
+    told = journal.append(records(3, size=3000, start=told))
+    print(told, flush=True)
+"""
+
+
+def test_a_second_process_is_refused_and_told_who_owns_the_journal(path: Path) -> None:
+    journal, _, _ = opened(path)
+    with pytest.raises(JournalLockedError, match=f"in use by process {os.getpid()}"):
+        SqliteJournal(path)
+    journal.append(records(1))
+    journal.close()
+    journal, _, found = opened(path)
+    assert found == records(1)
+    journal.close()
+
+
+def test_a_second_process_is_refused_even_if_the_lock_file_was_removed(path: Path) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(1))
+    path.with_name("tracker.db-lock").unlink()
+    other = SqliteJournal(path)
+    with pytest.raises(JournalError, match="locked"):
+        other.recover()
+    other.close()
+    journal.close()
+
+
+class TestSnapshots:
+    def test_the_newest_and_the_records_after_it_come_back(self, path: Path) -> None:
+        state = {"names": ["a"] * 9000, "xor": np.arange(10, dtype=np.uint64), "nested": {1: [None, True, b"x", -1]}}
+        journal, _, _ = opened(path)
+        told = records(30)
+        journal.append(told[:10])
+        journal.snapshot(10, {"after": 10})
+        journal.append(told[10:20])
+        assert journal.snapshot(20, state) > 10_000
+        journal.append(told[20:])
+        journal.close()
+        journal, recovery, found = opened(path)
+        assert recovery.number == 20
+        assert found == told[20:]
+        np.testing.assert_equal(recovery.state, state)
+        recovery.state["xor"][0] = 7  # it is the reader's own
+        journal.close()
+
+    def test_disk_stays_bounded(self, path: Path) -> None:
+        """Old records go, their room is used again, two snapshots are kept."""
+        journal, _, _ = opened(path)
+        for _ in range(60):
+            for _ in range(20):
+                number = journal.append(records(1, size=100_000))
+            journal.snapshot(number, {"number": number})
+        # 120 MB were written; 4 MB of them, and the write-ahead log up to its checkpoint, are still there.
+        assert path.stat().st_size < 8_000_000
+        assert path.with_name("tracker.db-wal").stat().st_size < 70_000_000
+        assert len(list(path.parent.glob("*-snapshot-*"))) == 2
+        journal.close()
+        journal, recovery, found = opened(path)
+        assert (recovery.number, found) == (1200, [])
+        assert path.stat().st_size < 8_000_000
+        journal.close()
+
+    def test_should_the_newest_be_damaged_the_one_before_gives_the_same(self, path: Path) -> None:
+        journal, _, _ = opened(path)
+        told = records(30)
+        for start in (0, 10, 20):
+            journal.append(told[start : start + 10])
+            journal.snapshot(start + 10, {"after": start + 10})
+        journal.close()
+        damage(path.with_name("tracker.db-snapshot-30"), 30)
+        journal, recovery, found = opened(path)
+        assert (recovery.state, recovery.number, found) == ({"after": 20}, 20, told[20:])
+        assert [(d.record, d.lost) for d in recovery.damage] == [(30, 0)]
+        assert not recovery.tail_lost
+        assert Path(recovery.damage[0].set_aside).exists()
+        journal.close()
+
+
+def damage(file: Path, at: int) -> None:
+    with open(file, "r+b") as opened:
+        opened.seek(at)
+        byte = opened.read(1)
+        opened.seek(at)
+        opened.write(bytes([byte[0] ^ 0x10]))
+
+
+@pytest.fixture(scope="module", params=["killed", "closed"])
+def damageable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    """A journal's files as a killed or a stopped process leaves them: 25 groups, a snapshot after the 8th and 18th."""
+    random = Random(7)
+    directory = tmp_path_factory.mktemp("journal")
+    (directory / "live").mkdir()
+    journal, _, _ = opened(directory / "live" / "tracker.db")
+    told: list[Record] = []
+    for group in range(25):
+        new = [
+            Record(1, i, random.randbytes(random.choice([0, 10, 3000, 50_000]))) for i in range(random.choice([1, 3]))
+        ]
+        told += new
+        journal.append(new)
+        if group in (8, 18):
+            journal.snapshot(len(told), {"after": len(told)})
+    if request.param == "killed":
+        shutil.copytree(directory / "live", directory / "left")
+        journal.close()
+    else:
+        journal.close()
+        shutil.copytree(directory / "live", directory / "left")
+    return directory / "left", told
+
+
+@pytest.mark.parametrize("what", ["cut", "flip"])
+@pytest.mark.parametrize("suffix", ["", "-wal", "-mark", "-snapshot"])
+def test_damage_is_never_silent_and_never_takes_what_came_before(
+    damageable: tuple[Path, list[Record]], tmp_path: Path, suffix: str, what: str
+) -> None:
+    """Wherever a file is cut or a bit turns: what comes back is a beginning of what was told, and the loss is named."""
+    left, told = damageable
+    files = sorted(left.glob(f"tracker.db{suffix}*" if suffix else "tracker.db"))
+    if not files:
+        pytest.skip("a stopped process leaves no write-ahead log")
+    file = files[-1].name
+    size = (left / file).stat().st_size
+    for at in sorted(Random(suffix + what).sample(range(size), min(12, size))):
+        directory = tmp_path / str(at)
+        shutil.copytree(left, directory)
+        if what == "cut":
+            os.truncate(directory / file, at)
+        else:
+            damage(directory / file, at)
+        journal, recovery, found = opened(directory / "tracker.db")
+        last = recovery.number + len(found)
+        assert found == told[recovery.number : last]
+        losses = [damage.lost for damage in recovery.damage]
+        if last < len(told):
+            assert len(told) - last in losses
+            assert str(directory / "tracker.db") in str(recovery.damage[-1])
+            assert f"at record {last + 1}: {len(told) - last} acknowledged" in str(recovery.damage[-1])
+            assert Path(recovery.damage[-1].set_aside).exists()
+        else:
+            assert all(lost == 0 for lost in losses) or suffix == "-mark"
+        # It goes on after what was saved, and the damage is over.
+        assert journal.append(records(1)) == last + 1
+        journal.close()
+        journal, recovery, found = opened(directory / "tracker.db")
+        assert recovery.damage == ()
+        assert recovery.number + len(found) == last + 1
+        assert found[-1:] == records(1)
+        journal.close()
+        shutil.rmtree(directory)
+
+
+def test_a_cut_write_ahead_log_loses_only_what_was_cut(path: Path) -> None:
+    journal, _, _ = opened(path)
+    told = records(50, size=20_000)
+    sizes = []
+    wal = path.with_name("tracker.db-wal")
+    for record in told:
+        journal.append([record])
+        sizes.append(wal.stat().st_size)
+    left = path.parent / "left"
+    left.mkdir()
+    for file in path.parent.glob("tracker.db*"):
+        shutil.copy(file, left)
+    journal.close()
+    os.truncate(left / "tracker.db-wal", sizes[29] + 100)
+    journal, recovery, found = opened(left / "tracker.db")
+    assert found == told[:30]
+    assert [damage.lost for damage in recovery.damage] == [20]
+    journal.close()
+
+
+def test_a_removed_file_is_noticed(path: Path) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(5))
+    path.unlink()
+    with pytest.raises(JournalError, match="moved or removed"):
+        journal.append(records(1))
+    journal.close()
+    path.with_name("tracker.db-wal").unlink(missing_ok=True)
+    journal, recovery, found = opened(path)
+    assert found == []
+    assert [damage.lost for damage in recovery.damage] == [5]
+    journal.close()
+
+
+def test_a_crash_between_setting_aside_and_replacing_is_made_good(path: Path) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(5))
+    journal.close()
+    path.rename(path.with_name("tracker.db-rebuilt"))
+    journal, recovery, found = opened(path)
+    assert found == records(5)
+    assert recovery.damage == ()
+    journal.close()
+
+
+def test_a_mark_that_is_missing_means_that_a_loss_cannot_be_excluded(path: Path) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(5))
+    journal.close()
+    path.with_name("tracker.db-mark").unlink()
+    journal, recovery, found = opened(path)
+    assert found == records(5)
+    assert [damage.lost for damage in recovery.damage] == [None]
+    assert recovery.tail_lost
+    journal.close()
+
+
+def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
+    path.write_text("Dear diary,\n" * 100)
+    with pytest.raises(JournalError, match="is not a journal"):
+        opened(path)
+    assert path.read_text().startswith("Dear diary")
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE poems (line TEXT)")
+    other.close()
+    with pytest.raises(JournalError, match="something else"):
+        opened(path)
+
+
+def test_a_journal_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="no directory"):
+        SqliteJournal(tmp_path / "nowhere" / "tracker.db")
+    for where in ("sqlite:", "sqlite", "memory:x", "redis://", ""):
+        with pytest.raises(ValueError, match="'memory' or 'sqlite:PATH'"):
+            open_journal(where)
+
+
+def test_a_full_disk_changes_nothing_and_passes(path: Path) -> None:
+    """By SQLite's own bound on a file's size; tests/server has a really full disk."""
+    journal, _, _ = opened(path)
+    journal.append(records(3))
+    assert journal._connection is not None
+    journal._connection.execute("PRAGMA max_page_count=20")
+    with pytest.raises(JournalFullError, match="no room"):
+        journal.append(records(100, size=50_000, start=3))
+    assert journal.append(records(1, start=3)) == 4
+    with pytest.raises(JournalFullError, match="no room"):
+        journal.append(records(1, size=5_000_000, start=4))
+    journal._connection.execute("PRAGMA max_page_count=1000000")
+    assert journal.append(records(100, size=50_000, start=4)) == 104
+    journal.close()
+    journal, recovery, found = opened(path)
+    assert recovery.damage == ()
+    assert len(found) == 104
+    journal.close()
