@@ -1,17 +1,34 @@
-"""The command `tracker`: which subcommands there are, and how each of them fails.
+"""The command `tracker`: which commands there are, and how each of them fails.
 
-It must never import the server, the core or numpy's users before the command that needs them was asked for: a
-client-only installation has no server, and `tracker jobs` should answer at once.
+It must never import the server, its journal or its core before the command that needs them was asked for: where only
+the client is installed there are none.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-DISTRIBUTION = "substream-tracker"
+from tracker.cli import drains, events, jobs, repairs, serve
+from tracker.client import TrackerError, TrackerUnavailable
+
+_REFUSED = 1
+_UNREACHABLE = 3
+_INTERRUPTED = 130
+
+_EPILOG = """\
+exit status: 0 done; 1 the tracker refused; 2 the command line is wrong; 3 no tracker could be reached
+
+examples:
+  tracker serve                                a tracker on 127.0.0.1:7654 that keeps everything in ./tracker.db
+  tracker watch flights                        what has ended, as it ends
+  tracker substreams flights --stalled         what does not end, and where its elements are
+  tracker drain flights d1 --wait              bring deployment d1 of the job to its end
+  TRACKER_SERVER=tracker:7654 tracker jobs     ask another tracker
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,40 +38,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; None: this process's own.
 
     Returns:
-        The exit code: 0; 1 for what the tracker refused; 2 for a command line that says nothing; 3 when no tracker
-        could be reached.
+        The exit status: 0; 1 for what the tracker refused; 3 when no tracker could be reached.
+
+    Raises:
+        SystemExit: with status 2, for a command line that makes no sense.
     """
-    parser = _parser()
-    parsed = parser.parse_args(arguments)
-    run: int = parsed.run(parsed)
-    return run
+    parsed = _parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except TrackerError as refused:
+        print(f"tracker: {refused}", file=sys.stderr)
+        return _REFUSED
+    except TrackerUnavailable as unavailable:
+        print(f"tracker: {unavailable}", file=sys.stderr)
+        return _UNREACHABLE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tracker", description="Knows exactly when a substream has ended.")
-    parser.add_argument("--version", action="version", version=f"tracker {version(DISTRIBUTION)}")
+    parser = argparse.ArgumentParser(
+        prog="tracker",
+        description="Knows exactly when a substream of a streaming job has ended.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tracker {version('substream-tracker')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_serve(commands)
+    serving = commands.add_parser("serve", help="run a tracker")
+    serve.add_arguments(serving)
+    serving.set_defaults(run=serve.run)
+    for commands_of in (jobs, events, drains, repairs):
+        commands_of.add_commands(commands)
     return parser
-
-
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`serve` lives with the server's dependencies: without them the command exists and says what to install."""
-    try:
-        from tracker.cli import serve
-    except ModuleNotFoundError as missing:
-        parser = commands.add_parser("serve", help="run a tracker (needs the extra `server`)")
-        name = missing.name
-
-        def explain(_: argparse.Namespace) -> int:
-            print(f"tracker: `serve` needs {name}: pip install '{DISTRIBUTION}[server]'", file=sys.stderr)
-            return 2
-
-        parser.set_defaults(run=explain)
-        return
-    parser = commands.add_parser("serve", help="run a tracker", description=serve.__doc__)
-    serve.add_arguments(parser)
-    parser.set_defaults(run=serve.run)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""What the commands that ask a tracker have in common: which tracker, how long to try, and in which form to answer."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Final
+
+from tracker.client import TrackerClient
+
+SERVER_VARIABLE: Final = "TRACKER_SERVER"
+DEFAULT_SERVER: Final = "127.0.0.1:7654"
+
+
+def options() -> argparse.ArgumentParser:
+    """A parent parser with the options of every such command."""
+    parent = argparse.ArgumentParser(add_help=False)
+    group = parent.add_argument_group("which tracker, and how it answers")
+    group.add_argument(
+        "--server",
+        metavar="HOST:PORT",
+        default=os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER),
+        help=f"the tracker's address (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
+    )
+    group.add_argument(
+        "--retry-for",
+        metavar="SECONDS",
+        type=float,
+        default=5.0,
+        help="how long to try to reach it (default: 5)",
+    )
+    group.add_argument("--json", action="store_true", help="answer in JSON, for programs")
+    return parent
+
+
+def client(arguments: argparse.Namespace) -> TrackerClient:
+    """The client that the options describe."""
+    return TrackerClient(arguments.server, retry_for=arguments.retry_for)

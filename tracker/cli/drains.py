@@ -1,0 +1,89 @@
+"""`tracker drain` and `cancel-drain`: bringing a deployment to its end."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import uuid
+from typing import Final
+
+from tracker.cli import asking
+from tracker.cli.output import print_json, print_pairs
+from tracker.client import DrainState, DrainStatus
+
+_LOOK_AGAIN_S: Final = 0.5
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the commands of this module."""
+    options = [asking.options()]
+    drain = commands.add_parser(
+        "drain",
+        parents=options,
+        help="ask a deployment to finish what it has begun and to stop",
+        description="Ask a deployment to finish what it has begun and to stop: its sources hear it, finish their "
+        "fronts with their last epochs, and the job is drained when everything has ended. Asked again, it shows how "
+        "far the drain is and what is missing.",
+        epilog="example: tracker drain flights d1 --timeout 600 --wait",
+    )
+    drain.add_argument("job", metavar="JOB")
+    drain.add_argument("deployment", metavar="DEPLOYMENT", help="a drain never hits another deployment")
+    drain.add_argument("--id", metavar="ID", help="names this drain (default: a new name)")
+    drain.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        help="announce when it is not over by then (default: never)",
+    )
+    drain.add_argument(
+        "--wait",
+        action="store_true",
+        help="until it is over; exit status 1 if it was cancelled or is not over in time",
+    )
+    drain.set_defaults(run=drain_job)
+
+    cancel = commands.add_parser(
+        "cancel-drain",
+        parents=options,
+        help="take a drain back",
+        description="Take a drain back, as long as no front has finished in it.",
+    )
+    cancel.add_argument("job", metavar="JOB")
+    cancel.add_argument("--deployment", metavar="DEPLOYMENT", default="", help="default: the current one")
+    cancel.add_argument("--id", metavar="ID", default="", help="only this drain (default: whichever is under way)")
+    cancel.set_defaults(run=cancel_drain)
+
+
+def drain_job(arguments: argparse.Namespace) -> int:
+    drain_id = arguments.id or f"drain-{uuid.uuid4().hex[:12]}"
+    over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
+    with asking.client(arguments) as client:
+        status = client.drain(arguments.job, arguments.deployment, drain_id, timeout=arguments.timeout)
+        while arguments.wait and status.state not in over:
+            time.sleep(_LOOK_AGAIN_S)
+            status = client.get_drain(arguments.job, arguments.deployment)
+    _show(arguments, status)
+    return 0 if not arguments.wait or status.state is DrainState.DRAINED else 1
+
+
+def cancel_drain(arguments: argparse.Namespace) -> int:
+    with asking.client(arguments) as client:
+        _show(arguments, client.cancel_drain(arguments.job, arguments.id, arguments.deployment))
+    return 0
+
+
+def _show(arguments: argparse.Namespace, status: DrainStatus) -> None:
+    if arguments.json:
+        print_json(status, indent=2)
+        return
+    print_pairs(
+        [
+            ("state", status.state),
+            ("drain", status.drain_id or None),
+            ("deployment", status.deployment),
+            ("unfinished fronts", status.unfinished_fronts),
+            ("open", f"{status.open_substreams} substreams, {status.in_flight} elements in flight"),
+            ("with staged epochs", status.uncommitted_producers),
+            ("with open runs", status.open_producers),
+        ]
+    )

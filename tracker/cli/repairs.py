@@ -1,0 +1,69 @@
+"""`tracker abandon`, `finish-front` and `forget-producer`: an operator's word for what will never speak again."""
+
+from __future__ import annotations
+
+import argparse
+
+from tracker.cli import asking
+from tracker.cli.output import print_json
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the commands of this module."""
+    options = [asking.options()]
+    abandon = commands.add_parser(
+        "abandon",
+        parents=options,
+        help="end a substream, whatever is in flight",
+        description="End an open substream on every segment at once, with the reason ABANDONED, whatever is in flight.",
+    )
+    abandon.add_argument("job", metavar="JOB")
+    abandon.add_argument("scope", metavar="SCOPE", help="may be empty: ''")
+    abandon.add_argument("name", metavar="NAME")
+    abandon.set_defaults(run=abandon_substream)
+
+    finish = commands.add_parser(
+        "finish-front",
+        parents=options,
+        help="finish the front of a source that is gone for good",
+        description="Finish the front of a source that will never speak again, so that nothing waits for it.",
+    )
+    finish.add_argument("job", metavar="JOB")
+    finish.add_argument("front", metavar="FRONT")
+    finish.set_defaults(run=finish_front)
+
+    forget = commands.add_parser(
+        "forget-producer",
+        parents=options,
+        help="forget a producer that will not come back",
+        description="Forget a producer that will not come back: what it has staged is void, its fronts are free.",
+    )
+    forget.add_argument("job", metavar="JOB")
+    forget.add_argument("producer", metavar="PRODUCER")
+    forget.set_defaults(run=forget_producer)
+
+
+def abandon_substream(arguments: argparse.Namespace) -> int:
+    with asking.client(arguments) as client:
+        client.abandon(arguments.job, arguments.scope, arguments.name)
+    return _done(arguments, "abandoned", arguments.name)
+
+
+def finish_front(arguments: argparse.Namespace) -> int:
+    with asking.client(arguments) as client:
+        client.finish_front(arguments.job, arguments.front)
+    return _done(arguments, "finished", arguments.front)
+
+
+def forget_producer(arguments: argparse.Namespace) -> int:
+    with asking.client(arguments) as client:
+        client.forget_producer(arguments.job, arguments.producer)
+    return _done(arguments, "forgotten", arguments.producer)
+
+
+def _done(arguments: argparse.Namespace, what: str, name: str) -> int:
+    if arguments.json:
+        print_json({what: name})
+    else:
+        print(f"{name} is {what}")
+    return 0
