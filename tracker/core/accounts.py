@@ -75,8 +75,10 @@ class Accounts:
     def __init__(self, segments: int, first_id: int = 0) -> None:
         self.segments = segments
         self.next_id = first_id
-        self.scope_names: list[str] = []
+        self.scope_names: list[str] = []  #: by number; numbers of scopes without substreams are used again
         self.scope_number: dict[str, int] = {}
+        self._rows_of_scope: list[int] = []  # how many, by number
+        self._free_scopes: list[int] = []
         self.names: list[str] = []
         self.table = NameTable(self.names)
         self.open = 0  #: known, and not ended on every segment
@@ -161,6 +163,7 @@ class Accounts:
         self.flags[rows] = NAMED
         self.end_time[rows] = end_times
         self.scope[rows] = numbers
+        self._count_scopes(numbers, 1)
         self.created[rows] = now
         self.changed[rows] = now
         self.table.add(numbers, self.table.keys(numbers, names), rows)
@@ -169,8 +172,14 @@ class Accounts:
     def _scope(self, scope: str) -> int:
         number = self.scope_number.get(scope)
         if number is None:
-            number = self.scope_number[scope] = len(self.scope_names)
-            self.scope_names.append(scope)
+            if self._free_scopes:
+                number = self._free_scopes.pop()
+                self.scope_names[number] = scope
+            else:
+                number = len(self.scope_names)
+                self.scope_names.append(scope)
+                self._rows_of_scope.append(0)
+            self.scope_number[scope] = number
         return number
 
     def _current_slot(self) -> int:
@@ -224,11 +233,31 @@ class Accounts:
         self.names.extend([""] * (capacity - len(self.names)))
         self._capacity = capacity
 
-    def forget(self, rows: Rows) -> None:
-        """Forget substreams; their ids will be unknown, their rows used again once their page is empty."""
+    def _count_scopes(self, numbers: Rows, by: int) -> list[int]:
+        """Count rows of scopes up or down; the scopes that have none left."""
+        distinct, counts = np.unique(numbers, return_counts=True)
+        emptied = []
+        for number, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            self._rows_of_scope[number] += by * count
+            if not self._rows_of_scope[number]:
+                emptied.append(number)
+        return emptied
+
+    def forget(self, rows: Rows) -> list[int]:
+        """Forget substreams; their ids will be unknown, their rows used again once their page is empty.
+
+        Returns:
+            the numbers of the scopes that have no substream left, and will be used again.
+        """
         if not rows.size:
-            return
-        self.table.remove(self.scope[rows].astype(np.int64), rows)
+            return []
+        scopes = self.scope[rows].astype(np.int64)
+        self.table.remove(scopes, rows)
+        emptied = self._count_scopes(scopes, -1)
+        for number in emptied:
+            del self.scope_number[self.scope_names[number]]
+            self.scope_names[number] = ""
+            self._free_scopes.append(number)
         self.done -= int(((self.flags[rows] & DONE) != 0).sum())
         self.flags[rows] = 0
         cells = self._cells_of(rows)
@@ -244,6 +273,7 @@ class Accounts:
                     self._emptied.add(slot)  # more ids will come from it
                 else:
                     self._free(slot)
+        return emptied
 
     def _free(self, slot: int) -> None:
         self._slot_of_page[int(self._page_of_slot[slot]) - self._first_page] = -1
@@ -380,6 +410,7 @@ class Accounts:
             "ids": self.ids_of(rows) if rows.size else np.empty(0, np.int64),
             "names": [self.names[row] for row in rows.tolist()],
             "scope_names": list(self.scope_names),
+            "free_scopes": list(self._free_scopes),
             "scope": self.scope[rows],
             "flags": self.flags[rows],
             "end_time": self.end_time[rows],
@@ -395,8 +426,11 @@ class Accounts:
         ids: NDArray[np.int64] = dump["ids"]
         segments: int = dump["segments"]
         accounts = cls(segments, int(ids[0]) if len(ids) else dump["next_id"])
-        for scope in dump["scope_names"]:
-            accounts._scope(scope)
+        accounts.scope_names = list(dump["scope_names"])
+        accounts._free_scopes = list(dump["free_scopes"])
+        free = set(accounts._free_scopes)
+        accounts.scope_number = {name: i for i, name in enumerate(accounts.scope_names) if i not in free}
+        accounts._rows_of_scope = [0] * len(accounts.scope_names)
         pages, counts = np.unique(ids >> PAGE_BITS, return_counts=True)
         for page, count in zip(pages.tolist(), counts.tolist(), strict=True):
             accounts.next_id = page << PAGE_BITS
@@ -412,6 +446,7 @@ class Accounts:
             accounts.cells.reshape(-1, segments * 4)[rows] = dump["cells"].reshape(-1, segments * 4)
             accounts.ended.reshape(-1, segments)[rows] = dump["ended"].reshape(-1, segments)
             scopes = accounts.scope[rows].astype(np.int64)
+            accounts._count_scopes(scopes, 1)
             accounts.table.add(scopes, accounts.table.keys(scopes, dump["names"]), rows)
         known = (accounts.flags & KNOWN) != 0
         accounts.done = int(((accounts.flags & DONE) != 0).sum())

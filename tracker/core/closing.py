@@ -157,6 +157,10 @@ class Closing:
                 scope.by_name = self._still_open(scope.by_name)
                 scope.done = 0
 
+    def forget_scope(self, number: int) -> None:
+        """A scope has no substream left; its number will stand for another."""
+        self._scopes.pop(number, None)
+
     def _still_open(self, keys: list[int]) -> list[int]:
         if not keys:
             return keys
@@ -237,9 +241,9 @@ class Closing:
         limit = self._fronts.limit(None)
         while self._lowest and self._lowest[0][0] - _BIAS <= limit:
             _, number = heapq.heappop(self._lowest)
-            each = self._scopes[number]
-            self._apply(each, self._fronts.limit(each.name))
-            self._push_lowest(number, each)
+            if (each := self._scopes.get(number)) is not None:
+                self._apply(each, self._fronts.limit(each.name))
+                self._push_lowest(number, each)
         if self._closes and len(self._fronts.by_name) > 1:
             for each in self._scopes.values():
                 if each.by_name:

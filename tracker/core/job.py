@@ -972,7 +972,8 @@ class Job:
                     rows = rows[~staged]
                 for id_ in accounts.ids_of(rows).tolist():
                     self._late_by_id.pop(id_, None)
-                accounts.forget(rows)
+                for scope in accounts.forget(rows):
+                    self._closing.forget_scope(scope)
 
     def _keep_for_later(self, rows: Rows) -> None:
         """Rows that were to be forgotten are looked at again once their last change is long ago."""
