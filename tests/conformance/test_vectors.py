@@ -1,0 +1,99 @@
+"""The contract's vectors: in the core, and over gRPC on every journal, also killed after every command.
+
+`TRACKER_VECTORS` names another directory of vectors to run instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model.lines import Driver as CoreDriver
+from tests.server.processes import Server, Servers
+from tracker.core import Tracker
+
+from .over_grpc import Driver
+
+VECTORS = sorted(Path(os.environ.get("TRACKER_VECTORS") or Path(__file__).parents[1] / "vectors").glob("*.jsonl"))
+
+
+def lines(vector: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in vector.read_text().splitlines()]
+
+
+def check(driver: Driver | CoreDriver, number: int, line: dict[str, Any]) -> None:
+    answer, events = driver.run(line)
+    assert (answer, events) == (line["expect"], line["events"]), f"line {number + 1}: {json.dumps(line)}"
+
+
+def test_there_are_vectors() -> None:
+    assert VECTORS
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.stem)
+def test_in_the_core(vector: Path) -> None:
+    driver = CoreDriver(Tracker("log"))
+    for number, line in enumerate(lines(vector)):
+        check(driver, number, line)
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def server(request: pytest.FixtureRequest, servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    return servers.start(tmp_path_factory.mktemp("server"), request.param)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.stem)
+def test_over_grpc(server: Server, vector: Path) -> None:
+    driver = Driver(server.stub, vector.stem)
+    for number, line in enumerate(lines(vector)):
+        check(driver, number, line)
+
+
+def run_with_kills(servers: Servers, directory: Path, vector: Path, *arguments: str) -> None:
+    """Runs a vector on a server that is killed with SIGKILL, and another started, after every command."""
+    driver = None
+    for number, line in enumerate(lines(vector)):
+        server = servers.start(directory, "sqlite", *arguments)
+        if driver is None:
+            driver = Driver(server.stub, vector.stem)
+        driver.stub = server.stub
+        assert driver.new_events() == [], f"the restart before line {number + 1} made events"
+        check(driver, number, line)
+        server.kill()
+    assert "level=error" not in (directory / "log").read_text()
+
+
+# Recovery is from the whole log, or from snapshots that are kept as often as can be.
+@pytest.mark.parametrize("arguments", [[], ["--snapshot-every", "0"]], ids=["log", "snapshots"])
+@pytest.mark.parametrize(
+    "vector",
+    [
+        pytest.param(vector, id=vector.stem, marks=[] if number % 30 == 0 else pytest.mark.slow)
+        for number, vector in enumerate(VECTORS)
+    ],
+)
+def test_killed_after_every_command(servers: Servers, tmp_path: Path, vector: Path, arguments: list[str]) -> None:
+    run_with_kills(servers, tmp_path, vector, *arguments)
+
+
+def test_stopped_in_the_middle_it_goes_on_from_its_snapshot(servers: Servers, tmp_path: Path) -> None:
+    """A graceful stop leaves a snapshot of the whole state; so half of each vector is recovered from one."""
+    told = {vector.stem: lines(vector) for vector in VECTORS}
+    server = servers.start(tmp_path, "sqlite")
+    drivers = {job: Driver(server.stub, job) for job in told}
+    for job, driver in drivers.items():
+        for number, line in enumerate(told[job][: len(told[job]) // 2]):
+            check(driver, number, line)
+    assert server.stop() == 0
+    server = servers.start(tmp_path, "sqlite")
+    for job, driver in drivers.items():
+        driver.stub = server.stub
+        for number, line in enumerate(told[job]):
+            if number >= len(told[job]) // 2:
+                check(driver, number, line)
+    server.kill()
+    assert "replayed=0" in (tmp_path / "log").read_text().splitlines()[-2]

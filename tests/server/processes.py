@@ -1,0 +1,113 @@
+"""Real server processes for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tracker.wire.gen import tracker_pb2_grpc
+
+ROOT = Path(__file__).parents[2]
+
+
+class Server:
+    """A running server: its process, its address, its log."""
+
+    def __init__(self, servers: Servers, pid: int, address: str, log: Path) -> None:
+        self._servers = servers
+        self.pid = pid
+        self.address = address
+        self.log_file = log
+        self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self.stub = tracker_pb2_grpc.TrackerStub(self.channel)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.channel.close()
+        os.kill(self.pid, signal.SIGKILL)
+        assert self._servers.wait(self.pid) == -signal.SIGKILL
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        os.kill(self.pid, signal.SIGTERM)
+        status = self._servers.wait(self.pid)
+        self.channel.close()
+        return status
+
+
+class Servers:
+    """Starts servers; those that still run at its end are killed."""
+
+    def __init__(self) -> None:
+        self._launcher = subprocess.Popen(
+            [sys.executable, "-m", "tests.server.launcher"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self._running: set[int] = set()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._launcher.stdin is not None
+        assert self._launcher.stdout is not None
+        print(json.dumps(request), file=self._launcher.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._launcher.stdout.readline())
+        return answer
+
+    def start(self, directory: Path, journal: str = "memory", *arguments: str) -> Server:
+        """A server that listens, logging to ``directory/log``. ``sqlite`` keeps its file there, too."""
+        if journal == "sqlite":
+            journal = f"sqlite:{directory}/tracker.db"
+        log = directory / "log"
+        said = self._ask(
+            {"start": ["serve", "--listen", "127.0.0.1:0", "--journal", journal, *arguments], "log": str(log)}
+        )
+        if said["address"] is None:
+            raise StartFailedError(self.wait(said["pid"]), log.read_text())
+        self._running.add(said["pid"])
+        return Server(self, said["pid"], said["address"], log)
+
+    def wait(self, pid: int) -> int:
+        status: int = self._ask({"wait": pid})["status"]
+        self._running.discard(pid)
+        return status
+
+    def close(self) -> None:
+        for pid in list(self._running):
+            os.kill(pid, signal.SIGKILL)
+            self.wait(pid)
+        assert self._launcher.stdin is not None
+        self._launcher.stdin.close()
+        self._launcher.wait()
+
+
+class StartFailedError(Exception):
+    """A server ended instead of listening."""
+
+    def __init__(self, status: int, log: str) -> None:
+        super().__init__(f"exit status {status}:\n{log}")
+        self.status = status
+        self.log = log
+
+
+@contextmanager
+def launcher() -> Iterator[Servers]:
+    servers = Servers()
+    try:
+        yield servers
+    finally:
+        servers.close()
