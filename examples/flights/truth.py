@@ -1,0 +1,82 @@
+"""What the released table must hold: the same aggregation as one batch, by other means, and the comparison with it.
+
+pandas computes it from the departures themselves, so that neither Spark nor the tracker has a part in the truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+KEY = ["origin", "day", "carrier"]
+VALUES = ["flights", "cancelled", "mean_delay", "worst_delay", "seats"]
+
+
+def daily(flights: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
+    """Every window: one row an airport, scheduled day and carrier, with `KEY` and `VALUES`.
+
+    A flight that never got an aircraft (no tail number) is left out. `seats` counts those of known aircraft; null when
+    no aircraft of the window is known, as `mean_delay` and `worst_delay` (minutes) are when no flight left.
+    """
+    rows = flights[flights["tailnum"].notna()].merge(planes, on="tailnum", how="left")
+    rows["delay"] = rows["dep_delay"].astype("float64")
+    windows = rows.groupby(KEY, as_index=False).agg(
+        flights=("row_id", "size"),
+        left=("delay", "count"),
+        mean_delay=("delay", "mean"),
+        worst_delay=("delay", "max"),
+    )
+    windows["seats"] = rows.groupby(KEY)["seats"].sum(min_count=1).to_numpy()
+    windows["cancelled"] = windows["flights"] - windows["left"]
+    return windows[KEY + VALUES].astype({"flights": "float64", "cancelled": "float64"})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a released table differs from the truth; every list holds windows as (origin, day, carrier)."""
+
+    windows: int
+    missing: list[tuple[str, str, str]] = field(default_factory=list)
+    doubled: list[tuple[str, str, str]] = field(default_factory=list)
+    changed: list[tuple[str, str, str]] = field(default_factory=list)
+    unexpected: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Every window is there, exactly once, equal; and there were windows to compare."""
+        return self.windows > 0 and not (self.missing or self.doubled or self.changed or self.unexpected)
+
+    def __str__(self) -> str:
+        if self.exact:
+            return f"all {self.windows:,} windows there, exactly once, equal"
+        found = [
+            f"{len(windows):,} {name} (first: {' '.join(windows[0])})"
+            for name, windows in vars(self).items()
+            if name != "windows" and windows
+        ]
+        return f"of {self.windows:,} windows: " + ", ".join(found) if found else "no windows to compare"
+
+
+def compare(truth: pd.DataFrame, released: pd.DataFrame) -> Comparison:
+    """Hold the released table against the truth. Both have `KEY` and `VALUES`; order does not matter.
+
+    Values are compared exactly: the delays are whole minutes, so their sums are exact and their means too.
+    """
+    wanted = truth.set_index(KEY)[VALUES].astype("float64")
+    got = released.set_index(KEY)[VALUES].astype("float64")
+    known = got[got.index.isin(wanted.index)]  # every copy of a window is looked at
+    expected = wanted.loc[known.index]
+    equal = (known.eq(expected) | (known.isna() & expected.isna())).all(axis=1)
+    return Comparison(
+        windows=len(wanted),
+        missing=_names(wanted.index.difference(got.index)),
+        doubled=_names(got.index[got.index.duplicated()].unique()),
+        changed=_names(known.index[~equal].unique()),
+        unexpected=_names(got.index.difference(wanted.index)),
+    )
+
+
+def _names(windows: pd.Index[Any]) -> list[tuple[str, str, str]]:
+    return [(origin, f"{day:%Y-%m-%d}", carrier) for origin, day, carrier in windows.sort_values()]
