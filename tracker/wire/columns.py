@@ -25,6 +25,8 @@ U4: TypeAlias = NDArray[np.uint32]
 U8: TypeAlias = NDArray[np.uint64]
 I8: TypeAlias = NDArray[np.int64]
 
+_FEW = 48  # up to so many numbers, one by one is quicker
+
 
 def pack_u4(numbers: ArrayLike) -> bytes:
     """A column of 32-bit numbers for a field of `columns_pb2`."""
@@ -43,14 +45,14 @@ def pack_i8(numbers: ArrayLike) -> bytes:
 
 def unpack_u4(field: Sequence[int]) -> U4:
     """The numbers of a packed 32-bit field of `tracker_pb2`, copied once."""
-    return np.asarray(field, np.uint32)
+    return np.asarray(field, np.uint32) if len(field) > _FEW else np.fromiter(field, np.uint32, len(field))
 
 
 def unpack_u8(field: Sequence[int]) -> U8:
     """The numbers of a packed 64-bit field of `tracker_pb2`, copied once."""
-    return np.asarray(field, np.uint64)
+    return np.asarray(field, np.uint64) if len(field) > _FEW else np.fromiter(field, np.uint64, len(field))
 
 
 def unpack_i8(field: Sequence[int]) -> I8:
     """The numbers of a packed signed 64-bit field of `tracker_pb2`, copied once."""
-    return np.asarray(field, np.int64)
+    return np.asarray(field, np.int64) if len(field) > _FEW else np.fromiter(field, np.int64, len(field))
