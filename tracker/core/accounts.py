@@ -217,9 +217,9 @@ class Accounts:
             self._slot_of_page[: len(kept)] = kept
         self._slot_of_page[at] = slot
 
-    def _grow(self) -> None:
+    def _grow(self, capacity: int = 0) -> None:
         # By half: a doubling would leave more unused than used at the worst moment.
-        capacity = max(PAGE, (self._capacity * 3 // 2) >> PAGE_BITS << PAGE_BITS, self._capacity + PAGE)
+        capacity = max(capacity, (self._capacity * 3 // 2) >> PAGE_BITS << PAGE_BITS, self._capacity + PAGE)
         grow: Callable[[NDArray[Any], int], NDArray[Any]] = _extended
         self._page_of_slot = grow(self._page_of_slot, capacity >> PAGE_BITS)
         self.flags = grow(self.flags, capacity)
@@ -432,6 +432,7 @@ class Accounts:
         accounts.scope_number = {name: i for i, name in enumerate(accounts.scope_names) if i not in free}
         accounts._rows_of_scope = [0] * len(accounts.scope_names)
         pages, counts = np.unique(ids >> PAGE_BITS, return_counts=True)
+        accounts._grow(len(pages) << PAGE_BITS)
         for page, count in zip(pages.tolist(), counts.tolist(), strict=True):
             accounts.next_id = page << PAGE_BITS
             accounts._in_use[accounts._open_page()] = count

@@ -113,10 +113,7 @@ class Closing:
         if not timed.size:
             return
         scopes = accounts.scope[timed]
-        keys = [
-            _key(end_time, id_)
-            for end_time, id_ in zip(accounts.end_time[timed].tolist(), accounts.ids_of(timed).tolist(), strict=True)
-        ]
+        keys = map(_key, accounts.end_time[timed].tolist(), accounts.ids_of(timed).tolist())
         by_scope: dict[int, list[int]] = {}
         for number, key in zip(scopes.tolist(), keys, strict=True):
             by_scope.setdefault(number, []).append(key)

@@ -51,10 +51,11 @@ class Ends:
         self._loosened: set[int] = set()  # scopes in which something ended out of order since the last evaluation
         open_rows = accounts.in_use(int(KNOWN), int(KNOWN | DONE))
         self.join(open_rows)
-        for row, ended in zip(open_rows.tolist(), accounts.has_ended(open_rows), strict=True):
-            for segment in np.flatnonzero(ended).tolist():
-                self._leave(row, segment)
-        self._loosened.clear()
+        if self._keeps_times:
+            some = open_rows[(accounts.flags[open_rows] & ENDING) != 0]
+            for place, segment in zip(*(axis.tolist() for axis in accounts.has_ended(some).nonzero()), strict=True):
+                self._leave(int(some[place]), segment)
+            self._loosened.clear()
 
     # ------------------------------------------------------------ open end times
 

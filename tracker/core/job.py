@@ -1158,8 +1158,10 @@ class Job:
         if closed.size:
             job._dirty.append(closed[job._ends.endable(closed).any(axis=1)])
         over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(DONE))])
-        for row in over[np.argsort(accounts.changed[over], kind="stable")].tolist():
-            job._to_forget.append((int(accounts.changed[row]), np.array([row])))
+        over = over[np.argsort(accounts.changed[over], kind="stable")]
+        since, starts = np.unique(accounts.changed[over], return_index=True)
+        if over.size:
+            job._to_forget.extend(zip(since.tolist(), np.split(over, starts[1:]), strict=True))
         return job
 
 
