@@ -1,0 +1,141 @@
+"""A real tracker in a process of its own, and a real line to it that can be cut."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+TRACKER = [sys.executable, "-m", "tracker.cli.main"]
+
+
+class Server:
+    """A tracker that keeps its address and its journal from one start to the next."""
+
+    def __init__(self, directory: Path, journal: str = "sqlite") -> None:
+        self._log = directory / "tracker.log"
+        self._journal = "memory" if journal == "memory" else f"sqlite:{directory / 'tracker.db'}"
+        self._process: subprocess.Popen[str] | None = None
+        self.address = f"127.0.0.1:{_port()}"
+        self.start()
+
+    def start(self) -> None:
+        """Starts it and waits until it is ready."""
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*TRACKER, "serve", "--listen", self.address, "--journal", self._journal],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said.startswith("listening on "), self._log.read_text()
+        self.address = said.split()[-1]
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """kill -9, and on the same port again."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """It stands still, its connections open."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(number)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _port() -> int:
+    """A free port that the system gives to nobody by itself, so that it is still free after a restart."""
+    while True:
+        port = random.randrange(15_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+class Line:
+    """A line to a server: passes bytes on, can hold back the server's, and can be cut."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._answers = threading.Event()
+        self._answers.set()
+        self._sign = b""
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold_answers(self, after: bytes = b"") -> None:
+        """From now on, or once callers have said this, the server hears its callers and they do not hear it."""
+        self._sign = after
+        if not after:
+            self._answers.clear()
+
+    def cut(self) -> None:
+        """Ends all connections; what was held back is lost. New ones work."""
+        self._sign = b""
+        sockets, self._sockets = self._sockets, []
+        for end in sockets:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._answers.set()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._sockets += [caller, server]
+                threading.Thread(target=self._pass_on, args=[caller, server, False], daemon=True).start()
+                threading.Thread(target=self._pass_on, args=[server, caller, True], daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if answers:
+                    self._answers.wait()
+                elif self._sign and self._sign in data:
+                    self._answers.clear()
+                sink.sendall(data)
+        self._drop(source, sink)
+
+    def _drop(self, *ends: socket.socket) -> None:
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

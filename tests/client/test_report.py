@@ -1,0 +1,140 @@
+"""What a report in the making does with what it is told. No tracker is needed to see it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker.client import NO_END_TIME, Outcome, Report, Reported
+from tracker.client.report import Close, Contents, Finish, Frontier
+
+LABELS = st.integers(-(2**63), 2**64 - 1)
+
+
+def gather() -> tuple[Report, list[Contents]]:
+    said: list[Contents] = []
+
+    def send(contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+        said.append(contents)
+        return Reported(Outcome.APPLIED, (), 0)
+
+    return Report(send), said
+
+
+def entries(contents: Contents) -> dict[tuple[str, str, str, int], tuple[int, int, int]]:
+    """The entries by segment, scope, name and end time; no two may be of the same."""
+    rows = {}
+    for place, segment, xor, sent, received in zip(
+        contents.substream_index.tolist(),
+        contents.segment_index.tolist(),
+        contents.xor.tolist(),
+        contents.sent.tolist(),
+        contents.received.tolist(),
+        strict=True,
+    ):
+        scope, name = contents.substreams[place]
+        key = (contents.segments[segment], scope, name, int(contents.end_times[place]))
+        assert key not in rows
+        rows[key] = (xor, sent, received)
+    return rows
+
+
+ELEMENTS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 2), LABELS, st.booleans()))
+
+
+@given(st.lists(st.tuples(st.booleans(), ELEMENTS), max_size=5))
+def test_entries_of_one_substream_and_segment_become_one_however_they_come(
+    pieces: list[tuple[bool, list[tuple[str, str, int, int, bool]]]],
+) -> None:
+    report, said = gather()
+    expected: dict[tuple[str, str, str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for in_columns, elements in pieces:
+        for segment, scope, number, label, sent in elements:
+            cell = expected[segment, scope, str(number), number]
+            cell[0] ^= label % 2**64
+            cell[1 if sent else 2] += 1
+            if not in_columns:
+                tell = report.sent if sent else report.received
+                tell(segment, scope, str(number), label, end_time=number)
+        for segment in {element[0] for element in elements} if in_columns else ():
+            rows = [element for element in elements if element[0] == segment]
+            report.add_columns(
+                segment,
+                [row[1] for row in rows],
+                [str(row[2]) for row in rows],
+                np.array([row[2] for row in rows]),
+                np.array([row[3] % 2**64 for row in rows], np.uint64),
+                [int(row[4]) for row in rows],
+                [int(not row[4]) for row in rows],
+            )
+    report.report(units=["u"])
+    assert entries(said[0]) == {key: tuple(cell) for key, cell in expected.items()}
+
+
+def test_negative_labels_are_taken_as_spark_gives_them() -> None:
+    report, said = gather()
+    report.sent("raw", "s", "n", -1)
+    report.add_columns("raw", ["s"], ["m"], None, np.array([-2]), [1], [0])
+    report.report(units=["u"])
+    assert said[0].xor.tolist() == [2**64 - 1, 2**64 - 2]
+
+
+def test_columns_may_be_numpy_arrays_of_strings() -> None:
+    report, said = gather()
+    report.add_columns(
+        "raw", np.array(["s", "t"], object), np.array(["n", "m"]), [NO_END_TIME, 7], [1, 2], [1, 1], [0, 0]
+    )
+    report.report(units=["u"])
+    assert entries(said[0]) == {("raw", "s", "n", NO_END_TIME): (1, 1, 0), ("raw", "t", "m", 7): (2, 1, 0)}
+    assert all(type(text) is str for pair in said[0].substreams for text in pair)
+
+
+def test_promises_keep_their_order_and_name_substreams_that_nothing_else_names() -> None:
+    report, said = gather()
+    report.frontier("schedule", 10, scope="JFK")
+    report.close("JFK", "d1", end_time=24)
+    report.finish("schedule")
+    report.report(units=["u"])
+    assert said[0].promises == (Frontier("schedule", 10, "JFK"), Close("", 0), Finish("schedule"))
+    assert said[0].substreams == [("JFK", "d1")]
+    assert said[0].end_times.tolist() == [24]
+    assert len(said[0].xor) == 0
+
+
+def test_a_substream_has_one_end_time() -> None:
+    report, _ = gather()
+    report.sent("raw", "JFK", "d1", 1, end_time=24)
+    with pytest.raises(ValueError, match="'d1' of scope 'JFK' has one end time, not two: 24 and none"):
+        report.received("raw", "JFK", "d1", 1)
+    with pytest.raises(ValueError, match="one end time"):
+        report.add_columns("raw", ["JFK"], ["d1"], [25], [1], [1], [0])
+
+
+def test_refused_columns_leave_the_report_as_it_was() -> None:
+    report, said = gather()
+    report.sent("raw", "JFK", "d1", 1, end_time=24)
+    with pytest.raises(ValueError, match="one end time"):
+        report.add_columns("raw", ["LGA", "LGA"], ["d1", "d1"], [24, 48], [1, 2], [1, 1], [0, 0])
+    with pytest.raises(ValueError, match="columns of unequal length"):
+        report.add_columns("raw", ["LGA"], ["d1", "d2"], [24, 48], [1, 2], [1, 1], [0, 0])
+    with pytest.raises(ValueError, match="0 or more"):
+        report.add_columns("raw", ["LGA"], ["d1"], None, [1], [-1], [0])
+    with pytest.raises(TypeError, match="column sent must hold 64-bit integers"):
+        report.add_columns("raw", ["LGA"], ["d1"], None, [1], [1.5], [0])
+    report.sent("raw", "LGA", "d1", 2, end_time=72)
+    report.report(units=["u"])
+    assert entries(said[0]) == {("raw", "JFK", "d1", 24): (1, 1, 0), ("raw", "LGA", "d1", 72): (2, 1, 0)}
+
+
+def test_an_entry_that_counts_too_many_elements_is_not_sent() -> None:
+    report, said = gather()
+    report.add("raw", "s", "n", 0, sent=2**32 - 1)
+    report.add("raw", "s", "n", 0, sent=1)
+    with pytest.raises(OverflowError, match="report more often"):
+        report.report(units=["u"])
+    assert said == []
