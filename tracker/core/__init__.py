@@ -7,7 +7,7 @@ can never end anything; in IMMEDIATE mode it does, and is taken out again. Front
 more (`fronts`); what all of them have promised is closed (`closing`). A closed substream whose accumulators balance on
 a segment and on everything upstream of it (`graph`) has ended there (`ends`), once, in the contract's order, for which
 the open end times are kept (`opentimes`). `names` finds a name's row, `messages` checks what comes in, `log` keeps
-what goes out.
+what goes out. What time alone does is in `timers`, what can be asked in `views`, what a snapshot keeps in `dumps`.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker;
 whatever it needs to know comes in a command. A refusal changes nothing but settling. Nothing on the way of a report, a

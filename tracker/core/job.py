@@ -11,26 +11,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from .accounts import CLOSED, DONE, ENDING, HELD, KNOWN, NAMED, STALLED, Accounts, Entries, Rows
+from .accounts import CLOSED, DONE, ENDING, HELD, KNOWN, STALLED, Accounts, Entries, Rows
 from .closing import SOLE_OWNER, Closing
 from .commands import (
-    NO_END_TIME,
     Close,
     CloseProducer,
     Commit,
     Committed,
     DrainState,
-    DrainStatus,
     Finish,
     Frontier,
     Mode,
     Opened,
     OpenProducer,
-    Ordering,
     Outcome,
     Promise,
     Report,
@@ -44,12 +40,9 @@ from .events import (
     DrainCancelled,
     Drained,
     DrainRequested,
-    DrainTimedOut,
-    Ended,
     FrontIdle,
     Late,
     Reason,
-    Stalled,
 )
 from .fronts import FIRM, Front, Fronts, Supporter
 from .graph import Graph
@@ -64,15 +57,12 @@ from .producers import (
     Pledge,
     Producer,
     check_absent,
-    dump_producer,
-    load_producer,
 )
 from .refusal import Refused
-from .status import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus
 
-_NO_ROWS: Rows = np.empty(0, np.int64)
+NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_U8 = np.empty(0, np.uint64)
-NO_ENTRIES = Entries(_NO_ROWS, _NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
+NO_ENTRIES = Entries(NO_ROWS, NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
 
 
 class Job:
@@ -83,6 +73,13 @@ class Job:
         graph: the spec's, checked.
         log_id: names the job's log.
         now: when it was defined (ns).
+
+    Attributes:
+        left: deployments that are over.
+        dirty: rows to look at in the next evaluation.
+        to_forget: what may be forgotten after a while, oldest first: (since when, rows).
+        stalls_from: before that time nothing can stall or expire; None: look.
+        producer_names: by number, forgotten ones too, since cells refer to them.
     """
 
     def __init__(self, spec: Spec, graph: Graph, log_id: str, now: int) -> None:
@@ -91,30 +88,33 @@ class Job:
         self.log = EventLog(log_id)
         self.now = now
         self.incarnation = 0
-        self.left: set[str] = set()  #: deployments that are over
+        self.left: set[str] = set()
         self.drain = DrainRecord()
-        self._producers: dict[str, Producer] = {}
-        self._producer_names: list[str] = []  # by number, forgotten ones too: cells refer to them
-        self._late_reports = 0
-        self._late_by_id: dict[int, int] = {}
-        self._begin(Accounts(len(graph)), Fronts(spec.fronts, now))
+        self.producers: dict[str, Producer] = {}
+        self.producer_names: list[str] = []
+        self.late_reports = 0
+        self.late_by_id: dict[int, int] = {}
+        self.begin(Accounts(len(graph)), Fronts(spec.fronts, now))
 
-    def _begin(self, accounts: Accounts, fronts: Fronts) -> None:
+    def begin(self, accounts: Accounts, fronts: Fronts) -> None:
         """Start with these accounts and fronts, and all that is derived from them."""
-        self._accounts = accounts
-        self._fronts = fronts
-        self._dirty: list[Rows] = []
-        self._closing = Closing(accounts, fronts, self._dirty)
-        self._closing.now = self.now
-        self._ends = self._new_ends()
-        # What may be forgotten after a while: (since when, rows), oldest first.
-        self._to_forget: deque[tuple[int, Rows]] = deque()
-        self._stalls_from: int | None = None  # before that nothing can stall or expire; None: look
+        self.accounts = accounts
+        self.fronts = fronts
+        self.dirty: list[Rows] = []
+        self.closing = Closing(accounts, fronts, self.dirty)
+        self.take(self.now)
+        self.ends = self._new_ends()
+        self.to_forget: deque[tuple[int, Rows]] = deque()
+        self.stalls_from: int | None = None
 
     def _new_ends(self) -> Ends:
-        return Ends(self.graph, self._accounts, self.spec.ordering, self.spec.progress, self._announce)
+        return Ends(self.graph, self.accounts, self.spec.ordering, self.spec.progress, self.announce)
 
-    def _announce(self, body: Body) -> None:
+    def take(self, now: int) -> None:
+        """A command was taken at `now` (ns): what happens from here on happens then."""
+        self.now = self.closing.now = now
+
+    def announce(self, body: Body) -> None:
         self.log.append(self.now, self.spec.deployment, body)
 
     # ------------------------------------------------------------ deployments
@@ -130,7 +130,7 @@ class Job:
                 idle_after=spec.idle_after,
                 retention=spec.retention,
             )
-            self._stalls_from = None
+            self.stalls_from = None
             return
         if spec.deployment in self.left:
             raise Refused.precondition(
@@ -149,7 +149,7 @@ class Job:
             self._start_afresh(graph)
         else:
             self._take_over(old_spec, graph)
-            self._evaluate()
+            self.evaluate()
 
     def _check_same(self, spec: Spec, graph: Graph) -> None:
         differences = self.graph.differences(graph)
@@ -177,16 +177,16 @@ class Job:
         if differences and self._is_open():
             raise Refused.precondition(
                 "INCOMPATIBLE_GRAPH",
-                f"{self._accounts.open} substreams and {self._staged_count()} epochs are open, and the graph changes: "
+                f"{self.accounts.open} substreams and {self._staged_count()} epochs are open, and the graph changes: "
                 f"{'; '.join(differences)}; drain the job first, or force (which abandons what is open)",
             )
-        removed = [front for front in self._fronts if front.name not in spec.fronts]
+        removed = [front for front in self.fronts if front.name not in spec.fronts]
         if removed and not spec.fronts:
             raise Refused.precondition(
                 "INCOMPATIBLE_GRAPH", "the last front is removed, so nothing would close; drain the job first, or force"
             )
         for front in removed:
-            owner = self._producers.get(front.owner) if front.owner is not None else None
+            owner = self.producers.get(front.owner) if front.owner is not None else None
             if owner is not None and owner.staged:
                 raise Refused.precondition(
                     "EPOCH_STAGED",
@@ -197,83 +197,83 @@ class Job:
     def _clear_the_way(self) -> None:
         """What `force` does before the new deployment takes over."""
         if self.drain.under_way:
-            self._announce(DrainCancelled(self.drain.drain_id))
+            self.announce(DrainCancelled(self.drain.drain_id))
             self.drain = DrainRecord(DrainState.CANCELLED, self.drain.drain_id)
-            for front in self._fronts:
+            for front in self.fronts:
                 if front.drained_in:
                     front.finishers.clear()
                     front.drained_in = False
-            self._closing.fronts_changed()
-        for producer in self._producers.values():
+            self.closing.fronts_changed()
+        for producer in self.producers.values():
             self._revoke(producer, sorted(producer.staged))
-        open_rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
-        for row in self._accounts.in_order(open_rows).tolist():
-            self._ends.force(row, Reason.ABANDONED)
-        for producer in self._producers.values():
+        open_rows = self.accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        for row in self.accounts.in_order(open_rows).tolist():
+            self.ends.force(row, Reason.ABANDONED)
+        for producer in self.producers.values():
             producer.fence()
 
     def _start_afresh(self, graph: Graph) -> None:
         """A new deployment of a drained job."""
         self.graph = graph
         self.incarnation += 1
-        for producer in self._producers.values():
+        for producer in self.producers.values():
             producer.fence()
             producer.holds.clear()
             for epoch in producer.staged.values():
                 epoch.folded.clear()
-        self._late_by_id.clear()
-        self._begin(Accounts(len(graph), self._accounts.next_id), Fronts(self.spec.fronts, self.now))
+        self.late_by_id.clear()
+        self.begin(Accounts(len(graph), self.accounts.next_id), Fronts(self.spec.fronts, self.now))
 
     def _take_over(self, old_spec: Spec, graph: Graph) -> None:
         """A new deployment that goes on with what the job has."""
-        accounts, fronts = self._accounts, self._fronts
+        accounts, fronts = self.accounts, self.fronts
         if graph != self.graph:
             kept = [(old, graph.number[name]) for name, old in self.graph.number.items() if name in graph.number]
-            advanced = dict(zip(self.graph.names, self._ends.advanced, strict=True))
+            advanced = dict(zip(self.graph.names, self.ends.advanced, strict=True))
             accounts.relaid(len(graph), int(Reason.COMPLETE), kept)
             self.graph = graph
-            self._ends = self._new_ends()
-            self._ends.advanced = [advanced.get(name) for name in graph.names]
+            self.ends = self._new_ends()
+            self.ends.advanced = [advanced.get(name) for name in graph.names]
         elif (self.spec.ordering, self.spec.progress) != (old_spec.ordering, old_spec.progress):
-            advanced_before = self._ends.advanced
-            self._ends = self._new_ends()
-            self._ends.advanced = advanced_before
-            self._dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE)))
+            advanced_before = self.ends.advanced
+            self.ends = self._new_ends()
+            self.ends.advanced = advanced_before
+            self.dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE)))
         removed = [name for name in fronts.by_name if name not in self.spec.fronts]
         added = [name for name in self.spec.fronts if name not in fronts.by_name]
         if not removed and not added:
             return
-        closed_by_all = self._closing.closed_by_name_by_all()
+        closed_by_all = self.closing.closed_by_name_by_all()
         had_fronts = bool(fronts)
         for name in added:
             fronts.add_front(name, self.now)
         for name in removed:
             del fronts.by_name[name]
-            self._closing.remove_front(name)
-        for producer in self._producers.values():
+            self.closing.remove_front(name)
+        for producer in self.producers.values():
             for epoch in producer.staged.values():
                 _void_pledges(epoch, removed)
         if not had_fronts:
-            self._closing.join(accounts.in_use(int(KNOWN), int(KNOWN | DONE)))
+            self.closing.join(accounts.in_use(int(KNOWN), int(KNOWN | DONE)))
         for id_ in closed_by_all:
             for name in added:
-                self._closing.close(accounts.row_of(id_), name, FIRM)
-        self._closing.fronts_changed()
+                self.closing.close(accounts.row_of(id_), name, FIRM)
+        self.closing.fronts_changed()
 
     def _is_open(self) -> bool:
-        return self._accounts.open > 0 or self._staged_count() > 0
+        return self.accounts.open > 0 or self._staged_count() > 0
 
     def _staged_count(self) -> int:
-        return sum(len(producer.staged) for producer in self._producers.values())
+        return sum(len(producer.staged) for producer in self.producers.values())
 
     def has_open_producers(self) -> list[str]:
         """The producers whose current run has not closed."""
-        return [producer.name for producer in self._producers.values() if producer.run is not None]
+        return [producer.name for producer in self.producers.values() if producer.run is not None]
 
     # ------------------------------------------------------------ producers
 
     def _producer(self, name: str) -> Producer:
-        producer = self._producers.get(name)
+        producer = self.producers.get(name)
         if producer is None:
             raise Refused.unknown(
                 "UNKNOWN_PRODUCER", f"job {self.spec.job!r} has no producer {name!r}; open one of its runs first"
@@ -284,10 +284,10 @@ class Job:
         """Make a run current."""
         check_name("producer", command.producer)
         check_name("run", command.run)
-        producer = self._producers.get(command.producer)
+        producer = self.producers.get(command.producer)
         if producer is None:
-            producer = Producer(command.producer, len(self._producer_names), command.mode, self.now)
-            self._producer_names.append(command.producer)
+            producer = Producer(command.producer, len(self.producer_names), command.mode, self.now)
+            self.producer_names.append(command.producer)
         else:
             if command.run in producer.past:
                 producer.check_current(command.run)
@@ -297,14 +297,14 @@ class Job:
                     f"producer {producer.name!r} is {producer.mode.name}; forget it first, or use another name",
                 )
             if command.run == producer.run:
-                return Opened(_or_none(producer.committed))
+                return Opened(or_none(producer.committed))
             self._check_resume(producer, command.resume_epoch)
-        self._producers[command.producer] = producer
+        self.producers[command.producer] = producer
         producer.open(command.run, command.seals)
         producer.heard_at = self.now
         if command.resume_epoch is not None:
             self._settle(producer, command.resume_epoch)
-        return Opened(_or_none(producer.committed))
+        return Opened(or_none(producer.committed))
 
     def _check_resume(self, producer: Producer, resume_epoch: int | None) -> None:
         if resume_epoch is not None and resume_epoch <= producer.committed:
@@ -327,12 +327,12 @@ class Job:
         """Forget a producer, with what it has staged."""
         producer = self._producer(name)
         self._revoke(producer, sorted(producer.staged))
-        for front in self._fronts:
+        for front in self.fronts:
             if front.owner == name:
                 front.owner = None
         self._release(producer, list(producer.holds))
-        del self._producers[name]
-        self._evaluate()
+        del self.producers[name]
+        self.evaluate()
 
     def _settle(self, producer: Producer, start: int) -> None:
         """Decide what earlier runs left: what lies before `start` was committed, the rest never will be.
@@ -362,7 +362,7 @@ class Job:
         if number > producer.committed:
             producer.committed = number
         if producer.mode is Mode.IMMEDIATE:
-            self._closing.settle((producer.name, number), self._ids(epoch.closed_rows()))
+            self.closing.settle((producer.name, number), self._ids(epoch.closed_rows()))
             self._release_committed(producer)
         else:
             entries = [piece.entries for piece in epoch.pieces if len(piece.entries.rows)]
@@ -370,7 +370,7 @@ class Job:
             self._apply(producer, Entries.concatenate(entries) if entries else NO_ENTRIES, pledges, FIRM)
 
     def _ids(self, rows: Sequence[int]) -> list[int]:
-        ids: list[int] = self._accounts.ids_of(np.array(rows, np.int64)).tolist() if rows else []
+        ids: list[int] = self.accounts.ids_of(np.array(rows, np.int64)).tolist() if rows else []
         return ids
 
     def _revoke(self, producer: Producer, numbers: Iterable[int]) -> None:
@@ -380,7 +380,7 @@ class Job:
             if producer.mode is not Mode.IMMEDIATE:
                 continue
             for entries in epoch.folded:
-                accounts = self._accounts
+                accounts = self.accounts
                 for row in np.unique(entries.rows[(accounts.flags[entries.rows] & DONE) == 0]).tolist():
                     producer.holds[row] = max(number, producer.holds.get(row, number))
                     accounts.flags[row] |= HELD
@@ -388,21 +388,21 @@ class Job:
                     accounts.flags[row] &= ~STALLED
                 cells = entries.rows * accounts.segments + entries.segments
                 accounts.unfold(entries.where(accounts.ended[cells] == 0))
-            self._closing.withdraw((producer.name, number), self._ids(epoch.closed_rows()))
+            self.closing.withdraw((producer.name, number), self._ids(epoch.closed_rows()))
 
     def _release_committed(self, producer: Producer) -> None:
         if producer.holds:
             free = [row for row, epoch in producer.holds.items() if epoch <= producer.committed]
             if free:
                 self._release(producer, free)
-                self._evaluate()
+                self.evaluate()
 
     def _release(self, producer: Producer, rows: list[int]) -> None:
         for row in rows:
             del producer.holds[row]
-            if not any(row in other.holds for other in self._producers.values()):
-                self._accounts.flags[row] &= ~HELD
-                self._dirty.append(np.array([row]))
+            if not any(row in other.holds for other in self.producers.values()):
+                self.accounts.flags[row] &= ~HELD
+                self.dirty.append(np.array([row]))
 
     # ------------------------------------------------------------ reports
 
@@ -410,7 +410,7 @@ class Job:
         """Take a report of one or more units of an epoch."""
         producer = self._producer(report.producer)
         producer.check_current(report.run)
-        resolved = resolve(report, self.graph, self._accounts, self.log.log_id)
+        resolved = resolve(report, self.graph, self.accounts, self.log.log_id)
         for promise in report.promises:
             self._check_promise(producer, promise, report, resolved)
         self._hear(producer)
@@ -421,7 +421,7 @@ class Job:
         if outcome is Outcome.APPLIED:
             rows = self._enter(report, resolved)
             if report.want_ids:
-                ids = self._accounts.ids_of(rows[: len(report.names)]).astype(np.uint64)
+                ids = self.accounts.ids_of(rows[: len(report.names)]).astype(np.uint64)
             self._accept(producer, report, resolved.segments, rows)
         if report.commit and outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
             self._commit_up_to(producer, report.epoch)
@@ -457,11 +457,11 @@ class Job:
             new = resolved.new
             scopes = [report.scopes[place] for place in report.scope_index[new].tolist()]
             names = [report.names[place] for place in new]
-            added = self._accounts.add(scopes, names, resolved.end_times[new], self.now)
+            added = self.accounts.add(scopes, names, resolved.end_times[new], self.now)
             rows[new] = added
             for place, at in resolved.again:
                 rows[place] = added[at]
-            self._to_forget.append((self.now, added))
+            self.to_forget.append((self.now, added))
         return rows
 
     def _accept(self, producer: Producer, report: Report, segments: Rows, rows: Rows) -> None:
@@ -502,16 +502,16 @@ class Job:
     # ------------------------------------------------------------ promises
 
     def _front(self, name: str) -> Front:
-        return self._fronts.by_name[name]
+        return self.fronts.by_name[name]
 
     def _check_promise(
         self, producer: Producer, promise: Promise, report: Report | None = None, resolved: Resolved | None = None
     ) -> None:
         """A promise's front, its owner, and the end time of what it closes."""
         if promise_front := promise.front:
-            front = self._fronts.by_name.get(promise_front)
+            front = self.fronts.by_name.get(promise_front)
             if front is None:
-                fronts = ", ".join(self._fronts.by_name) or "none"
+                fronts = ", ".join(self.fronts.by_name) or "none"
                 raise Refused.invalid("UNKNOWN_FRONT", f"{promise_front!r} is not one of the job's fronts: {fronts}")
             if front.owner is not None and front.owner != producer.name:
                 if front.owned_in == self.spec.deployment:
@@ -519,7 +519,7 @@ class Job:
                         "FRONT_OWNED",
                         f"front {front.name!r} belongs to producer {front.owner!r}; one producer promises for a front",
                     )
-                if (owner := self._producers.get(front.owner)) is not None and owner.staged:
+                if (owner := self.producers.get(front.owner)) is not None and owner.staged:
                     raise Refused.precondition(
                         "EPOCH_STAGED",
                         f"front {front.name!r} belonged to producer {owner.name!r} of an earlier deployment, which has "
@@ -531,7 +531,7 @@ class Job:
             and resolved is not None
             and promise.substream_index in resolved.conflicts
         ):
-            raise end_time_conflict(report, promise.substream_index, resolved, self._accounts)
+            raise end_time_conflict(report, promise.substream_index, resolved, self.accounts)
 
     def _claim(self, producer: Producer, promise: Promise) -> None:
         if promise.front:
@@ -542,29 +542,29 @@ class Job:
     def _hear(self, producer: Producer) -> None:
         """A producer has reported or promised: its idle fronts turn back before anything comes of it."""
         producer.heard_at = self.now
-        woken = [front for front in self._fronts if front.owner == producer.name and front.idle]
+        woken = [front for front in self.fronts if front.owner == producer.name and front.idle]
         for front in woken:
             front.idle = False
-            self._announce(FrontIdle(front.name, False))
-        for front in self._fronts:
+            self.announce(FrontIdle(front.name, False))
+        for front in self.fronts:
             if front.owner == producer.name:
                 front.heard_at = self.now
         if woken:
-            self._closing.fronts_changed()
+            self.closing.fronts_changed()
 
     def _keep_promises(self, pledges: Iterable[Pledge], supporter: Supporter) -> None:
         for pledge in pledges:
             if isinstance(pledge, CloseOf):
-                if self._accounts.flags[pledge.row] & KNOWN and (
-                    pledge.front == SOLE_OWNER or pledge.front in self._fronts.by_name
+                if self.accounts.flags[pledge.row] & KNOWN and (
+                    pledge.front == SOLE_OWNER or pledge.front in self.fronts.by_name
                 ):
-                    self._closing.close(pledge.row, pledge.front, supporter)
+                    self.closing.close(pledge.row, pledge.front, supporter)
                 continue
-            front = self._fronts.by_name.get(pledge.front)
+            front = self.fronts.by_name.get(pledge.front)
             if front is None:
                 continue
             if isinstance(pledge, FrontierOf):
-                self._closing.advance(front, pledge.scope, pledge.time, supporter)
+                self.closing.advance(front, pledge.scope, pledge.time, supporter)
             else:
                 self._finish(front, supporter)
 
@@ -572,15 +572,15 @@ class Job:
         if not front.finished:
             front.drained_in = self.drain.under_way
             front.idle = False
-        self._closing.finish(front, supporter)
+        self.closing.finish(front, supporter)
 
     def finish_front(self, name: str) -> None:
         """An operator says that a front will never speak again."""
-        front = self._fronts.by_name.get(name)
+        front = self.fronts.by_name.get(name)
         if front is None:
-            fronts = ", ".join(self._fronts.by_name) or "none"
+            fronts = ", ".join(self.fronts.by_name) or "none"
             raise Refused.unknown("UNKNOWN_FRONT", f"{name!r} is not one of the job's fronts: {fronts}")
-        owner = self._producers.get(front.owner) if front.owner is not None else None
+        owner = self.producers.get(front.owner) if front.owner is not None else None
         if owner is not None and owner.staged:
             raise Refused.precondition(
                 "EPOCH_STAGED",
@@ -588,13 +588,13 @@ class Job:
                 "forget them first",
             )
         self._finish(front, FIRM)
-        self._evaluate()
+        self.evaluate()
 
     # ------------------------------------------------------------ taking effect
 
     def _apply(self, producer: Producer, entries: Entries, pledges: Sequence[Pledge], supporter: Supporter) -> Entries:
         """An epoch (or an IMMEDIATE report) takes effect; the entries that were folded in."""
-        accounts = self._accounts
+        accounts = self.accounts
         self._make_known(entries.rows, [pledge.row for pledge in pledges if isinstance(pledge, CloseOf)])
         if len(entries.rows):
             flags = accounts.flags[entries.rows]
@@ -613,23 +613,23 @@ class Job:
                 accounts.flags[entries.rows] &= ~STALLED
             closed = (flags & CLOSED) != 0
             if closed.any():
-                self._dirty.append(entries.rows[closed])
+                self.dirty.append(entries.rows[closed])
         self._keep_promises(pledges, supporter)
-        self._evaluate()
+        self.evaluate()
         return entries
 
     def _make_known(self, rows: Rows, closes: list[int]) -> None:
         """Substreams that are named and that the fronts have not closed come to be known."""
-        accounts = self._accounts
+        accounts = self.accounts
         if closes:
             rows = np.concatenate([rows, np.array(closes, np.int64)])
         unknown = rows[(accounts.flags[rows] & KNOWN) == 0]
         if not unknown.size:
             return
         unknown = np.unique(unknown)
-        if self._fronts or self._fronts.has_floor:
+        if self.fronts or self.fronts.has_floor:
             is_open = [
-                not self._closing.shut(accounts.scope_names[scope], end_time)
+                not self.closing.shut(accounts.scope_names[scope], end_time)
                 for scope, end_time in zip(
                     accounts.scope[unknown].tolist(), accounts.end_time[unknown].tolist(), strict=True
                 )
@@ -639,12 +639,12 @@ class Job:
                 return
         accounts.flags[unknown] |= KNOWN
         accounts.open += len(unknown)
-        self._closing.join(unknown)
-        self._ends.join(unknown)
+        self.closing.join(unknown)
+        self.ends.join(unknown)
 
     def _announce_late(self, producer: Producer, late: Entries) -> None:
         """One event for each substream and segment, in order of first mention."""
-        accounts = self._accounts
+        accounts = self.accounts
         sums: dict[tuple[int, int], list[int]] = {}
         for row, segment, sent, received in zip(
             late.rows.tolist(), late.segments.tolist(), late.sent.tolist(), late.received.tolist(), strict=True
@@ -654,34 +654,34 @@ class Job:
             counts[1] += received
         for (row, segment), (sent, received) in sums.items():
             scope = accounts.scope_names[int(accounts.scope[row])]
-            self._announce(Late(self.graph.names[segment], scope, accounts.names[row], producer.name, sent, received))
+            self.announce(Late(self.graph.names[segment], scope, accounts.names[row], producer.name, sent, received))
             id_ = accounts.id_of(row)
-            self._late_by_id[id_] = self._late_by_id.get(id_, 0) + 1
-        self._late_reports += len(sums)
+            self.late_by_id[id_] = self.late_by_id.get(id_, 0) + 1
+        self.late_reports += len(sums)
 
-    def _evaluate(self) -> None:
-        rows = _NO_ROWS
-        if self._dirty:
-            rows = np.unique(self._dirty[0] if len(self._dirty) == 1 else np.concatenate(self._dirty))
-            self._dirty.clear()
-        self._ends.evaluate(rows)
-        if self._fronts and self.spec.progress:
-            self._ends.advance(self._fronts.limit(None))
-        if self._ends.finished:
-            self._forget_later(np.array(self._ends.finished, np.int64))
-            self._ends.finished.clear()
+    def evaluate(self) -> None:
+        rows = NO_ROWS
+        if self.dirty:
+            rows = np.unique(self.dirty[0] if len(self.dirty) == 1 else np.concatenate(self.dirty))
+            self.dirty.clear()
+        self.ends.evaluate(rows)
+        if self.fronts and self.spec.progress:
+            self.ends.advance(self.fronts.limit(None))
+        if self.ends.finished:
+            self._forget_later(np.array(self.ends.finished, np.int64))
+            self.ends.finished.clear()
 
     def _forget_later(self, rows: Rows) -> None:
         """Rows have ended everywhere: nothing is owed for them any more, and retention begins."""
-        accounts = self._accounts
-        self._closing.leave(rows)
+        accounts = self.accounts
+        self.closing.leave(rows)
         accounts.changed[rows] = self.now
         held = rows[(accounts.flags[rows] & HELD) != 0]
         for row in held.tolist():
             accounts.flags[row] &= ~HELD
-            for producer in self._producers.values():
+            for producer in self.producers.values():
                 producer.holds.pop(row, None)
-        self._to_forget.append((self.now, rows))
+        self.to_forget.append((self.now, rows))
 
     # ------------------------------------------------------------ commits
 
@@ -710,8 +710,8 @@ class Job:
         if command.promises:
             for promise in command.promises:
                 self._claim(producer, promise)
-            self._keep_promises([self._pledge(promise, _NO_ROWS) for promise in command.promises], FIRM)
-            self._evaluate()
+            self._keep_promises([self._pledge(promise, NO_ROWS) for promise in command.promises], FIRM)
+            self.evaluate()
         return Committed(self.log.last_seq)
 
     def _check_commit(self, command: Commit) -> None:
@@ -753,7 +753,7 @@ class Job:
                 scope, time = promise.scope, promise.time
             else:
                 scope, time = None, None
-            if self._fronts.would_change(promise.front, scope, time, before):
+            if self.fronts.would_change(promise.front, scope, time, before):
                 raise Refused.precondition(
                     "EPOCH_STAGED",
                     f"a promise for front {promise.front!r} would overtake the staged epochs {later}; "
@@ -766,10 +766,10 @@ class Job:
         """The current deployment is to come to an end."""
         if self.drain.under_way or self.drain.state is DrainState.DRAINED:
             return
-        for front in self._fronts:
+        for front in self.fronts:
             front.drained_in = False
         self.drain = DrainRecord(DrainState.DRAINING, drain_id, deadline)
-        self._announce(DrainRequested(drain_id))
+        self.announce(DrainRequested(drain_id))
 
     def cancel_drain(self, drain_id: str) -> None:
         """Go on after all."""
@@ -779,19 +779,19 @@ class Job:
             )
         if not self.drain.under_way:
             return
-        finishing = sorted(front.name for front in self._fronts if front.drained_in) + sorted(self._finishes_staged())
+        finishing = sorted(front.name for front in self.fronts if front.drained_in) + sorted(self._finishes_staged())
         if finishing:
             raise Refused.precondition(
                 "DRAIN_IN_PROGRESS",
                 f"fronts {finishing} have finished in the drain; the way is forward only, with a new deployment",
             )
-        self._announce(DrainCancelled(self.drain.drain_id))
+        self.announce(DrainCancelled(self.drain.drain_id))
         self.drain = DrainRecord(DrainState.CANCELLED, self.drain.drain_id)
 
     def _finishes_staged(self) -> set[str]:
         return {
             pledge.front
-            for producer in self._producers.values()
+            for producer in self.producers.values()
             if producer.mode is Mode.STAGED
             for epoch in producer.staged.values()
             for piece in epoch.pieces
@@ -803,366 +803,30 @@ class Job:
         """Say so if the drain under way is done: the last thing of each command."""
         if not self.drain.under_way or self._is_open():
             return
-        if self._fronts:
-            if self._fronts.unfinished():
+        if self.fronts:
+            if self.fronts.unfinished():
                 return
         elif self.has_open_producers():
             return
         self.drain = DrainRecord(DrainState.DRAINED, self.drain.drain_id)
-        self._announce(Drained(self.drain.drain_id))
-
-    def drain_status(self) -> DrainStatus:
-        """How far the current deployment's drain is."""
-        open_rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
-        return DrainStatus(
-            self.drain.state,
-            self.drain.drain_id,
-            self.spec.deployment,
-            tuple(front.name for front in self._fronts.unfinished()),
-            self._accounts.open,
-            self._accounts.in_flight_in_all(open_rows),
-            tuple(producer.name for producer in self._producers.values() if producer.staged),
-            tuple(self.has_open_producers()),
-        )
+        self.announce(Drained(self.drain.drain_id))
 
     # ------------------------------------------------------------ operators
 
     def abandon(self, scope: str, name: str) -> None:
         """End a substream at once, whatever of it is in flight."""
         row = self._known_row(scope, name)
-        if not self._accounts.flags[row] & DONE:
-            self._ends.force(row, Reason.ABANDONED)
-        self._evaluate()
+        if not self.accounts.flags[row] & DONE:
+            self.ends.force(row, Reason.ABANDONED)
+        self.evaluate()
 
     def _known_row(self, scope: str, name: str) -> int:
-        row = self._accounts.find_one(scope, name)
-        if row < 0 or not self._accounts.flags[row] & KNOWN:
+        row = self.accounts.find_one(scope, name)
+        if row < 0 or not self.accounts.flags[row] & KNOWN:
             raise Refused.unknown(
                 "UNKNOWN_SUBSTREAM", f"job {self.spec.job!r} knows no substream {name!r} in scope {scope!r}"
             )
         return row
-
-    # ------------------------------------------------------------ time
-
-    def next_due(self, retention: int) -> int | None:
-        """When a tick would do something at the earliest (ns)."""
-        due = []
-        if self.spec.idle_after is not None:
-            awake = [front for front in self._fronts.unfinished() if not front.idle and not self._has_staged(front)]
-            due += [front.heard_at + self.spec.idle_after for front in awake]
-        patience = [each for each in (self.spec.stall_after, self.spec.expire_after) if each is not None]
-        if patience and self._accounts.open:
-            due.append(self._stalls_from if self._stalls_from is not None else self.now + min(patience))
-        if self.drain.state is DrainState.DRAINING and self.drain.deadline is not None:
-            due.append(self.drain.deadline)
-        oldest = self.log.oldest_at()
-        if oldest is not None:
-            due.append(oldest + retention + 1)
-        if self._to_forget:
-            due.append(self._to_forget[0][0] + retention + 1)
-        return min(due, default=None)
-
-    def tick(self, retention: int) -> None:
-        """Do what is due by time alone: idleness, expiry, stalls, a drain's timeout, retention."""
-        self._turn_idle()
-        self._look_for_stalls()
-        deadline = self.drain.deadline
-        if self.drain.state is DrainState.DRAINING and deadline is not None and self.now >= deadline:
-            self.drain = DrainRecord(DrainState.TIMED_OUT, self.drain.drain_id)
-            self._announce(DrainTimedOut(self.drain.drain_id))
-        self._forget(self.now - retention)
-
-    def _has_staged(self, front: Front) -> bool:
-        owner = self._producers.get(front.owner) if front.owner is not None else None
-        return owner is not None and bool(owner.staged)
-
-    def _turn_idle(self) -> None:
-        if self.spec.idle_after is None:
-            return
-        turned = False
-        for front in self._fronts.unfinished():
-            if front.idle or self._has_staged(front) or self.now - front.heard_at < self.spec.idle_after:
-                continue
-            front.idle = turned = True
-            self._announce(FrontIdle(front.name, True))
-        if turned:
-            self._closing.fronts_changed()
-            self._evaluate()
-
-    def restart_timers(self) -> None:
-        """The state was rebuilt: nobody could be heard meanwhile."""
-        for front in self._fronts:
-            front.heard_at = self.now
-
-    def _look_for_stalls(self) -> None:
-        """Find what is closed and owes a change. A scan, but never before something can be due."""
-        stall, expire = self.spec.stall_after, self.spec.expire_after
-        patience = min((each for each in (stall, expire) if each is not None), default=None)
-        if patience is None or (self._stalls_from is not None and self.now < self._stalls_from):
-            return
-        accounts = self._accounts
-        rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
-        rows = rows[self.now - accounts.changed[rows] >= patience]
-        if rows.size:
-            owing = accounts.unbalanced(rows) & ~accounts.has_ended(rows)
-            rows = rows[owing.any(axis=1) | ((accounts.flags[rows] & HELD) != 0)]
-            rows = accounts.in_order(rows)
-        for row in rows.tolist():
-            waited = self.now - int(accounts.changed[row])
-            if expire is not None and waited >= expire:
-                self._ends.force(row, Reason.EXPIRED)
-                self._evaluate()
-            elif stall is not None and waited >= stall and not accounts.flags[row] & STALLED:
-                accounts.flags[row] |= STALLED
-                self._announce_stall(row)
-        self._stalls_from = self._next_stall(stall, expire, patience)
-
-    def _next_stall(self, stall: int | None, expire: int | None, patience: int) -> int:
-        """What changes from now on owes nothing before `patience` has passed; what is closed may be due earlier."""
-        accounts = self._accounts
-        rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
-        due = self.now + patience
-        if not rows.size:
-            return due
-        stalled = (accounts.flags[rows] & STALLED) != 0
-        for wait, among in ((stall, rows[~stalled]), (expire, rows)):
-            if wait is not None and among.size:
-                after = accounts.changed[among] + wait
-                after = after[after > self.now]
-                if after.size:
-                    due = min(due, int(after.min()))
-        return due
-
-    def _announce_stall(self, row: int) -> None:
-        at = np.array([row])
-        owing = self._accounts.unbalanced(at)[0] & ~self._accounts.has_ended(at)[0]
-        in_flight = self._accounts.in_flight_each(at)[0][owing]
-        missing = int(np.maximum(in_flight, 0).sum())
-        self._announce(
-            Stalled(
-                self._accounts.scope_names[int(self._accounts.scope[row])],
-                self._accounts.names[row],
-                tuple(name for name, at_fault in zip(self.graph.names, owing.tolist(), strict=True) if at_fault),
-                # Where nothing is missing, something was received more often than sent.
-                missing or int(in_flight.sum()),
-            )
-        )
-
-    def _forget(self, before: int) -> None:
-        """Retention: drop events older than `before`, and substreams that ended, or were only named, before it."""
-        self.log.drop_before(before)
-        accounts = self._accounts
-        in_use: Rows | None = None
-        while self._to_forget and self._to_forget[0][0] < before:
-            _, rows = self._to_forget.popleft()
-            flags = accounts.flags[rows]
-            over = ((flags & NAMED) != 0) & (((flags & KNOWN) == 0) | ((flags & DONE) != 0))
-            rows = rows[over]
-            recent = accounts.changed[rows] >= before
-            if recent.any():
-                self._keep_for_later(rows[recent])
-                rows = rows[~recent]
-            if rows.size:
-                if in_use is None:
-                    in_use = np.concatenate([_NO_ROWS, *self._staged_rows()])
-                staged = np.isin(rows, in_use)
-                if staged.any():
-                    accounts.changed[rows[staged]] = self.now
-                    self._keep_for_later(rows[staged])
-                    rows = rows[~staged]
-                for id_ in accounts.ids_of(rows).tolist():
-                    self._late_by_id.pop(id_, None)
-                for scope in accounts.forget(rows):
-                    self._closing.forget_scope(scope)
-
-    def _keep_for_later(self, rows: Rows) -> None:
-        """Rows that were to be forgotten are looked at again once their last change is long ago."""
-        # One that has ended since it was first listed stands in a later place already.
-        waiting = rows[(self._accounts.flags[rows] & DONE) == 0]
-        if waiting.size:
-            self._to_forget.append((self.now, waiting))
-
-    def _staged_rows(self) -> list[Rows]:
-        return [rows for producer in self._producers.values() for rows in producer.staged_rows()]
-
-    # ------------------------------------------------------------ questions
-
-    def status(self) -> JobStatus:
-        """The job at a glance."""
-        drain = self.drain_status()
-        return JobStatus(
-            spec=self.spec,
-            first_seq=self.log.first_seq,
-            last_seq=self.log.last_seq,
-            open_substreams=self._accounts.open,
-            ended_substreams=self._accounts.done,
-            in_flight=drain.in_flight,
-            late_reports=self._late_reports,
-            producers=tuple(
-                ProducerStatus(
-                    producer.name,
-                    producer.last_run,
-                    producer.mode,
-                    _or_none(producer.committed),
-                    tuple(sorted(producer.staged)),
-                    producer.run is None,
-                    producer.heard_at,
-                )
-                for producer in self._producers.values()
-            ),
-            fronts=tuple(
-                FrontStatus(
-                    front.name,
-                    front.finished,
-                    front.idle,
-                    {"*" if scope is None else scope: time for scope, time in front.frontiers().items()},
-                    front.owner or "",
-                    front.last_promise,
-                )
-                for front in self._fronts
-            ),
-            drain=drain,
-            log_id=self.log.log_id,
-            incarnation=self.incarnation,
-        )
-
-    def ended(self, segment: str, scope: str, name: str, end_time: int | None) -> Ended | None:
-        """The end of a substream on a segment; None if it has not come.
-
-        Raises:
-            Refused: ``UNKNOWN_SEGMENT``; ``EVENTS_EXPIRED`` if it is forgotten, so that its end will not come again.
-        """
-        if segment not in self.graph.number:
-            raise Refused.invalid(
-                "UNKNOWN_SEGMENT", f"segment {segment!r} is not one of the job's: {', '.join(self.graph.names)}"
-            )
-        check_name("substream", name)
-        number = self.graph.number[segment]
-        accounts = self._accounts
-        row = accounts.find_one(scope, name)
-        if row < 0 or not accounts.flags[row] & KNOWN:
-            if end_time is not None and self._closing.shut(scope, end_time):
-                raise Refused(
-                    "OUT_OF_RANGE",
-                    "EVENTS_EXPIRED",
-                    f"substream {name!r} of scope {scope!r} is closed and not known any more; its end "
-                    "will not come again",
-                )
-            return None
-        reason = int(accounts.ended[row * accounts.segments + number])
-        if not reason:
-            return None
-        bound = int(accounts.end_time[row])
-        return Ended(
-            segment,
-            scope,
-            name,
-            None if bound == NO_END_TIME else bound,
-            accounts.sent(row, number),
-            Reason(reason),
-            max(0, accounts.in_flight(row, number)),
-        )
-
-    def substreams(
-        self, scopes: Sequence[str], include_ended: bool, only_stalled: bool, limit: int, after: int
-    ) -> tuple[list[SubstreamStatus], int | None]:
-        """A page of the known substreams, by creation; and where the next one starts."""
-        accounts = self._accounts
-        rows = accounts.in_use(int(KNOWN), int(KNOWN if include_ended else KNOWN | DONE))
-        if only_stalled:
-            rows = rows[(accounts.flags[rows] & STALLED) != 0]
-        if scopes:
-            numbers = [accounts.scope_number[scope] for scope in scopes if scope in accounts.scope_number]
-            rows = rows[np.isin(accounts.scope[rows], numbers)]
-        ids = accounts.ids_of(rows) if rows.size else _NO_ROWS
-        later = ids > after
-        rows, ids = rows[later], ids[later]
-        order = np.argsort(ids)[:limit]
-        page = [self._substream_status(row) for row in rows[order].tolist()]
-        return page, int(ids[order[-1]]) if len(rows) > limit else None
-
-    def _substream_status(self, row: int) -> SubstreamStatus:
-        accounts = self._accounts
-        end_time = int(accounts.end_time[row])
-        segments = []
-        for number, name in enumerate(self.graph.names):
-            xor, sent, received, sender, receiver = accounts.cell(row, number)
-            segments.append(
-                SegmentStatus(
-                    name,
-                    bool(accounts.ended[row * accounts.segments + number]),
-                    xor,
-                    sent,
-                    received,
-                    self._producer_names[sender] if sender >= 0 else "",
-                    self._producer_names[receiver] if receiver >= 0 else "",
-                )
-            )
-        done = bool(accounts.flags[row] & DONE)
-        return SubstreamStatus(
-            scope=accounts.scope_names[int(accounts.scope[row])],
-            name=accounts.names[row],
-            end_time=None if end_time == NO_END_TIME else end_time,
-            closed=bool(accounts.flags[row] & CLOSED),
-            waiting_for=() if done else tuple(self._closing.waiting_for(row)),
-            segments=tuple(segments),
-            late_reports=self._late_by_id.get(accounts.id_of(row), 0),
-            created=int(accounts.created[row]),
-            changed=int(accounts.changed[row]),
-            held_by=tuple(producer.name for producer in self._producers.values() if row in producer.holds),
-        )
-
-    # ------------------------------------------------------------ dump and load
-
-    def dump(self) -> dict[str, Any]:
-        """The job as plain values; nothing in it is shared with the job."""
-        accounts = self._accounts
-        return {
-            "spec": dump_spec(self.spec),
-            "log": self.log.dump(),
-            "now": self.now,
-            "incarnation": self.incarnation,
-            "left": sorted(self.left),
-            "drain": self.drain.dump(),
-            "producer_names": list(self._producer_names),
-            "producers": [dump_producer(producer, accounts.ids_of) for producer in self._producers.values()],
-            "late_reports": self._late_reports,
-            "late_by_id": list(self._late_by_id.items()),
-            "accounts": accounts.dump(),
-            "fronts": self._fronts.dump(),
-            "closes": self._closing.dump(),
-            "advanced": list(self._ends.advanced),
-        }
-
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> Job:
-        """The job that gave `dump`."""
-        spec = load_spec(dump["spec"])
-        job = cls(spec, Graph(spec.segments), "", dump["now"])
-        job.log = EventLog.load(dump["log"])
-        job.incarnation = dump["incarnation"]
-        job.left = set(dump["left"])
-        job.drain = DrainRecord.load(dump["drain"])
-        job._producer_names = list(dump["producer_names"])
-        job._late_reports = dump["late_reports"]
-        job._late_by_id = {id_: count for id_, count in dump["late_by_id"]}  # noqa: C416 - pairs may be lists
-        accounts = Accounts.load(dump["accounts"])
-        job._begin(accounts, Fronts.load(dump["fronts"]))
-        job._closing.load(dump["closes"])
-        job._ends.advanced = list(dump["advanced"])
-        for each in dump["producers"]:
-            producer = load_producer(each, accounts.rows_of)
-            job._producers[producer.name] = producer
-        # Those that balance and yet have not ended wait for others, or for the next evaluation.
-        closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
-        if closed.size:
-            job._dirty.append(closed[job._ends.endable(closed).any(axis=1)])
-        over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(DONE))])
-        over = over[np.argsort(accounts.changed[over], kind="stable")]
-        since, starts = np.unique(accounts.changed[over], return_index=True)
-        if over.size:
-            job._to_forget.extend(zip(since.tolist(), np.split(over, starts[1:]), strict=True))
-        return job
 
 
 def _void_pledges(epoch: Epoch, fronts: Sequence[str]) -> None:
@@ -1173,34 +837,6 @@ def _void_pledges(epoch: Epoch, fronts: Sequence[str]) -> None:
     ]
 
 
-def _or_none(epoch: int) -> int | None:
+def or_none(epoch: int) -> int | None:
+    """A committed epoch as the wire says it: none instead of -1."""
     return None if epoch < 0 else epoch
-
-
-def dump_spec(spec: Spec) -> list[Any]:
-    """A spec as plain values."""
-    return [
-        spec.job,
-        spec.deployment,
-        [[name, list(feeds)] for name, feeds in spec.segments],
-        list(spec.fronts),
-        int(spec.ordering),
-        spec.progress,
-        spec.stall_after,
-        spec.expire_after,
-        spec.idle_after,
-        spec.retention,
-    ]
-
-
-def load_spec(fields: list[Any]) -> Spec:
-    """The spec that gave these values."""
-    job, deployment, segments, fronts, ordering, *rest = fields
-    return Spec(
-        job,
-        deployment,
-        tuple((name, tuple(feeds)) for name, feeds in segments),
-        tuple(fronts),
-        Ordering(ordering),
-        *rest,
-    )

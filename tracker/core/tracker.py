@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from . import dumps, timers, views
 from .commands import (
     Abandon,
     Answer,
@@ -78,7 +79,7 @@ class Tracker:
         job = self._jobs.get(command.job)
         last_seq = 0
         if job is not None:
-            job.now = job._closing.now = now
+            job.take(now)
             last_seq = job.log.last_seq
         try:
             return self._dispatch(command, job, now)
@@ -121,13 +122,13 @@ class Tracker:
         if isinstance(command, Recovered) and command.lost_tail:
             self._log_prefix = command.lost_tail
         for name, job in self._jobs.items():
-            job.now = job._closing.now = now
+            job.take(now)
             last_seq = job.log.last_seq
             if isinstance(command, Tick):
-                job.tick(self._retention_of(job))
+                timers.tick(job, self._retention_of(job))
                 job.confirm_drain()
             else:
-                job.restart_timers()
+                timers.restart_timers(job)
                 if command.lost_tail:
                     job.log.log_id = self._next_log_id()
             if job.log.last_seq != last_seq:
@@ -167,7 +168,7 @@ class Tracker:
         if pending is not None:
             job.request_drain(pending.drain_id, pending.deadline)
         job.confirm_drain()
-        return JobDefined(job.spec, created, job.log.last_seq, job.drain_status(), job.log.log_id, job.incarnation)
+        return JobDefined(job.spec, created, job.log.last_seq, views.drain_status(job), job.log.log_id, job.incarnation)
 
     def _delete(self, command: DeleteJob, job: Job) -> None:
         open_producers = job.has_open_producers()
@@ -188,7 +189,7 @@ class Tracker:
         if job is not None and command.deployment == job.spec.deployment:
             job.request_drain(command.drain_id, deadline)
             job.confirm_drain()
-            return job.drain_status()
+            return views.drain_status(job)
         if job is not None and command.deployment in job.left:
             raise self._left(command.deployment, job)
         pending = self._pending.setdefault(command.job, {})
@@ -219,13 +220,13 @@ class Tracker:
         if command.deployment and command.deployment != job.spec.deployment:
             raise self._left(command.deployment, job)
         job.cancel_drain(command.drain_id)
-        return job.drain_status()
+        return views.drain_status(job)
 
     # ------------------------------------------------------------ questions
 
     def next_due(self) -> int | None:
         """When a `Tick` would do something at the earliest (ns); None: never, as things stand."""
-        due = [job.next_due(self._retention_of(job)) for job in self._jobs.values()]
+        due = [timers.next_due(job, self._retention_of(job)) for job in self._jobs.values()]
         due += [drain.deadline for pending in self._pending.values() for drain in pending.values()]
         return min((each for each in due if each is not None), default=None)
 
@@ -240,7 +241,7 @@ class Tracker:
 
     def job_status(self, job: str) -> JobStatus:
         """A job at a glance."""
-        return self._job(job).status()
+        return views.status(self._job(job))
 
     def drain_status(self, job: str, deployment: str = "") -> DrainStatus:
         """How far a deployment's drain is; the current deployment's by default."""
@@ -249,7 +250,7 @@ class Tracker:
         found = self._job(job)
         if deployment and deployment != found.spec.deployment:
             raise self._left(deployment, found)
-        return found.drain_status()
+        return views.drain_status(found)
 
     def events(
         self, job: str, after_seq: int, up_to_seq: int = 0, limit: int = 1000, log_id: str = ""
@@ -277,7 +278,7 @@ class Tracker:
 
     def ended(self, job: str, segment: str, scope: str, name: str, end_time: int | None = None) -> Ended | None:
         """The end of a substream on a segment, if it has come."""
-        return self._job(job).ended(segment, scope, name, end_time)
+        return views.ended(self._job(job), segment, scope, name, end_time)
 
     def substreams(
         self,
@@ -301,7 +302,7 @@ class Tracker:
         Returns:
             the substreams, and the `after` of the next page (None: there is none).
         """
-        return self._job(job).substreams(scopes, include_ended, only_stalled, limit, after)
+        return views.substreams(self._job(job), scopes, include_ended, only_stalled, limit, after)
 
     # ------------------------------------------------------------ dump and load
 
@@ -311,7 +312,7 @@ class Tracker:
             "log_prefix": self._log_prefix,
             "logs": self._logs,
             "retention": self._retention,
-            "jobs": [job.dump() for job in self._jobs.values()],
+            "jobs": [dumps.dump(job) for job in self._jobs.values()],
             "pending": [
                 [job, deployment, drain.dump()]
                 for job, drains in self._pending.items()
@@ -325,7 +326,7 @@ class Tracker:
         tracker = cls(dump["log_prefix"], dump["retention"])
         tracker._logs = dump["logs"]
         for each in dump["jobs"]:
-            job = Job.load(each)
+            job = dumps.load(each)
             tracker._jobs[job.spec.job] = job
         for name, deployment, drain in dump["pending"]:
             tracker._pending.setdefault(name, {})[deployment] = DrainRecord.load(drain)

@@ -1,0 +1,99 @@
+"""A job as plain values and columns, and back: what a snapshot keeps.
+
+What is derived (indexes, heaps, the rows to look at) is not kept but built again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .accounts import CLOSED, DONE, KNOWN, Accounts
+from .commands import Ordering, Spec
+from .drains import DrainRecord
+from .fronts import Fronts
+from .graph import Graph
+from .job import Job
+from .log import EventLog
+from .producers import dump_producer, load_producer
+
+
+def dump(job: Job) -> dict[str, Any]:
+    """The job as plain values; nothing in it is shared with the job."""
+    accounts = job.accounts
+    return {
+        "spec": dump_spec(job.spec),
+        "log": job.log.dump(),
+        "now": job.now,
+        "incarnation": job.incarnation,
+        "left": sorted(job.left),
+        "drain": job.drain.dump(),
+        "producer_names": list(job.producer_names),
+        "producers": [dump_producer(producer, accounts.ids_of) for producer in job.producers.values()],
+        "late_reports": job.late_reports,
+        "late_by_id": list(job.late_by_id.items()),
+        "accounts": accounts.dump(),
+        "fronts": job.fronts.dump(),
+        "closes": job.closing.dump(),
+        "advanced": list(job.ends.advanced),
+    }
+
+
+def load(values: dict[str, Any]) -> Job:
+    """The job that gave `dump`."""
+    spec = load_spec(values["spec"])
+    job = Job(spec, Graph(spec.segments), "", values["now"])
+    job.log = EventLog.load(values["log"])
+    job.incarnation = values["incarnation"]
+    job.left = set(values["left"])
+    job.drain = DrainRecord.load(values["drain"])
+    job.producer_names = list(values["producer_names"])
+    job.late_reports = values["late_reports"]
+    job.late_by_id = {id_: count for id_, count in values["late_by_id"]}  # noqa: C416 - pairs may be lists
+    accounts = Accounts.load(values["accounts"])
+    job.begin(accounts, Fronts.load(values["fronts"]))
+    job.closing.load(values["closes"])
+    job.ends.advanced = list(values["advanced"])
+    for each in values["producers"]:
+        producer = load_producer(each, accounts.rows_of)
+        job.producers[producer.name] = producer
+    # Those that balance and yet have not ended wait for others, or for the next evaluation.
+    closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
+    if closed.size:
+        job.dirty.append(closed[job.ends.endable(closed).any(axis=1)])
+    over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(DONE))])
+    over = over[np.argsort(accounts.changed[over], kind="stable")]
+    since, starts = np.unique(accounts.changed[over], return_index=True)
+    if over.size:
+        job.to_forget.extend(zip(since.tolist(), np.split(over, starts[1:]), strict=True))
+    return job
+
+
+def dump_spec(spec: Spec) -> list[Any]:
+    """A spec as plain values."""
+    return [
+        spec.job,
+        spec.deployment,
+        [[name, list(feeds)] for name, feeds in spec.segments],
+        list(spec.fronts),
+        int(spec.ordering),
+        spec.progress,
+        spec.stall_after,
+        spec.expire_after,
+        spec.idle_after,
+        spec.retention,
+    ]
+
+
+def load_spec(fields: list[Any]) -> Spec:
+    """The spec that gave these values."""
+    job, deployment, segments, fronts, ordering, *rest = fields
+    return Spec(
+        job,
+        deployment,
+        tuple((name, tuple(feeds)) for name, feeds in segments),
+        tuple(fronts),
+        Ordering(ordering),
+        *rest,
+    )

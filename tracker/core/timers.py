@@ -1,0 +1,167 @@
+"""What time alone does to a job: idle fronts, stalls and expiry, a drain's timeout, retention.
+
+Each rule looks when a `Tick` comes, and `next_due` says when one is needed; so nothing here is on the way of a report.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .accounts import CLOSED, DONE, HELD, KNOWN, NAMED, STALLED, Rows
+from .commands import DrainState
+from .drains import DrainRecord
+from .events import DrainTimedOut, FrontIdle, Reason, Stalled
+from .fronts import Front
+from .job import NO_ROWS, Job
+
+
+def next_due(job: Job, retention: int) -> int | None:
+    """When a tick would do something at the earliest (ns)."""
+    due = []
+    if job.spec.idle_after is not None:
+        awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
+        due += [front.heard_at + job.spec.idle_after for front in awake]
+    patience = [each for each in (job.spec.stall_after, job.spec.expire_after) if each is not None]
+    if patience and job.accounts.open:
+        due.append(job.stalls_from if job.stalls_from is not None else job.now + min(patience))
+    if job.drain.state is DrainState.DRAINING and job.drain.deadline is not None:
+        due.append(job.drain.deadline)
+    oldest = job.log.oldest_at()
+    if oldest is not None:
+        due.append(oldest + retention + 1)
+    if job.to_forget:
+        due.append(job.to_forget[0][0] + retention + 1)
+    return min(due, default=None)
+
+
+def tick(job: Job, retention: int) -> None:
+    """Do what is due by time alone: idleness, expiry, stalls, a drain's timeout, retention."""
+    _turn_idle(job)
+    _look_for_stalls(job)
+    deadline = job.drain.deadline
+    if job.drain.state is DrainState.DRAINING and deadline is not None and job.now >= deadline:
+        job.drain = DrainRecord(DrainState.TIMED_OUT, job.drain.drain_id)
+        job.announce(DrainTimedOut(job.drain.drain_id))
+    _forget(job, job.now - retention)
+
+
+def _has_staged(job: Job, front: Front) -> bool:
+    owner = job.producers.get(front.owner) if front.owner is not None else None
+    return owner is not None and bool(owner.staged)
+
+
+def _turn_idle(job: Job) -> None:
+    if job.spec.idle_after is None:
+        return
+    turned = False
+    for front in job.fronts.unfinished():
+        if front.idle or _has_staged(job, front) or job.now - front.heard_at < job.spec.idle_after:
+            continue
+        front.idle = turned = True
+        job.announce(FrontIdle(front.name, True))
+    if turned:
+        job.closing.fronts_changed()
+        job.evaluate()
+
+
+def restart_timers(job: Job) -> None:
+    """The state was rebuilt: nobody could be heard meanwhile."""
+    for front in job.fronts:
+        front.heard_at = job.now
+
+
+def _look_for_stalls(job: Job) -> None:
+    """Find what is closed and owes a change. A scan, but never before something can be due."""
+    stall, expire = job.spec.stall_after, job.spec.expire_after
+    patience = min((each for each in (stall, expire) if each is not None), default=None)
+    if patience is None or (job.stalls_from is not None and job.now < job.stalls_from):
+        return
+    accounts = job.accounts
+    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
+    rows = rows[job.now - accounts.changed[rows] >= patience]
+    if rows.size:
+        owing = accounts.unbalanced(rows) & ~accounts.has_ended(rows)
+        rows = rows[owing.any(axis=1) | ((accounts.flags[rows] & HELD) != 0)]
+        rows = accounts.in_order(rows)
+    for row in rows.tolist():
+        waited = job.now - int(accounts.changed[row])
+        if expire is not None and waited >= expire:
+            job.ends.force(row, Reason.EXPIRED)
+            job.evaluate()
+        elif stall is not None and waited >= stall and not accounts.flags[row] & STALLED:
+            accounts.flags[row] |= STALLED
+            _announce_stall(job, row)
+    job.stalls_from = _next_stall(job, stall, expire, patience)
+
+
+def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) -> int:
+    """What changes from now on owes nothing before `patience` has passed; what is closed may be due earlier."""
+    accounts = job.accounts
+    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
+    due = job.now + patience
+    if not rows.size:
+        return due
+    stalled = (accounts.flags[rows] & STALLED) != 0
+    for wait, among in ((stall, rows[~stalled]), (expire, rows)):
+        if wait is not None and among.size:
+            after = accounts.changed[among] + wait
+            after = after[after > job.now]
+            if after.size:
+                due = min(due, int(after.min()))
+    return due
+
+
+def _announce_stall(job: Job, row: int) -> None:
+    at = np.array([row])
+    owing = job.accounts.unbalanced(at)[0] & ~job.accounts.has_ended(at)[0]
+    in_flight = job.accounts.in_flight_each(at)[0][owing]
+    missing = int(np.maximum(in_flight, 0).sum())
+    job.announce(
+        Stalled(
+            job.accounts.scope_names[int(job.accounts.scope[row])],
+            job.accounts.names[row],
+            tuple(name for name, at_fault in zip(job.graph.names, owing.tolist(), strict=True) if at_fault),
+            # Where nothing is missing, something was received more often than sent.
+            missing or int(in_flight.sum()),
+        )
+    )
+
+
+def _forget(job: Job, before: int) -> None:
+    """Retention: drop events older than `before`, and substreams that ended, or were only named, before it."""
+    job.log.drop_before(before)
+    accounts = job.accounts
+    in_use: Rows | None = None
+    while job.to_forget and job.to_forget[0][0] < before:
+        _, rows = job.to_forget.popleft()
+        flags = accounts.flags[rows]
+        over = ((flags & NAMED) != 0) & (((flags & KNOWN) == 0) | ((flags & DONE) != 0))
+        rows = rows[over]
+        recent = accounts.changed[rows] >= before
+        if recent.any():
+            _keep_for_later(job, rows[recent])
+            rows = rows[~recent]
+        if rows.size:
+            if in_use is None:
+                in_use = np.concatenate([NO_ROWS, *_staged_rows(job)])
+            staged = np.isin(rows, in_use)
+            if staged.any():
+                accounts.changed[rows[staged]] = job.now
+                _keep_for_later(job, rows[staged])
+                rows = rows[~staged]
+            for id_ in accounts.ids_of(rows).tolist():
+                job.late_by_id.pop(id_, None)
+            for scope in accounts.forget(rows):
+                job.closing.forget_scope(scope)
+
+
+def _keep_for_later(job: Job, rows: Rows) -> None:
+    """Rows that were to be forgotten are looked at again once their last change is long ago."""
+    # One that has ended since it was first listed stands in a later place already.
+    waiting = rows[(job.accounts.flags[rows] & DONE) == 0]
+    if waiting.size:
+        job.to_forget.append((job.now, waiting))
+
+
+def _staged_rows(job: Job) -> list[Rows]:
+    return [rows for producer in job.producers.values() for rows in producer.staged_rows()]
