@@ -239,6 +239,10 @@ class Tracker:
         """The names of all jobs, sorted."""
         return sorted(self._jobs)
 
+    def open_substreams(self, job: str) -> int:
+        """How many of a job's substreams have not ended on every segment; 0 if there is no such job."""
+        return self._jobs[job].accounts.open if job in self._jobs else 0
+
     def job_status(self, job: str) -> JobStatus:
         """A job at a glance."""
         return views.status(self._job(job))
