@@ -1,0 +1,52 @@
+"""PySpark client of the substream tracker: release a substream's results when it has ended, exactly and once.
+
+>>> from spark_client import Marks, Tracking                                                  # doctest: +SKIP
+>>> tracking = Tracking(spark, job="flights")
+>>> flights = tracking.source(raw, "flights", scope="origin", window=("sched_dep", "1 day"), front=Marks("is_last"))
+>>> daily = tracking.release(flights, ["carrier"], aggs={"flights": F.count("*"), "delay": F.avg("dep_delay")})
+>>> daily.writeStream.option("checkpointLocation", "cp").start("daily")
+
+It imports `tracker.client` and nothing else of the tracker: where Spark runs, no server is installed.
+"""
+
+from __future__ import annotations
+
+from spark_client import aggregates
+from spark_client.aggregates import Aggregate
+from spark_client.channels import Channel
+from spark_client.errors import TrackingError, UsageError
+from spark_client.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
+from spark_client.fronts import Front, Marks, Schedule
+from spark_client.fronts import WithDelay as Frontier
+from spark_client.labels import child_label, source_label
+from spark_client.release import Released
+from spark_client.session import Tracking
+from spark_client.streams import TrackedStream
+from spark_client.substreams import TRACKER, Substream, Substreams
+from spark_client.writer import NativeWriter, TrackedWriter
+
+__all__ = [
+    "EVENT_SCHEMA",
+    "SUBSTREAM_SCHEMA",
+    "TRACKER",
+    "Aggregate",
+    "Channel",
+    "Front",
+    "Frontier",
+    "Marks",
+    "NativeWriter",
+    "Released",
+    "Schedule",
+    "Substream",
+    "Substreams",
+    "TrackedStream",
+    "TrackedWriter",
+    "TrackerDataSource",
+    "Tracking",
+    "TrackingError",
+    "UsageError",
+    "aggregates",
+    "child_label",
+    "register",
+    "source_label",
+]

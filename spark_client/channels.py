@@ -1,0 +1,201 @@
+"""Channels of files: what one query sends, another receives, each row once.
+
+A channel is a directory. The sending query publishes one directory of Parquet files for each of its epochs, whole or
+not at all, and the first publication stands: a replay finds it. The receiving query's stream is only the list of
+published epochs, from a source of our own whose offsets say how far each sender has been read; the rows themselves are
+read natively, with columns pruned. Rows carry `_tracker`, so label and substream travel with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+
+from spark_client.directories import local_path, publish, read_json, write_json
+from spark_client.errors import TrackingError, UsageError
+from spark_client.labels import child_label
+from spark_client.substreams import TRACKER, TRACKER_TYPE, Substreams
+
+FORMAT: Final = "tracker-epochs"
+_DESCRIPTION: Final = "_channel.json"
+
+
+class Channel:
+    """A channel of files, as `Tracking.channel` declares it. One segment, one receiving query, any number of senders.
+
+    Attributes:
+        segment: that its rows travel.
+        path: its directory.
+    """
+
+    def __init__(self, segment: str, path: str | os.PathLike[str]) -> None:
+        self.segment = segment
+        self.path = local_path(path, f"the path of channel {segment!r},")
+
+    def __repr__(self) -> str:
+        return f"Channel({self.segment!r}, {str(self.path)!r})"
+
+    def describe(self, rows: T.StructType, rule: Substreams) -> None:
+        """A sender says what it will write; a later one has to say the same.
+
+        Raises:
+            UsageError: other columns, or other substreams, than the channel has.
+        """
+        written = T.StructType([*(field for field in rows.fields if field.name != TRACKER)])
+        schema = _nullable(T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]))
+        said = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
+        known = read_json(self.path / _DESCRIPTION)
+        if known is None:
+            write_json(self.path / _DESCRIPTION, said)
+        elif known != said:
+            raise UsageError(
+                f"channel {self.segment!r} at {self.path} was written as {_differences(known, said)}: keep the columns, "
+                "or give the channel a new path (and its queries new checkpoints)"
+            )
+
+    def description(self) -> tuple[T.StructType, Substreams]:
+        """The rows' schema and how they fall into substreams.
+
+        Raises:
+            UsageError: no sender has described it yet.
+        """
+        known = read_json(self.path / _DESCRIPTION)
+        if known is None:
+            raise UsageError(
+                f"channel {self.segment!r} at {self.path} has no sender yet, so its columns are not known: build the query "
+                "that writes to it first (….writeStream.channel(…)), or start the job that does"
+            )
+        if known["segment"] != self.segment:
+            raise UsageError(f"the directory {self.path} is of channel {known['segment']!r}, not of {self.segment!r}")
+        return T.StructType.fromJson(known["schema"]), Substreams.from_json(known["substreams"])
+
+    # ---------------------------------------------------------------- sending
+
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> DataFrame:
+        """Publishes an epoch's rows as children of those they were made of.
+
+        Args:
+            rows: with the parents' `_tracker`.
+            sender: who sends: a directory of its own.
+            epoch: of the sender.
+            ordinal: columns that tell the children of one parent apart.
+
+        Returns:
+            What was published, to be counted as sent.
+        """
+        label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
+        children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label))
+        schema, _ = self.description()
+        target = self.path / sender / f"{epoch:012d}"
+        publish(target, lambda path: children.select(*schema.fieldNames()).write.parquet(path))
+        return rows.sparkSession.read.schema(schema).parquet(str(target))
+
+    # ---------------------------------------------------------------- receiving
+
+    def epochs(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+        """The stream of published epochs: rows of (sender, epoch)."""
+        spark.dataSource.register(PublishedEpochs)
+        reader = spark.readStream.format(FORMAT).option("path", str(self.path))
+        return reader.options(**options).load()
+
+    def rows(self, spark: SparkSession, epochs: list[tuple[str, int]]) -> DataFrame:
+        """The rows of published epochs."""
+        schema, _ = self.description()
+        if not epochs:
+            return spark.createDataFrame([], schema)
+        paths = [str(self.path / sender / f"{epoch:012d}") for sender, epoch in epochs]
+        return spark.read.schema(schema).parquet(*paths)
+
+    def native(self, spark: SparkSession) -> DataFrame:
+        """The rows as an ordinary file stream, for queries with native stateful operators."""
+        schema, _ = self.description()
+        return spark.readStream.schema(schema).parquet(f"{self.path}/*/*")
+
+
+class PublishedEpochs(DataSource):
+    """Lists the epochs that senders have published in a channel's directory.
+
+    Options: path; max_epochs_per_trigger.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return "sender string, epoch long"
+
+    def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
+        return _EpochStream(Path(self.options["path"]), int(self.options.get("max_epochs_per_trigger", "1000")))
+
+
+class _EpochStream(SimpleDataSourceStreamReader):
+    """Offsets are ``{sender: the last of its epochs taken}``."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._path = path
+        self._limit = limit
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {}
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        end = dict(start)
+        taken: list[tuple[str, int]] = []
+        for sender in self._senders():
+            for epoch in self._published(sender, start.get(sender, -1))[: self._limit - len(taken)]:
+                taken.append((sender, epoch))
+                end[sender] = epoch
+        return iter(taken), end
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
+        taken: list[tuple[str, int]] = []
+        for sender, last in sorted(end.items()):
+            after = start.get(sender, -1)
+            found = [epoch for epoch in self._published(sender, after) if epoch <= last]
+            if last > after and last not in found:
+                raise TrackingError(
+                    f"epoch {last} of sender {sender} is gone from the channel at {self._path}, and a batch that has to be "
+                    "replayed needs it: files of a channel may be removed only once they have been received"
+                )
+            taken.extend((sender, epoch) for epoch in found)
+        return iter(taken)
+
+    def _senders(self) -> list[str]:
+        try:
+            with os.scandir(self._path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "_.")
+        except FileNotFoundError:
+            return []
+
+    def _published(self, sender: str, after: int) -> list[int]:
+        try:
+            names = os.listdir(self._path / sender)
+        except FileNotFoundError:
+            return []
+        return sorted(epoch for name in names if name.isdigit() and (epoch := int(name)) > after)
+
+
+def _nullable(schema: T.StructType) -> T.StructType:
+    """The schema that Parquet files give back: everything may be null."""
+    return T.StructType([T.StructField(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _differences(known: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+    def columns(description: Mapping[str, Any]) -> dict[str, str]:
+        return {field["name"]: str(field["type"]) for field in description["schema"]["fields"]}
+
+    one, other = columns(known), columns(said)
+    changed = sorted({*one.items()} ^ {*other.items()})
+    if changed:
+        return f"{sorted(one)}, and is now {sorted(other)} (differing: {sorted({name for name, _ in changed})})"
+    return (
+        f"{known['substreams']} of segment {known['segment']!r}, and is now {said['substreams']} of {said['segment']!r}"
+    )

@@ -1,0 +1,49 @@
+"""Labels from lineage, in native Spark SQL: an element is called the same whenever it is made again.
+
+A source row's label is a hash of the job and of what names the row for ever; a child's is a hash of its parent's, the
+segment it travels and which of the parent's children it is. So a replay cancels out, and nothing else does. No label
+is 0, which would be invisible to XOR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+
+def source_label(salt: str, identity: Sequence[Column]) -> Column:
+    """The label of a row that enters the job.
+
+    Args:
+        salt: sets this job apart from others that read the same rows.
+        identity: what names the row for ever: topic, partition and offset; file and row; a business key.
+
+    >>> source_label("flights", [F.col("row_id")])                                        # doctest: +SKIP
+    """
+    return _never_zero(F.xxhash64(F.lit(salt), *identity))
+
+
+def positional_label(salt: str, query: str, epoch: int) -> Column:
+    """The label of a row whose source names no rows: from its place in the batch.
+
+    It holds for a replay of the same plan with the same partitions; a source that deals its rows out differently when
+    it is read again gives them other labels, which is harmless only before anything of the batch was sent.
+    """
+    return _never_zero(F.xxhash64(F.lit(salt), F.lit(query), F.lit(epoch), F.monotonically_increasing_id()))
+
+
+def child_label(parent: Column, segment: str, ordinal: Sequence[Column] = ()) -> Column:
+    """The label of what a row gives rise to on another segment.
+
+    Args:
+        parent: the parent's label.
+        segment: that the child travels.
+        ordinal: what tells siblings apart, if a parent can have several: the same whenever they are made again.
+    """
+    return _never_zero(F.xxhash64(parent, F.lit(segment), *ordinal))
+
+
+def _never_zero(label: Column) -> Column:
+    return F.coalesce(F.nullif(label, F.lit(0).cast("long")), F.lit(1).cast("long"))

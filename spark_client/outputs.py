@@ -1,0 +1,89 @@
+"""Where a tracked query puts its results, so that a replay puts them there once.
+
+An output is given the rows of an epoch, and again the same rows when the epoch is replayed. It returns what it has sent
+on into a channel, to be reported in the same epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from pyspark.sql import DataFrame
+
+from spark_client.channels import Channel
+from spark_client.directories import publish
+from spark_client.fronts import Group
+from spark_client.probes import ExecutorProbe, by_substream
+from spark_client.runs import Run
+from spark_client.substreams import TRACKER, Substreams
+
+BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
+
+
+class Output(Protocol):
+    """Takes the rows of one epoch."""
+
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+        """Writes them, or finds them written; says what was sent into a channel."""
+        ...
+
+
+class Files:
+    """A table of files: one directory ``epoch=N`` for each epoch that had results, published whole; the first stands."""
+
+    def __init__(self, path: Path, file_format: str, options: Mapping[str, str], partition_by: tuple[str, ...]) -> None:
+        self._path = path
+        self._format = file_format
+        self._options = dict(options)
+        self._partition_by = partition_by
+
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+        writer = rows.write.format(self._format).options(**self._options)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        publish(self._path / f"epoch={epoch}", writer.save)
+        return []
+
+
+class Function:
+    """A function of the user's, as for ``foreachBatch``. It is called again when an epoch is replayed."""
+
+    def __init__(self, function: BatchFunction) -> None:
+        self._function = function
+
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+        self._function(rows.drop(TRACKER), epoch)
+        return []
+
+
+class Sent:
+    """A channel to another query.
+
+    Args:
+        channel: it.
+        rule: how rows fall into substreams.
+        ordinal: columns that tell apart the children of one row.
+        probe: makes the executors' probe of (query, run, batch); None: the driver counts.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        rule: Substreams,
+        ordinal: tuple[str, ...],
+        probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
+    ) -> None:
+        self._channel = channel
+        self._rule = rule
+        self._ordinal = ordinal
+        self._probe = probe
+
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+        # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
+        published = self._channel.write(rows, run.query, epoch, self._ordinal)
+        if self._probe is None:
+            return by_substream(published, self._rule, {}, labels=True)
+        self._probe((run.query, run.run, epoch)).on(published).write.format("noop").mode("overwrite").save()
+        return []

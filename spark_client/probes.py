@@ -1,0 +1,174 @@
+"""Where rows are counted: what a batch received and sent, by substream.
+
+Two ways, with the same result. On the driver: a native aggregation of the batch, collected; nothing calls the tracker
+but the driver. On the executors: an Arrow operator that the rows pass through, which reports when its input is
+exhausted and fails the task if the tracker does not answer. An executor's probe must never report before that, nor
+change a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.errors import TrackingError, UsageError
+from spark_client.fronts import Group
+from spark_client.substreams import TRACKER, Substreams
+from tracker.client import Report, TrackerClient
+
+Way: TypeAlias = Literal["driver", "executors"]
+Direction: TypeAlias = Literal["sent", "received", "passing"]  #: passing: sent and received by the same query
+
+
+def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> list[Group]:
+    """Counts tracked rows on the driver, by one native aggregation.
+
+    Args:
+        rows: with the column `_tracker`.
+        rule: how they fall into substreams.
+        measures: further aggregates, by name.
+        labels: also the XOR of their labels; without, `_xor` is 0.
+
+    Returns:
+        For each substream `_rows`, `_xor` and the measures.
+    """
+    xor = {"_xor": F.bit_xor(F.col(f"{TRACKER}.label"))} if labels else {}
+    aggregates = {"_rows": F.count("*"), **xor, **measures}
+    scope, key = F.col(f"{TRACKER}.scope").alias("_scope"), rule.end_micros().alias("_key")
+    grouped = rows.groupBy(scope, key).agg(*[value.alias(name) for name, value in aggregates.items()])
+    return groups_of(grouped.collect(), rule)
+
+
+def groups_of(collected: Iterable[Any], rule: Substreams) -> list[Group]:
+    """Reads collected rows of `_scope`, `_key` and aggregates.
+
+    Raises:
+        TrackingError: rows that belong nowhere, since their scope, time or name is null.
+    """
+    groups: list[Group] = []
+    for row in collected:
+        values = row.asDict()
+        scope, key = values.pop("_scope"), values.pop("_key")
+        if scope is None or key is None:
+            what = rule.scope if scope is None else ("the time of the window" if rule.windows else rule.name)
+            raise TrackingError(
+                f"{values['_rows']} rows belong to no substream: {what} is null in them. Drop or repair them before they "
+                "are tracked, for example raw.where('… is not null')"
+            )
+        values.setdefault("_xor", 0)
+        groups.append((rule.substream(scope, None if rule.windows else key, key if rule.windows else None), values))
+    return groups
+
+
+def add_groups(report: Report, segment: str, direction: Direction, groups: Sequence[Group]) -> None:
+    """Puts counted rows into a report."""
+    for (scope, name, end_time), values in groups:
+        rows, xor = values["_rows"], values["_xor"]
+        if direction == "passing":
+            report.add(segment, scope, name, 0, sent=rows, received=rows, end_time=end_time)
+        elif direction == "sent":
+            report.add(segment, scope, name, xor, sent=rows, end_time=end_time)
+        else:
+            report.add(segment, scope, name, xor, received=rows, end_time=end_time)
+
+
+@lru_cache(maxsize=16)
+def _client(server: str, retry_for: float) -> TrackerClient:
+    """One client for all tasks of a worker, so that they share its connection."""
+    return TrackerClient(server, retry_for=retry_for)
+
+
+@dataclass(frozen=True)
+class ExecutorProbe:
+    """Counts the rows of one partition as they pass, and reports them as one unit of the epoch.
+
+    Attributes:
+        server: the tracker's address.
+        retry_for: seconds for which a tracker that cannot be reached is waited for, before the task fails.
+        job: that is tracked.
+        segment: whose elements pass here.
+        direction: which way.
+        rule: how rows fall into substreams.
+        epoch: which (query, run, batch); None: as the task's own context says, in a query without `foreachBatch`.
+    """
+
+    server: str
+    retry_for: float
+    job: str
+    segment: str
+    direction: Direction
+    rule: Substreams
+    epoch: tuple[str, str, int] | None = None
+
+    def on(self, rows: DataFrame) -> DataFrame:
+        """The same rows, counted on their way."""
+        return rows.mapInArrow(self, rows.schema)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counted: dict[tuple[str, Any], list[int]] = {}
+        for batch in batches:
+            self._count(batch, counted)
+            yield batch
+        self._report(counted)
+
+    def _count(self, batch: pa.RecordBatch, counted: dict[tuple[str, Any], list[int]]) -> None:
+        if not batch.num_rows:
+            return
+        tracked = batch.column(TRACKER)
+        scopes = tracked.field("scope").dictionary_encode()
+        keys = tracked.field("end" if self.rule.windows else "name")
+        keys = (
+            keys.cast(pa.timestamp("us", keys.type.tz)).cast(pa.int64()) if self.rule.windows else keys
+        ).dictionary_encode()
+        if scopes.null_count or keys.null_count:
+            raise TrackingError(
+                "rows belong to no substream: the scope, or the time or name of the substream, is null in them. Drop or "
+                "repair them before they are tracked"
+            )
+        known = len(keys.dictionary)
+        cells = scopes.indices.to_numpy().astype(np.int64) * known + keys.indices.to_numpy()
+        order = np.argsort(cells, kind="stable")
+        cells = cells[order]
+        first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
+        numbers = np.diff(np.append(first, len(cells)))
+        if self.direction == "passing":
+            xors = np.zeros(len(first), np.int64)
+        else:
+            labels = tracked.field("label").to_numpy(zero_copy_only=False)
+            xors = np.bitwise_xor.reduceat(labels[order], first)
+        for cell, number, xor in zip(cells[first].tolist(), numbers.tolist(), xors.tolist(), strict=True):
+            key = (scopes.dictionary[cell // known].as_py(), keys.dictionary[cell % known].as_py())
+            entry = counted.setdefault(key, [0, 0])
+            entry[0] ^= xor
+            entry[1] += number
+
+    def _report(self, counted: Mapping[tuple[str, Any], Sequence[int]]) -> None:
+        task = TaskContext.get()
+        if task is None:
+            raise UsageError("a probe runs inside a Spark task")
+        query, run, epoch = self.epoch or (
+            task.getLocalProperty("sql.streaming.queryId"),
+            task.getLocalProperty("spark.jobGroup.id"),
+            int(task.getLocalProperty("streaming.sql.batchId") or -1),
+        )
+        if not query or not run or epoch < 0:
+            raise UsageError(
+                "an executor's probe has to know its batch: start the query with tracking.write_stream(…) or "
+                "TrackedStream.writeStream"
+            )
+        report = _client(self.server, self.retry_for).producer(self.job, query, run).epoch(epoch)
+        windows = self.rule.windows
+        groups: list[Group] = [
+            (self.rule.substream(scope, None if windows else key, key if windows else None), {"_rows": n, "_xor": xor})
+            for (scope, key), (xor, n) in counted.items()
+        ]
+        add_groups(report, self.segment, self.direction, groups)
+        report.report(units=[f"{self.direction}:{self.segment}/{task.partitionId()}"])

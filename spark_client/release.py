@@ -1,0 +1,378 @@
+"""Release: an aggregation whose rows come out when their substream has ended, each once, and whose state is then gone.
+
+A batch's rows are aggregated natively into partial rows by substream and key; counting what was received rides in the
+same aggregation. The end of a substream merges its partial rows natively and writes the result under the batch's epoch.
+Which ends a batch acts on is written down before it acts, so a replay acts on the same ones.
+
+What comes after its substream's end never joins a result: it goes to the side output.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.aggregates import Aggregate, decompose, result_type
+from spark_client.directories import publish, read_json, write_json
+from spark_client.errors import UsageError
+from spark_client.fronts import Group
+from spark_client.intake import Intake
+from spark_client.labels import child_label
+from spark_client.outputs import Output
+from spark_client.probes import add_groups, groups_of
+from spark_client.runs import Run
+from spark_client.state import PartialState
+from spark_client.streams import TrackedStream
+from spark_client.substreams import TRACKER, ColumnOrName, Substream, column, resolve
+from tracker.client import Ended, Late, Reason, Report, label
+
+if TYPE_CHECKING:
+    from spark_client.writer import TrackedWriter
+
+_REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
+_LISTED = 200  #: substreams that are looked for by a list rather than by a join
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One aggregate of the result and the columns that hold its parts."""
+
+    name: str
+    aggregate: Aggregate
+    parts: tuple[str, ...]
+    result: T.DataType
+
+
+class Released:
+    """The results of a release, as `Tracking.release` gives them: `writeStream` says where they go.
+
+    Attributes:
+        columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates.
+    """
+
+    def __init__(
+        self, stream: TrackedStream, keys: Sequence[ColumnOrName], aggs: Mapping[str, Aggregate | Column]
+    ) -> None:
+        if not aggs:
+            raise UsageError("release needs aggs={'name': F.count('*'), …}")
+        self.stream = stream
+        self.rule = stream.input.rule
+        fields = [resolve(stream.df, key, "keys") for key in keys]
+        self.keys = [field.name for field in fields]
+        self._key_columns = [column(key) for key in keys]
+        self.measures = []
+        for number, (name, value) in enumerate(aggs.items()):
+            aggregate = decompose(name, value, stream.df)
+            parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
+            self.measures.append(Measure(name, aggregate, parts, result_type(stream.df, aggregate)))
+        self.columns = [*self._own_columns(), *self.keys, *(measure.name for measure in self.measures)]
+        doubled = {name for name in self.columns if self.columns.count(name) > 1 or name.startswith("_")}
+        if doubled:
+            raise UsageError(
+                f"release: the names {sorted(doubled)} are taken, or begin with an underscore: choose others"
+            )
+
+    def __repr__(self) -> str:
+        return f"Released(segment={self.stream.segment!r}, columns={self.columns})"
+
+    @property
+    def writeStream(self) -> TrackedWriter:  # noqa: N802 - Spark's name
+        """Begins the query's output, as ``DataFrame.writeStream`` does."""
+        from spark_client.writer import TrackedWriter
+
+        return TrackedWriter(self.stream.tracking, self)
+
+    def _own_columns(self) -> list[str]:
+        scope = [] if self.rule.scope is None else [self.rule.scope]
+        return [*scope, "window" if self.rule.windows else str(self.rule.name)]
+
+    # ---------------------------------------------------------------- native plans
+
+    def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
+        """A batch's partial rows: ``_scope``, ``_key``, the keys, the parts, ``_rows`` and the front's measures."""
+        scope = F.col(f"{TRACKER}.scope").alias("_scope")
+        key = F.col(f"{TRACKER}.{'end' if self.rule.windows else 'name'}").alias("_key")
+        keys = [value.alias(name) for name, value in zip(self.keys, self._key_columns, strict=True)]
+        parts = [
+            value.alias(name)
+            for measure in self.measures
+            for name, value in zip(measure.parts, measure.aggregate.partial, strict=True)
+        ]
+        counted = {
+            "_rows": F.count("*"),
+            **({"_xor": F.bit_xor(F.col(f"{TRACKER}.label"))} if labels else {}),
+            **measures,
+        }
+        grouped = rows.groupBy(scope, key, *keys)
+        return grouped.agg(*parts, *[value.alias(name) for name, value in counted.items()])
+
+    def rollup(self, partials: DataFrame, measures: Sequence[str], labels: bool) -> list[Group]:
+        """What a batch's partial rows say of its substreams."""
+        folded = {"_rows": F.sum("_rows"), **({"_xor": F.bit_xor("_xor")} if labels else {})}
+        folded |= {name: F.max(name) for name in measures}
+        key = F.unix_micros("_key") if self.rule.windows else F.col("_key")
+        grouped = partials.groupBy("_scope", key.alias("_key"))
+        return groups_of(grouped.agg(*[value.alias(name) for name, value in folded.items()]).collect(), self.rule)
+
+    def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
+        """The partial rows of some substreams, one for each key."""
+        found = self.of(partials, wanted)
+        parts = [
+            merge(F.col(name)).cast(partials.schema[name].dataType).alias(name)
+            for measure in self.measures
+            for name, merge in zip(measure.parts, measure.aggregate.merge, strict=True)
+        ]
+        return found.groupBy("_scope", "_key", *self.keys).agg(*parts, F.sum("_rows").alias("_rows"))
+
+    def results(self, merged: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
+        """The result rows of merged partial rows, with some of their columns kept."""
+        values = [
+            measure.aggregate.finish(*[F.col(name) for name in measure.parts]).cast(measure.result).alias(measure.name)
+            for measure in self.measures
+        ]
+        name, end = (F.lit(None), F.col("_key")) if self.rule.windows else (F.col("_key"), F.lit(None))
+        own = self.rule.result_columns(F.col("_scope"), name, end)
+        return merged.select(*own, *self.keys, *values, *keep)
+
+    def tracked(self, merged: DataFrame, job: str) -> DataFrame:
+        """The result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
+        scope, key = F.col("_scope"), F.col("_key")
+        name, end = (F.lit(None).cast("string"), key) if self.rule.windows else (key, F.lit(None).cast("timestamp"))
+        lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.stream.segment, [F.col(k) for k in self.keys])
+        tracker = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), lineage.alias("label"))
+        return self.results(merged.withColumn(TRACKER, tracker), keep=(TRACKER,))
+
+    def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
+        """The rows of some substreams."""
+        windows = self.rule.windows
+        key = F.unix_micros("_key") if windows else F.col("_key")
+        if windows and wanted:
+            ends = [substream.end_time for substream in wanted]
+            low, high = min(end or 0 for end in ends), max(end or 0 for end in ends)
+            between = F.col("_key").between(F.timestamp_micros(F.lit(low)), F.timestamp_micros(F.lit(high)))
+            partials = partials.where(between)
+        by_scope: dict[str, list[int | str]] = {}
+        for scope, name, end_time in wanted:
+            by_scope.setdefault(scope, []).append(name if end_time is None else end_time)
+        if len(wanted) <= _LISTED:
+            found = F.lit(False)
+            for scope, keys in by_scope.items():
+                found = found | ((F.col("_scope") == scope) & key.isin(*keys))
+            return partials.where(found)
+        rows = [(scope, value) for scope, keys in by_scope.items() for value in keys]
+        listed = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if windows else 'string'}")
+        matches = (F.col("_scope") == F.col("_s")) & (key == F.col("_k"))
+        return partials.join(F.broadcast(listed), matches, "left_semi")
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What keeps a substream open downstream while its state is still here.
+
+    Attributes:
+        segment: that stands for the state: one element of each substream that is kept is in flight there.
+        output: the segment that results are sent on.
+    """
+
+    segment: str
+    output: str
+
+
+class ReleaseQuery:
+    """What a releasing query does with a batch.
+
+    Args:
+        released: the aggregation.
+        output: where results go.
+        path: of its state.
+        late: of its side output.
+        hold: if results are sent on.
+        compact_from: how many parts of state there may be before they are made one.
+    """
+
+    def __init__(
+        self, released: Released, output: Output, path: Path, late: Path, hold: Hold | None, compact_from: int
+    ) -> None:
+        self._released = released
+        self._segment = released.stream.segment
+        self._output = output
+        self._path = path
+        self._late = late
+        self._hold = hold
+        self._state = PartialState(path / "state", compact_from)
+        self._over: OrderedDict[Substream, None] = OrderedDict()
+
+    def process(self, intake: Intake, run: Run, epoch: int, spark: SparkSession) -> None:
+        """Takes a batch in, releases what has ended, and reports both."""
+        state, released = self._state, self._released
+        state.load(epoch)
+        before = state.substreams
+        ended, overdue = self._take_events(run, epoch)
+
+        rides = intake.unchanged or not intake.must_count
+        measures = intake.measures if rides else {}
+        labels = rides and intake.counts_labels
+        part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
+        kept = released.rollup(spark.read.parquet(str(part)), list(measures), labels)
+        groups = kept if rides else intake.count()
+
+        rows = {substream: int(values["_rows"]) for substream, values in groups}
+        over = {_substream(kind) for kind in ended} | self._over.keys()
+        late = rows.keys() & over
+        if late:
+            self._set_rows_aside(intake.rows, late, epoch)
+        state.add(part, epoch, rows, late)
+        entered = state.substreams
+
+        sent = self._release(ended, overdue, epoch, run, spark)
+        report = run.report(epoch)
+        if self._hold is not None:
+            left = entered - state.substreams
+            self._hold_in(self._hold.segment, report, run.job, sent=entered - before, received=left)
+            add_groups(report, self._hold.output, "sent", sent)
+        intake.say(report, groups)
+        run.send(report, epoch)
+        state.compact(epoch, epoch - 1, lambda paths, live: released.merged(spark.read.parquet(*paths), live))
+        state.publish(epoch)
+
+    def drain(self, run: Run, spark: SparkSession) -> None:
+        """Releases what has ended since the last batch, when no other batch will come: the query has stopped."""
+        last = run.last_epoch
+        if last is None:
+            return
+        epoch = -last - 1  # the number of no batch; a drain that is repeated after the same batch gives it again
+        self._state.load(last + 1)
+        ended, overdue = self._take_events(run, epoch)
+        self._release(ended, overdue, epoch, run, spark)
+        self._state.publish(last)
+
+    # ---------------------------------------------------------------- ends
+
+    def _take_events(self, run: Run, epoch: int) -> tuple[list[Ended], list[Late]]:
+        """The ends that this epoch acts on: fixed by its first attempt, before it acts."""
+        state = self._state
+        note = self._path / "events" / f"{epoch}.json"
+        chosen = read_json(note)
+        if chosen is None:
+            new = state.log_id == ""
+            chosen = {"after": run.first_seq if new else state.position, "log_id": state.log_id or run.log_id}
+            events, up_to = run.events(chosen["after"], 0, self._segment, chosen["log_id"])
+            write_json(note, {**chosen, "up_to": up_to})
+            for old in note.parent.glob("*.json"):
+                if abs(int(old.stem)) < abs(epoch) - 2:
+                    old.unlink(missing_ok=True)
+        else:
+            events, up_to = run.events(chosen["after"], chosen["up_to"], self._segment, chosen["log_id"])
+        state.position, state.log_id = up_to, chosen["log_id"]
+        kinds = [event.kind for event in events]
+        return [kind for kind in kinds if isinstance(kind, Ended)], [kind for kind in kinds if isinstance(kind, Late)]
+
+    def _release(
+        self, ended: Sequence[Ended], overdue: Sequence[Late], epoch: int, run: Run, spark: SparkSession
+    ) -> list[Group]:
+        """Writes the results of what has ended, sets aside what came too late, and drops the state of both."""
+        state, released = self._state, self._released
+        whole: set[Substream] = set()
+        names: set[str] = set()
+        merged: list[DataFrame] = []
+        late: list[DataFrame] = []
+        gone: set[Substream] = set()
+
+        def parts(substream: Substream, chosen: Sequence[str]) -> DataFrame:
+            return released.merged(spark.read.parquet(*state.paths(chosen)), {substream})
+
+        for kind in ended:
+            substream = _substream(kind)
+            own, after = _split(state.of(substream), kind)
+            if after:
+                if own:
+                    merged.append(parts(substream, own))
+                late.append(parts(substream, after))
+            elif own:
+                whole.add(substream)
+                names.update(own)
+            gone.add(substream)
+            self._remember(substream)
+        named = {(substream.scope, substream.name): substream for substream in state.substreams - gone}
+        for lateness in overdue:
+            tardy = named.get((lateness.scope, lateness.name))
+            if tardy is not None and tardy not in gone:
+                late.append(parts(tardy, [name for _, _, name in state.of(tardy)]))
+                gone.add(tardy)
+                self._remember(tardy)
+        if whole:
+            merged.append(released.merged(spark.read.parquet(*state.paths(names)), whole))
+        sent: list[Group] = []
+        if merged:
+            rows = reduce(DataFrame.unionByName, merged)
+            results = released.results(rows) if self._hold is None else released.tracked(rows, run.job)
+            sent = self._output.write(results, run, epoch)
+        if late:
+            self._set_aggregates_aside(reduce(DataFrame.unionByName, late), epoch)
+        state.drop(gone)
+        return sent
+
+    def _remember(self, substream: Substream) -> None:
+        self._over[substream] = None
+        if len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)
+
+    def _hold_in(self, segment: str, report: Report, job: str, sent: set[Substream], received: set[Substream]) -> None:
+        for substreams, say in ((sent, report.sent), (received, report.received)):
+            for scope, name, end_time in substreams:
+                say(segment, scope, name, label(job, segment, scope, name), end_time)
+
+    # ---------------------------------------------------------------- side output
+
+    def _set_rows_aside(self, rows: DataFrame, late: set[Substream], epoch: int) -> None:
+        """Rows whose substream is known to be over."""
+        own = [name for name in rows.columns if name != TRACKER]
+        scope, key = F.col(f"{TRACKER}.scope"), F.col(f"{TRACKER}.{'end' if self._released.rule.windows else 'name'}")
+        flat = rows.select(scope.alias("_scope"), key.alias("_key"), *own)
+        self._write_late(self._released.of(flat, late), own, "row", epoch)
+
+    def _set_aggregates_aside(self, merged: DataFrame, epoch: int) -> None:
+        """Partial rows that came to be known as late only after their rows had been aggregated."""
+        keyed = self._released.results(merged, keep=("_scope", "_key"))
+        self._write_late(keyed, self._released.columns, "aggregate", epoch)
+
+    def _write_late(self, flat: DataFrame, own: Sequence[str], what: str, epoch: int) -> None:
+        windows = self._released.rule.windows
+        key = F.col("_key")
+        table = flat.select(
+            F.col("_scope").alias("scope"),
+            (F.lit(None).cast("string") if windows else key).alias("name"),
+            (key if windows else F.lit(None).cast("timestamp")).alias("end_time"),
+            F.lit(what).alias("kind"),
+            F.to_json(F.struct(*own)).alias("data"),
+        )
+        publish(self._late / f"epoch={epoch}" / f"kind={what}", lambda path: table.drop("kind").write.parquet(path))
+
+
+def _substream(kind: Ended) -> Substream:
+    return Substream(kind.scope, kind.name, kind.end_time)
+
+
+def _split(parts: Sequence[tuple[int, int, str]], ended: Ended) -> tuple[list[str], list[str]]:
+    """Which parts belong to a substream that has ended, and which came after its end.
+
+    The tracker says how many elements there were; epochs took effect in order, so those of the first epochs that add
+    up to as many are the substream's.
+    """
+    names = [name for _, _, name in parts]
+    if ended.reason is not Reason.COMPLETE:
+        return names, []
+    total = 0
+    for place, (_, rows, _) in enumerate(parts):
+        if total == ended.elements:
+            return names[:place], names[place:]
+        total += rows
+    return names, []

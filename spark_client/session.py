@@ -1,0 +1,636 @@
+"""`Tracking`: a job, declared in Spark's terms, and its queries while they run."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client import events
+from spark_client.aggregates import Aggregate
+from spark_client.channels import Channel
+from spark_client.directories import local_path
+from spark_client.errors import TrackingError, UsageError
+from spark_client.fronts import Front, Unspoken
+from spark_client.outputs import Files, Function, Output, Sent
+from spark_client.probes import Direction, ExecutorProbe, Way
+from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observation_name
+from spark_client.release import Hold, Released, ReleaseQuery
+from spark_client.runs import Run, explained
+from spark_client.streams import Received, Source, TrackedStream
+from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, resolve
+from spark_client.watermark import Over, with_progress
+from spark_client.writer import NativeWriter, TrackedWriter
+from tracker.client import (
+    Drained,
+    DrainRequested,
+    DrainState,
+    JobSpec,
+    TrackerClient,
+    TrackerError,
+    TrackerUnavailable,
+)
+from tracker.client.jobs import Ordering
+
+_log = logging.getLogger("spark_client")
+
+
+class Tracking:
+    """Tracks the queries of one job in one Spark session.
+
+    Declare sources, channels and releases first, then start the queries: the first start defines the job with the graph
+    that was declared. Queries of one job in several applications have to declare the same graph: give `segments` and
+    `fronts` there.
+
+    Args:
+        spark: the session (classic, not Connect).
+        job: the job's name.
+        server: the tracker's address.
+        deployment: which deployment of the job this is. Restarts keep it; a new version of the job with another graph,
+            or the next start after a drain, takes a new one.
+        probe: where rows are counted. ``"driver"``: by native aggregations that ride in what runs anyway; no task calls
+            the tracker. ``"executors"``: by an Arrow operator in the tasks, each of which reports its partition.
+        retry_for: seconds for which a tracker that cannot be reached is waited for, before a batch fails.
+        segments: the whole graph, if not all of it is declared here: for each segment those that it feeds.
+        fronts: all fronts, likewise.
+        ordering, progress, stall_after, expire_after, idle_after, retention: rules of the job: see
+            `tracker.client.JobSpec`. `progress` is on as soon as `with_watermark` is used.
+
+    >>> tracking = Tracking(spark, job="flights", server="127.0.0.1:7654")                     # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: str,
+        server: str = "127.0.0.1:7654",
+        deployment: str = "1",
+        *,
+        probe: Way = "driver",
+        retry_for: float = 60.0,
+        segments: Mapping[str, Sequence[str]] | None = None,
+        fronts: Sequence[str] | None = None,
+        ordering: Ordering = "none",
+        progress: bool = False,
+        stall_after: timedelta | None = None,
+        expire_after: timedelta | None = None,
+        idle_after: timedelta | None = None,
+        retention: timedelta | None = None,
+    ) -> None:
+        if probe not in ("driver", "executors"):
+            raise UsageError(f"probe={probe!r}: either 'driver' or 'executors'")
+        self.spark = spark
+        self.job = job
+        self.server = server
+        self.deployment = deployment
+        self.client = TrackerClient(server, retry_for=retry_for)
+        self._probe: Way = probe
+        self._retry_for = retry_for
+        self._given = segments is not None or fronts is not None
+        self._segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
+        self._fronts: list[str] = list(fronts or ())
+        self._consumed: set[str] = set()
+        self._rules: dict[str, Any] = {
+            "ordering": ordering,
+            "progress": progress,
+            "stall_after": stall_after,
+            "expire_after": expire_after,
+            "idle_after": idle_after,
+            "retention": retention,
+        }
+        self._defined: JobSpec | None = None
+        self._queries: dict[str, TrackedQuery] = {}  # by run id
+        self._starting: TrackedQuery | None = None
+        self._lock = threading.RLock()
+        self._mail: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._draining = threading.Event()
+        self._drained = threading.Event()
+        self._stopped_after_drain = threading.Event()
+        self._drain_failure: Exception | None = None
+        self._closed = threading.Event()
+        events.register(spark)
+        self._listener = _Listener(self)
+        spark.streams.addListener(self._listener)
+        threading.Thread(target=self._deliver, name="tracking-commits", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"Tracking(job={self.job!r}, server={self.server!r}, deployment={self.deployment!r})"
+
+    # ---------------------------------------------------------------- declarations
+
+    def source(
+        self,
+        df: DataFrame,
+        segment: str,
+        *,
+        scope: ColumnOrName | None = None,
+        window: tuple[ColumnOrName, Duration] | tuple[ColumnOrName, Duration, Duration] | None = None,
+        substream: ColumnOrName | None = None,
+        identity: Sequence[ColumnOrName] = (),
+        front: Front | None = None,
+    ) -> TrackedStream:
+        """Rows that enter the job.
+
+        Args:
+            df: a streaming DataFrame.
+            segment: names the edge from the source into this query.
+            scope: the column that groups substreams that belong together, such as a tenant.
+            window: substreams are tumbling windows: (time column, length) or (time column, length, offset).
+            substream: or they are named by a column.
+            identity: columns that name a row for ever: (topic, partition, offset), (file, row), a business key. Needed
+                where rows are sent into a channel; without, a row is named by its place in the batch, which only holds
+                if a replay of the batch reads the rows in the same partitions and order.
+            front: what the source can promise: `Schedule`, `Marks`, `Frontier`. None: nothing, until `finish`.
+
+        Raises:
+            UsageError: a column is not there, a front does not fit, the segment is declared twice.
+        """
+        if not df.isStreaming:
+            raise UsageError("source takes a streaming DataFrame (spark.readStream…); this one is a batch")
+        if TRACKER in df.columns:
+            raise UsageError(
+                f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive"
+            )
+        rule, *keys = declare(df, scope, window, substream)
+        for value in identity:
+            resolve(df, value, "identity")
+        chosen = front or Unspoken()
+        self._declare(segment)
+        self._consume(segment)
+        origin = Source(
+            df,
+            segment,
+            rule,
+            (keys[0], keys[1], keys[2]),
+            [column(value) for value in identity],
+            chosen,
+            self.job,
+        )
+        chosen.bind(segment, df, rule, column(window[0]) if window is not None else None)
+        if not self._given:
+            self._fronts.extend(chosen.names)
+        elif missing := [name for name in chosen.names if name not in self._fronts]:
+            raise UsageError(f"front {missing[0]!r} is not among fronts={self._fronts}")
+        return TrackedStream(self, origin, (), origin.native())
+
+    def channel(self, segment: str, path: str) -> Channel:
+        """A channel of files between two queries.
+
+        Args:
+            segment: that its rows travel.
+            path: its directory, on a file system that driver and executors see as a path.
+        """
+        self._declare(segment)
+        return Channel(segment, path)
+
+    def receive(self, channel: Channel, max_epochs_per_trigger: int = 1000) -> TrackedStream:
+        """Rows that another query has sent into a channel.
+
+        Args:
+            channel: of `channel`.
+            max_epochs_per_trigger: at most so many of the sender's epochs in a batch.
+
+        Raises:
+            UsageError: nobody has declared what is sent: do that first (``….writeStream.channel(…)``).
+        """
+        origin = Received(self, channel, max_epochs_per_trigger)
+        self._consume(channel.segment)
+        return TrackedStream(self, origin, (), origin.native())
+
+    def release(
+        self, stream: TrackedStream, keys: Sequence[ColumnOrName] = (), *, aggs: Mapping[str, Aggregate | Column]
+    ) -> Released:
+        """An aggregation by substream and keys whose rows come out once, when their substream has ended.
+
+        Args:
+            stream: of `source` or `receive`.
+            keys: further columns to group by.
+            aggs: by name: Spark's ``F.count("*")``, ``F.avg("delay")``, … over plain columns, or those of
+                `spark_client.aggregates` over any expression.
+
+        Raises:
+            UsageError: a column is not there; an aggregate cannot be merged from parts (the message lists those that
+                can).
+        """
+        return Released(stream, keys, aggs)
+
+    def with_watermark(self, stream: TrackedStream, time: str, over: Over) -> DataFrame:
+        """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
+
+        What Spark's stateful operators do with it comes out when the tracker says that everything is over, with no later
+        data, and is pruned then. Start the query with `write_stream`.
+
+        Args:
+            stream: of `source` or `receive`.
+            time: its column of event time.
+            over: ``"windows"`` if windows of that column live by the watermark (``window``, ``session_window``),
+                ``"instants"`` if the column itself does (``dropDuplicatesWithinWatermark``, joins of two streams).
+        """
+        if over not in ("windows", "instants"):
+            raise UsageError(f"over={over!r}: 'windows' for window and session_window, 'instants' for other operators")
+        field = resolve(stream.df, time, "with_watermark")
+        if field.dataType.simpleString() != "timestamp":
+            raise UsageError(f"with_watermark({time!r}): a timestamp is needed, not {field.dataType.simpleString()}")
+        if not stream.input.rule.windows:
+            raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
+        if self._defined is not None and not self._defined.progress:
+            raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
+        self._rules["progress"] = True
+        data = stream.input.native()
+        front = stream.input.front
+        if front is not None:
+            if not front.moves_progress:
+                raise UsageError(
+                    f"{front!r} makes no promise for all scopes, which a watermark needs: use Frontier(delay)"
+                )
+            if observed := front.observed():
+                named = [value.alias(name) for name, value in observed.items()]
+                data = data.observe(observation_name(stream.segment), *named)
+        if stream.input.direction == "received":
+            data = self._executor_probe(stream, stream.segment, "received", None).on(data)
+        data = stream.apply(data).drop(TRACKER)
+        advanced = self.events(kinds="Advanced", segments=stream.segment)
+        return with_progress(data, advanced, time, over)
+
+    def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
+        """Begins the output of a query with Spark's own stateful operators.
+
+        Args:
+            df: made of what `with_watermark` gave.
+            reads: the tracked streams it was made of.
+        """
+        streams = [reads] if isinstance(reads, TrackedStream) else list(reads)
+        return NativeWriter(self, df, streams)
+
+    def events(self, **options: str) -> DataFrame:
+        """The job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
+        reader = self.spark.readStream.format(events.FORMAT)
+        own = {"job": self.job, "server": self.server, "retry_for": str(self._retry_for)}
+        return reader.options(**{**own, **options}).load()
+
+    # ---------------------------------------------------------------- while it runs
+
+    def finish(self, stream: TrackedStream) -> None:
+        """A source will send nothing more: what it has sent so far is all. Cannot be taken back.
+
+        Call it when the query that reads the source has processed everything (``query.processAllAvailable()``).
+
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        front = stream.input.front
+        if front is None:
+            raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
+        try:
+            reading = next((q for q in self._queries.values() if stream.input in [s.input for s in q.reads]), None)
+            if reading is None or reading.query is None or not reading.query.isActive:
+                for name in front.names:
+                    self.client.finish_front(self.job, name)
+                return
+            while True:
+                try:
+                    reading.run.promise(front.finish())
+                    return
+                except TrackerError as error:
+                    if error.reason != "EPOCH_STAGED":
+                        raise
+                time.sleep(0.05)  # a batch is under way: it will be committed
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Finishes everything: sources stop between two batches, what was read is released, then all queries stop.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            TimeoutError: not in time; it goes on. The message says what is missing.
+            TrackingError: a query has failed.
+        """
+        self._define()
+        self.client.drain(self.job, self.deployment, f"spark-{uuid.uuid4().hex[:8]}")
+        self.await_drained(timeout)
+
+    def await_drained(self, timeout: float | None = None) -> None:
+        """Waits until a drain, asked for here or by ``tracker drain``, is over and the queries of this session have
+        stopped.
+
+        Raises:
+            TimeoutError: not in time.
+            TrackingError: a query has failed.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._stopped_after_drain.wait(0.1):
+            self.check()
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(
+                    f"job {self.job!r} is not drained after {timeout} s: {self.client.get_drain(self.job)}"
+                )
+        if self._drain_failure is not None:
+            raise TrackingError(f"the drain failed: {self._drain_failure}") from self._drain_failure
+
+    def check(self) -> None:
+        """Raises what has gone wrong in a query of this session.
+
+        Raises:
+            TrackingError: the tracker refused a commit, or Spark's query failed.
+        """
+        for tracked in self._queries.values():
+            if tracked.query is None:
+                continue
+            failure = tracked.query.exception() or (tracked.run.failure if tracked.query.isActive else None)
+            if failure is not None:
+                raise TrackingError(f"query {tracked.query.id} has failed: {failure}") from failure
+
+    def stop(self) -> None:
+        """Stops the queries of this session between two batches, without ending anything: they go on where they were."""
+        for tracked in list(self._queries.values()):
+            tracked.stop()
+            tracked.close()
+        self._closed.set()
+        self._mail.put(None)
+        self.spark.streams.removeListener(self._listener)
+
+    # ---------------------------------------------------------------- starting
+
+    def sends(self, what: TrackedStream | Released, channel: Channel) -> None:
+        """A query will send rows into a channel: the graph and the channel learn of it."""
+        if isinstance(what, Released):
+            if what.stream.input.direction != "received":
+                raise UsageError(
+                    "a release that sends its results on has to read from a channel: send the source's rows through one "
+                    "first"
+                )
+            schema = what.tracked(what.partial(what.stream.df, {}, labels=False), self.job).schema
+            hold = _held(what)
+            self._declare(hold)
+            self._feed(what.stream.segment, hold)
+            self._feed(hold, channel.segment)
+            rule = what.rule
+        else:
+            schema, rule = what.df.schema, what.input.rule
+            self._feed(what.segment, channel.segment)
+        channel.describe(schema, rule)
+
+    def start(self, writer: TrackedWriter) -> StreamingQuery:
+        """Starts what a `TrackedWriter` describes."""
+        self._define()
+        what, options = writer.what, writer.options_given
+        stream = what.stream if isinstance(what, Released) else what
+        checkpoint = local_path(options["checkpointlocation"], "checkpointLocation")
+        channel = writer.to_channel
+        files = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
+
+        def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
+            return self._executor_probe(stream, stream.segment, stream.input.direction, epoch)
+
+        def sending_probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
+            assert channel is not None
+            return self._executor_probe(stream, channel.segment, "sent", epoch)
+
+        by_executors = self._probe == "executors"
+        output: Output
+        if channel is not None:
+            output = Sent(channel, stream.input.rule, writer.ordinal, sending_probe if by_executors else None)
+        elif writer.function is not None:
+            output = Function(writer.function)
+        else:
+            path = local_path(options["path"], "the path of the results,")
+            output = Files(path, writer.file_format or "parquet", files, writer.partition_columns)
+        release = None
+        if isinstance(what, Released):
+            state = checkpoint / "tracker"
+            late = Path(options.get("late_path") or state / "late")
+            hold = None if channel is None else Hold(_held(what), channel.segment)
+            release = ReleaseQuery(what, output, state, late, hold, int(options.get("compact_from", "24")))
+        tracked = BatchQuery(
+            stream,
+            checkpoint,
+            self._open_run,
+            output,
+            release,
+            channel.segment if channel is not None else None,
+            probe if by_executors else None,
+        )
+        bell = None
+        if isinstance(what, Released):
+            bell = self.events(kinds="Ended,Late,Drained", segments=stream.segment, starting_seq="latest")
+        writing = stream.input.stream(bell).writeStream.foreachBatch(tracked.process)
+        writing = writing.option("checkpointLocation", str(checkpoint))
+        if writer.name is not None:
+            writing = writing.queryName(writer.name)
+        if writer.trigger_given:
+            writing = writing.trigger(**writer.trigger_given)
+        return self._launch(tracked, writing.start)
+
+    def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        """Starts what a `NativeWriter` describes."""
+        self._define()
+        assert writer.checkpoint is not None
+        tracked = NativeQuery(writer.reads, local_path(writer.checkpoint, "checkpointLocation"), self._open_run)
+        return self._launch(tracked, start)
+
+    def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        with self._lock:
+            self._starting = tracked
+            try:
+                query = start()
+            finally:
+                self._starting = None
+            tracked.query = query
+            self._queries[str(query.runId)] = tracked
+        tracked.open(str(query.id), str(query.runId))
+        try:
+            tracked.run  # noqa: B018 - raises what went wrong
+        except TrackingError:
+            query.stop()
+            raise
+        return query
+
+    def _open_run(self, query: str, run: str, resume_epoch: int) -> Run:
+        return Run(self.client, self.job, query, run, resume_epoch)
+
+    def _executor_probe(
+        self, stream: TrackedStream, segment: str, direction: Direction, epoch: tuple[str, str, int] | None
+    ) -> ExecutorProbe:
+        return ExecutorProbe(self.server, self._retry_for, self.job, segment, direction, stream.input.rule, epoch)
+
+    # ---------------------------------------------------------------- the job
+
+    def _declare(self, segment: str) -> None:
+        if segment in self._segments:
+            if not self._given:
+                raise UsageError(f"segment {segment!r} is declared twice: each source and channel has its own")
+            return
+        if self._given:
+            raise UsageError(f"segment {segment!r} is not in segments={self._segments}")
+        self._not_defined(f"segment {segment!r}")
+        self._segments[segment] = []
+
+    def _feed(self, segment: str, fed: str) -> None:
+        if fed not in self._segments:
+            raise UsageError(f"segment {fed!r} is of another Tracking: declare the channel here")
+        if fed in self._segments[segment]:
+            return
+        if self._given:
+            raise UsageError(f"segment {segment!r} does not feed {fed!r} in segments={self._segments}")
+        self._not_defined(f"that {segment!r} feeds {fed!r}")
+        self._segments[segment].append(fed)
+
+    def _consume(self, segment: str) -> None:
+        if segment in self._consumed:
+            raise UsageError(
+                f"segment {segment!r} has a consumer already: a segment has one. Send the rows into a channel for each"
+            )
+        self._consumed.add(segment)
+
+    def _not_defined(self, what: str) -> None:
+        if self._defined is not None:
+            raise UsageError(
+                f"{what} is declared after the first query has started: declare sources, channels and what is sent into "
+                "them first, or give Tracking(segments=…, fronts=…)"
+            )
+
+    def _define(self) -> None:
+        """Defines the job, once."""
+        with self._lock:
+            if self._defined is not None:
+                return
+            spec = JobSpec(
+                job=self.job,
+                deployment=self.deployment,
+                segments=self._segments,
+                fronts=self._fronts,
+                **self._rules,
+            )
+            try:
+                defined = self.client.define_job(spec)
+            except (TrackerError, TrackerUnavailable) as error:
+                raise explained(error) from error
+            if defined.drain.state is DrainState.DRAINED:
+                raise TrackingError(
+                    f"deployment {self.deployment!r} of job {self.job!r} has been drained: start with another deployment="
+                )
+            self._defined = spec
+            threading.Thread(
+                target=self._watch, args=(defined.last_seq, defined.log_id), name="tracking-watch", daemon=True
+            ).start()
+            if defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT):
+                self._begin_drain()
+
+    def _watch(self, after: int, log_id: str) -> None:
+        """Hears of drains."""
+        watch = self.client.watch(self.job, after, segments=[_NO_SEGMENT], log_id=log_id)
+        while not self._closed.is_set():
+            try:
+                for event in watch:
+                    if isinstance(event.kind, DrainRequested) and event.deployment == self.deployment:
+                        self._begin_drain()
+                    elif isinstance(event.kind, Drained) and event.deployment == self.deployment:
+                        self._drained.set()
+            except TrackerUnavailable as error:
+                _log.warning("the watch over job %s waits for the tracker: %s", self.job, error)
+            except TrackerError as error:
+                _log.error("the watch over job %s has ended: %s", self.job, error)
+                return
+
+    # ---------------------------------------------------------------- drain
+
+    def _begin_drain(self) -> None:
+        if not self._draining.is_set():
+            self._draining.set()
+            threading.Thread(target=self._finish_everything, name="tracking-drain", daemon=True).start()
+
+    def _finish_everything(self) -> None:
+        try:
+            queries = list(self._queries.values())
+            entries = [tracked for tracked in queries if tracked.fronts]
+            for tracked in entries:
+                if isinstance(tracked, NativeQuery):
+                    for stream in tracked.reads:
+                        self.finish(stream)
+                else:
+                    tracked.finishing = True
+                    tracked.stop()
+                    tracked.close()
+            self._drained.wait()
+            for tracked in queries:
+                if tracked not in entries or isinstance(tracked, NativeQuery):
+                    tracked.settle()
+                    tracked.stop()
+                    tracked.close()
+                elif isinstance(tracked, BatchQuery) and tracked.release is not None:
+                    tracked.release.drain(tracked.run, self.spark)
+        except Exception as error:
+            _log.exception("the drain of job %s failed", self.job)
+            self._drain_failure = error
+        self._stopped_after_drain.set()
+
+    # ---------------------------------------------------------------- what the listener hears
+
+    def started(self, query: str, run: str) -> None:
+        """A query starts: before its first batch, and before ``start()`` returns."""
+        if self._starting is not None:
+            self._starting.open(query, run)
+
+    def progressed(self, run: str, epoch: int, observed: Mapping[str, Any]) -> None:
+        """A batch is committed."""
+        self._mail.put(lambda: self._with_query(run, lambda tracked: tracked.progressed(epoch, observed)))
+
+    def terminated(self, run: str) -> None:
+        """A query has ended."""
+        self._mail.put(lambda: self._with_query(run, lambda tracked: tracked.close()))
+
+    def _with_query(self, run: str, act: Callable[[TrackedQuery], None]) -> None:
+        tracked = self._queries.get(run)
+        if tracked is None:
+            return
+        try:
+            act(tracked)
+        except Exception as error:
+            _log.error("query %s: %s", tracked.query.id if tracked.query else "?", explained(error))
+            if isinstance(tracked, NativeQuery) and tracked.query is not None:
+                threading.Thread(target=tracked.query.stop, daemon=True).start()
+
+    def _deliver(self) -> None:
+        """Talks to the tracker outside Spark's listener bus, which must not wait."""
+        while (letter := self._mail.get()) is not None:
+            letter()
+
+
+class _Listener(StreamingQueryListener):
+    def __init__(self, tracking: Tracking) -> None:
+        self._tracking = tracking
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self._tracking.started(str(event.id), str(event.runId))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        self._tracking.progressed(str(progress.runId), progress.batchId, dict(progress.observedMetrics))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self._tracking.terminated(str(event.runId))
+
+
+_OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from"})
+_NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains
+
+
+def _held(released: Released) -> str:
+    """The segment that stands for a release's state."""
+    return f"{released.stream.segment}.held"

@@ -1,0 +1,183 @@
+"""A release's state: the partial aggregates of each batch, as files that anyone can read.
+
+The state after each epoch is a version: a small file that names the parts (directories of Parquet files) it consists of.
+A batch begins with the version before it, adds its own part, takes out what has ended, and publishes the next version;
+a replay begins with the same version again. Parts are immutable. A part whose substreams have all ended is left out and
+later deleted; compaction makes one part of many. Nothing here knows of the tracker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from spark_client.directories import publish, read_json, remove, write_json
+from spark_client.errors import TrackingError
+from spark_client.substreams import Substream
+
+_INDEX = "_index.json"
+
+
+@dataclass(slots=True)
+class Part:
+    """One directory of partial aggregates.
+
+    Attributes:
+        name: of the directory.
+        epoch: the last one whose rows are in it.
+        rows: how many rows of the stream it stands for, by substream.
+    """
+
+    name: str
+    epoch: int
+    rows: dict[Substream, int]
+    live: set[Substream] = field(default_factory=set)
+
+
+class PartialState:
+    """The parts that hold what has not ended yet.
+
+    Args:
+        path: the state's directory.
+        compact_from: how many parts there may be before they are made one.
+    """
+
+    def __init__(self, path: Path, compact_from: int = 24) -> None:
+        self._path = path
+        self._compact_from = compact_from
+        self._epoch: int | None = None
+        self._parts: dict[str, Part] = {}
+        self.position = 0  #: the last event that has been taken
+        self.log_id = ""
+
+    def load(self, epoch: int) -> None:
+        """Makes the version before `epoch` the current one.
+
+        Raises:
+            TrackingError: files that it names are missing.
+        """
+        if self._epoch == epoch - 1:
+            return
+        versions = [number for number in self._versions() if number < epoch]
+        self._parts = {}
+        if versions:
+            version = read_json(self._version(max(versions)))
+            self.position, self.log_id = version["position"], version["log_id"]
+            dead = {Substream(*key) for key in version["dead"]}
+            for name in version["parts"]:
+                index = read_json(self._path / name / _INDEX)
+                if index is None:
+                    raise TrackingError(
+                        f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint with "
+                        "all its files, or start the query with a new one"
+                    )
+                rows = {Substream(*key): count for key, count in index["rows"]}
+                self._parts[name] = Part(name, index["epoch"], rows, set(rows) - dead)
+        self._epoch = epoch - 1
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever published here."""
+        return not self._versions()
+
+    def write_part(self, epoch: int, partials: DataFrame) -> Path:
+        """Writes a batch's partial aggregates; they are part of the state once `add` has indexed them."""
+        target = self._path / f"epoch-{epoch:012d}"
+        remove(target)  # of an attempt that was never committed
+        publish(target, lambda path: partials.write.parquet(path))
+        return target
+
+    def add(self, part: Path, epoch: int, rows: dict[Substream, int], late: set[Substream]) -> None:
+        """Takes a written part into the state.
+
+        Args:
+            part: its path.
+            epoch: whose it is.
+            rows: of the stream, by substream.
+            late: those of them that are over already.
+        """
+        if not rows:
+            remove(part)
+            return
+        self._parts[part.name] = self._indexed(part, epoch, rows)
+        self._parts[part.name].live -= late
+
+    def of(self, substream: Substream) -> list[tuple[int, int, str]]:
+        """The parts in which a substream lives: (epoch, rows, name), oldest first."""
+        return sorted(
+            (part.epoch, part.rows[substream], part.name) for part in self._parts.values() if substream in part.live
+        )
+
+    def paths(self, names: Iterable[str]) -> list[str]:
+        """Where parts are."""
+        return [str(self._path / name) for name in sorted(set(names))]
+
+    @property
+    def substreams(self) -> set[Substream]:
+        """What has not ended."""
+        return {substream for part in self._parts.values() for substream in part.live}
+
+    def drop(self, substreams: Iterable[Substream]) -> None:
+        """Takes substreams out: they are released."""
+        ended = set(substreams)
+        for name, part in list(self._parts.items()):
+            part.live -= ended
+            if not part.live:
+                del self._parts[name]
+
+    def compact(self, epoch: int, up_to: int, merge: Callable[[Sequence[str], set[Substream]], DataFrame]) -> None:
+        """Makes one part of many small ones, if there are too many.
+
+        Args:
+            epoch: of the batch in hand.
+            up_to: the last epoch of which it is known that none of its rows were late.
+            merge: reads parts, keeps some substreams and merges their rows.
+        """
+        settled = sorted((p for p in self._parts.values() if p.epoch <= up_to), key=lambda p: sum(p.rows.values()))
+        if len(settled) < self._compact_from:
+            return
+        chosen = settled[: max(2, len(settled) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
+        live: dict[Substream, int] = {}
+        for part in chosen:
+            for substream in part.live:
+                live[substream] = live.get(substream, 0) + part.rows[substream]
+        target = self._path / f"merged-{epoch:012d}"
+        remove(target)
+        merged = merge(self.paths(part.name for part in chosen), set(live))
+        publish(target, lambda path: merged.write.parquet(path))
+        for part in chosen:
+            del self._parts[part.name]
+        self._parts[target.name] = self._indexed(target, max(part.epoch for part in chosen), live)
+
+    def publish(self, epoch: int) -> None:
+        """Publishes the version after `epoch`, and deletes what neither it nor the one before it needs."""
+        dead = {s for part in self._parts.values() for s in part.rows.keys() - part.live}
+        version = {
+            "parts": sorted(self._parts),
+            "dead": sorted(dead, key=str),
+            "position": self.position,
+            "log_id": self.log_id,
+        }
+        write_json(self._version(epoch), version)
+        self._epoch = epoch
+        before = max((number for number in self._versions() if number < epoch), default=epoch)
+        for number in self._versions():
+            if number < before:
+                self._version(number).unlink(missing_ok=True)
+        needed = {*self._parts, *((read_json(self._version(before)) or {}).get("parts", []))}
+        for entry in self._path.iterdir():
+            if entry.is_dir() and entry.name not in needed and entry.name[0] != "_":
+                remove(entry)
+
+    def _indexed(self, part: Path, epoch: int, rows: dict[Substream, int]) -> Part:
+        write_json(part / _INDEX, {"epoch": epoch, "rows": [[list(key), count] for key, count in rows.items()]})
+        return Part(part.name, epoch, rows, set(rows))
+
+    def _version(self, epoch: int) -> Path:
+        return self._path / f"version-{epoch:012d}.json"
+
+    def _versions(self) -> list[int]:
+        return sorted(int(path.stem.removeprefix("version-")) for path in self._path.glob("version-*.json"))

@@ -1,0 +1,242 @@
+"""Tracked streams: where rows come from, and what a query does with them.
+
+A tracked stream is a streaming DataFrame that knows its segment. What is done to it row by row (filters, joins with
+static tables, new columns) is written as on a DataFrame and carried out inside each batch, between the place where rows
+are counted as received and the place where their children are counted as sent. So a row that a filter drops is still
+accounted for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.channels import Channel
+from spark_client.errors import UsageError
+from spark_client.fronts import Front
+from spark_client.labels import positional_label, source_label
+from spark_client.probes import Direction
+from spark_client.substreams import TRACKER, Substreams
+
+if TYPE_CHECKING:
+    from spark_client.session import Tracking
+    from spark_client.writer import TrackedWriter
+
+Step: TypeAlias = Callable[[DataFrame], DataFrame]
+
+_BELL: Final = "_tracker_bell"
+#: Methods of DataFrame that work row by row, so that applying them to each batch is applying them to the stream.
+_ROW_BY_ROW: Final = frozenset(
+    [
+        "select",
+        "selectExpr",
+        "where",
+        "filter",
+        "withColumn",
+        "withColumns",
+        "withColumnRenamed",
+        "withColumnsRenamed",
+        "drop",
+        "join",
+        "crossJoin",
+        "fillna",
+        "dropna",
+        "replace",
+        "hint",
+        "unpivot",
+    ]
+)
+
+
+class Input(Protocol):
+    """Where a tracked query takes its rows from."""
+
+    segment: str
+    rule: Substreams
+    direction: Direction
+    front: Front | None
+
+    def stream(self, bell: DataFrame | None) -> DataFrame:
+        """What the query reads; with `bell`, a stream whose rows only make a batch happen."""
+        ...
+
+    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
+        """The tracked rows of a batch of `stream`."""
+        ...
+
+    def native(self) -> DataFrame:
+        """The tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
+        ...
+
+
+class Source:
+    """Rows that enter the job here."""
+
+    direction: Direction = "passing"
+
+    def __init__(
+        self,
+        df: DataFrame,
+        segment: str,
+        rule: Substreams,
+        keys: tuple[Column, Column, Column],
+        identity: Sequence[Column],
+        front: Front,
+        salt: str,
+    ) -> None:
+        self.segment = segment
+        self.rule = rule
+        self.front: Front | None = front
+        self._df = df
+        self._keys = keys
+        self._identity = identity
+        self._salt = salt
+
+    def stream(self, bell: DataFrame | None) -> DataFrame:
+        if bell is None:
+            return self._df
+        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in self._df.schema.fields]
+        rings = bell.select(*nothing, F.lit(True).alias(_BELL))
+        return self._df.withColumn(_BELL, F.lit(False)).unionByName(rings)
+
+    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
+        if _BELL in batch.columns:
+            batch = batch.where(~F.col(_BELL)).drop(_BELL)
+        if not labels:
+            label = F.lit(None).cast("long")
+        elif self._identity:
+            label = source_label(self._salt, self._identity)
+        else:
+            label = positional_label(self._salt, query, epoch)
+        return self._tracked(batch, label)
+
+    def native(self) -> DataFrame:
+        label = source_label(self._salt, self._identity) if self._identity else F.lit(None).cast("long")
+        return self._tracked(self._df, label)
+
+    def _tracked(self, rows: DataFrame, label: Column) -> DataFrame:
+        scope, name, end = self._keys
+        return rows.withColumn(
+            TRACKER, F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
+        )
+
+
+class Received:
+    """Rows that another query has sent into a channel."""
+
+    direction: Direction = "received"
+
+    def __init__(self, tracking: Tracking, channel: Channel, max_epochs_per_trigger: int) -> None:
+        self.segment = channel.segment
+        self.front: Front | None = None
+        _, self.rule = channel.description()
+        self._tracking = tracking
+        self._channel = channel
+        self._limit = max_epochs_per_trigger
+
+    def stream(self, bell: DataFrame | None) -> DataFrame:
+        epochs = self._channel.epochs(self._tracking.spark, {"max_epochs_per_trigger": str(self._limit)})
+        if bell is None:
+            return epochs
+        return epochs.unionByName(
+            bell.select(F.lit(None).cast("string").alias("sender"), F.lit(0).cast("long").alias("epoch"))
+        )
+
+    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002
+        published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
+        return self._channel.rows(batch.sparkSession, published)
+
+    def native(self) -> DataFrame:
+        return self._channel.native(self._tracking.spark)
+
+
+class TrackedStream:
+    """A stream of a tracked job, as `Tracking.source` and `Tracking.receive` give it.
+
+    Has the methods of a DataFrame that work row by row (``select``, ``where``, ``withColumn``, ``join`` with a static
+    table, …) and ``transform`` for all others of that kind. Name columns with ``F.col``; keep the column ``_tracker``
+    in a ``select``. Stateful operators (``groupBy``, ``dropDuplicates``, joins of two streams) belong to
+    `Tracking.release` or `Tracking.with_watermark`.
+
+    Attributes:
+        segment: that its rows are received from.
+        columns: of its rows.
+    """
+
+    def __init__(self, tracking: Tracking, origin: Input, steps: tuple[Step, ...], df: DataFrame) -> None:
+        self.tracking = tracking
+        self.input = origin
+        self.steps = steps
+        self.df = df  #: the rows as a streaming DataFrame: for its schema, and for queries with native operators
+
+    @property
+    def segment(self) -> str:
+        return self.input.segment
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.df.columns)
+
+    def __repr__(self) -> str:
+        return f"TrackedStream(segment={self.segment!r}, columns={self.columns})"
+
+    def transform(self, step: Step, *args: Any, **kwargs: Any) -> TrackedStream:
+        """Applies a function from DataFrame to DataFrame that works row by row, as ``DataFrame.transform`` does.
+
+        It is called once now, on the stream, and again on every batch.
+
+        Raises:
+            UsageError: the result has lost the column `_tracker`.
+
+        >>> flights.transform(lambda df: df.where("distance > 0").join(planes, "tailnum", "left"))  # doctest: +SKIP
+        """
+
+        def applied(df: DataFrame) -> DataFrame:
+            return step(df, *args, **kwargs)
+
+        df = applied(self.df)
+        if TRACKER not in df.columns:
+            raise UsageError(
+                f"the column {TRACKER!r} was lost on the way: it carries label and substream. Keep it, for example "
+                f"select({TRACKER!r}, …)"
+            )
+        return TrackedStream(self.tracking, self.input, (*self.steps, applied), df)
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        """What the steps make of a batch's rows."""
+        for step in self.steps:
+            rows = step(rows)
+        return rows
+
+    def __getattr__(self, name: str) -> Callable[..., TrackedStream]:
+        if name in _ROW_BY_ROW:
+
+            def method(*args: Any, **kwargs: Any) -> TrackedStream:
+                if any(isinstance(value, TrackedStream) for value in (*args, *kwargs.values())):
+                    raise UsageError(
+                        "two streams are joined with Spark's own operator: tracking.with_watermark(one, …).join("
+                        "tracking.with_watermark(other, …), …)"
+                    )
+                return self.transform(lambda df: getattr(df, name)(*args, **kwargs))
+
+            return method
+        if hasattr(DataFrame, name):
+            raise AttributeError(
+                f"a tracked stream has no {name!r}: it is not known to work row by row. Use transform(lambda df: df.{name}"
+                "(…)) if it does; aggregate with tracking.release(…), or with Spark's own operators after "
+                "tracking.with_watermark(…)"
+            )
+        raise AttributeError(f"'TrackedStream' has no attribute {name!r}")
+
+    def __getitem__(self, name: str) -> Column:
+        raise UsageError(f"write F.col({name!r}): a tracked stream is many DataFrames, one for each batch")
+
+    @property
+    def writeStream(self) -> TrackedWriter:  # noqa: N802 - Spark's name
+        """Begins the query's output, as ``DataFrame.writeStream`` does."""
+        from spark_client.writer import TrackedWriter
+
+        return TrackedWriter(self.tracking, self)

@@ -1,0 +1,199 @@
+"""The output of a tracked query, written as with ``DataFrame.writeStream``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.channels import Channel
+from spark_client.directories import local_path
+from spark_client.errors import UsageError
+from spark_client.outputs import BatchFunction
+from spark_client.release import Released
+from spark_client.streams import TrackedStream
+
+if TYPE_CHECKING:
+    from spark_client.session import Tracking
+
+_FILES = ("parquet", "orc", "json", "csv")
+
+
+class TrackedWriter:
+    """Says where the rows of a tracked query go, and starts it.
+
+    Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. What goes where:
+
+    - a `TrackedStream`: to a `channel`, where its rows are counted as sent, or to a function (`foreachBatch`);
+    - a release: to files (`format` and a path), to a function, or to a `channel`.
+
+    Options: ``checkpointLocation`` (required), ``queryName``, and for files those of Spark's batch writer; for a
+    release ``late_path`` (where rows go that come after their substream's end; default ``tracker/late`` in the
+    checkpoint) and ``compact_from`` (how many parts of state there may be before they are made one; default 24).
+
+    >>> query = daily.writeStream.option("checkpointLocation", "cp").format("parquet").start("daily")  # doctest: +SKIP
+    """
+
+    def __init__(self, tracking: Tracking, what: TrackedStream | Released) -> None:
+        self._tracking = tracking
+        self.what = what
+        self.options_given: dict[str, str] = {}
+        self.file_format: str | None = None
+        self.function: BatchFunction | None = None
+        self.to_channel: Channel | None = None
+        self.ordinal: tuple[str, ...] = ()
+        self.partition_columns: tuple[str, ...] = ()
+        self.name: str | None = None
+        self.trigger_given: dict[str, Any] = {}
+
+    def option(self, key: str, value: Any) -> TrackedWriter:
+        """One option, as Spark's."""
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        self.options_given[key.lower() if key.lower() in _OWN else key] = text
+        return self
+
+    def options(self, **options: Any) -> TrackedWriter:
+        """Several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def queryName(self, name: str) -> TrackedWriter:  # noqa: N802
+        """The query's name, in Spark's pages and in logs."""
+        self.name = name
+        return self
+
+    def trigger(self, **trigger: Any) -> TrackedWriter:
+        """When batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there, ``availableNow``.
+
+        Ends that a batch causes come back after it: with ``availableNow`` they are released by the next start.
+        """
+        self.trigger_given = trigger
+        return self
+
+    def partitionBy(self, *columns: str) -> TrackedWriter:  # noqa: N802
+        """Partitions the files of a release."""
+        self.partition_columns = columns
+        return self
+
+    def outputMode(self, mode: str) -> TrackedWriter:  # noqa: N802
+        """Only ``append``: final rows, each once."""
+        if mode != "append":
+            raise UsageError(f"outputMode({mode!r}): a tracked query writes final rows once; its mode is append")
+        return self
+
+    def format(self, file_format: str) -> TrackedWriter:
+        """Files of this format: ``parquet``, ``orc``, ``json`` or ``csv``; each epoch is a directory ``epoch=N``."""
+        if not isinstance(self.what, Released):
+            raise UsageError(
+                "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a function "
+                "(.foreachBatch(…)); .format(…) is for the results of tracking.release"
+            )
+        if file_format not in _FILES:
+            raise UsageError(
+                f"format({file_format!r}): a release writes {', '.join(_FILES)}; for anything else use .foreachBatch(…), "
+                "and write by the key (scope, window, keys), since a batch may be replayed"
+            )
+        self.file_format = file_format
+        return self
+
+    def foreachBatch(self, function: BatchFunction) -> TrackedWriter:  # noqa: N802
+        """A function of (rows, epoch), called again with the same rows when a batch is replayed.
+
+        Of a release it is called only for batches that have results. A drain's last results come with a negative
+        number, which is no batch's and the same whenever they are written again.
+        """
+        if not callable(function):
+            raise UsageError(f"foreachBatch takes a function of (rows, epoch), not {function!r}")
+        self.function = function
+        return self
+
+    def channel(self, channel: Channel, ordinal: str | Sequence[str] = ()) -> TrackedWriter:
+        """Sends the rows to another query.
+
+        Args:
+            channel: of `Tracking.channel`.
+            ordinal: columns that tell apart the rows made of one row (the position of an `explode`, a key of what it
+                was joined with), if there can be several.
+        """
+        self.ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
+        self.to_channel = channel
+        columns = self.what.columns
+        if missing := [name for name in self.ordinal if name not in columns]:
+            raise UsageError(
+                f"channel(ordinal={missing[0]!r}) is not a column of the rows, which have: {', '.join(columns)}"
+            )
+        self._tracking.sends(self.what, channel)
+        return self
+
+    def start(self, path: str | os.PathLike[str] | None = None) -> StreamingQuery:
+        """Starts the query, once the job is defined and the run is open at the tracker.
+
+        Args:
+            path: of files; or the option ``path``.
+
+        Raises:
+            UsageError: something is missing.
+            TrackingError: the tracker cannot be reached, or refuses the job or the run.
+        """
+        if path is not None:
+            self.options_given["path"] = os.fspath(path)
+        outputs = [bool(self.to_channel), bool(self.function), bool(self.file_format or "path" in self.options_given)]
+        if sum(outputs) != 1:
+            raise UsageError(
+                "say where the rows go: one of .channel(…), .foreachBatch(…), or for a release .start(path)"
+            )
+        if outputs[2]:
+            if "path" not in self.options_given:
+                raise UsageError("give the files a place: .start('path')")
+            if self.file_format is None:
+                self.format("parquet")
+        if "checkpointlocation" not in self.options_given:
+            raise UsageError(
+                "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state live "
+                "there"
+            )
+        local_path(self.options_given["checkpointlocation"], "checkpointLocation")
+        return self._tracking.start(self)
+
+
+_OWN = ("checkpointlocation", "path", "late_path", "compact_from")
+
+
+class NativeWriter:
+    """The output of a query that Spark runs with its own stateful operators, as `Tracking.write_stream` gives it.
+
+    Has the methods of Spark's ``DataStreamWriter``; `start` opens the query's run at the tracker.
+    """
+
+    def __init__(self, tracking: Tracking, df: DataFrame, reads: Sequence[TrackedStream]) -> None:
+        self._tracking = tracking
+        self._writer = df.writeStream
+        self.reads = reads
+        self.checkpoint: str | None = None
+
+    def option(self, key: str, value: Any) -> NativeWriter:
+        """One option, as Spark's."""
+        if key.lower() == "checkpointlocation":
+            self.checkpoint = str(value)
+        self._writer = self._writer.option(key, value)
+        return self
+
+    def start(self, path: str | None = None) -> StreamingQuery:
+        """Starts the query, once the job is defined and the run is open at the tracker."""
+        if self.checkpoint is None:
+            raise UsageError("a tracked query needs .option('checkpointLocation', 'path')")
+        local_path(self.checkpoint, "checkpointLocation")
+        return self._tracking.start_native(self, lambda: self._writer.start(path))
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._writer, name)
+
+        def call(*args: Any, **kwargs: Any) -> NativeWriter:
+            self._writer = method(*args, **kwargs)
+            return self
+
+        return call
