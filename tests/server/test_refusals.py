@@ -28,6 +28,7 @@ LIMITS = {
     "max_fronts": 7,
     "max_producers": 2,
     "max_watchers": 3,
+    "max_open_substreams": 12,
 }
 
 
@@ -218,6 +219,21 @@ def test_too_many_jobs(server: Server) -> None:
         server.stub.DeleteJob(wire.DeleteJobRequest(job=f"many-{number}"))
     server.stub.DefineJob(spec(job="one-more"))
     server.stub.DeleteJob(wire.DeleteJobRequest(job="one-more"))
+
+
+def test_too_many_open_substreams(server: Server) -> None:
+    """Those that are known go on by id, and what ends makes room."""
+    define(server.stub, "open")
+    for epoch in range(12):
+        answer = server.stub.Report(report(epoch, "open", received=[0], want_ids=True))
+    code, reason, message = refused(server.stub.Report, report(12, "open"))
+    assert (code, reason) == ("RESOURCE_EXHAUSTED", "LIMIT")
+    assert "max_open_substreams" in message
+    known = {"names": [], "scopes": [], "scope_index": [], "end_times": [], "log_id": answer.log_id}
+    frontier = wire.Promise(frontier=wire.Frontier(front="f", time=20))
+    server.stub.Report(report(12, "open", substream_ids=answer.substream_ids, sent=[0], promises=[frontier], **known))
+    assert server.stub.GetJob(wire.GetJobRequest(job="open")).open_substreams == 11
+    assert server.stub.Report(report(13, "open", end_times=[30])).outcome == wire.ReportResponse.APPLIED
 
 
 def test_too_many_watchers(server: Server) -> None:

@@ -36,7 +36,7 @@ from .mark import Mark
 from .ownership import Ownership
 from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
 
-_APPLICATION = 0x54524B31  # "TRK1": in the head of the file
+_APPLICATION = 0x54524B31  # "TRK" and the version of the file's form, "1": in the head of the file
 _PAGE = 16384
 _SMALLEST = 512  # bytes: SQLite's smallest page
 _CHECKPOINT = 64 << 20  # bytes of write-ahead log that are kept before they move into the file
@@ -91,11 +91,11 @@ class SqliteJournal:
             damage.append(Damage(self._beside("-mark"), what, 0, None, ""))
         connection, problem = self._open(acknowledged)
         last = number
-        if connection is not None and problem is None:
+        if connection is not None:
             rows = _Rows(connection, number)
             for row in rows:
                 last = row.first + row.count - 1
-            problem = rows.problem or _check(connection)
+            problem = problem or rows.problem or _check(connection)
         if problem is None and last < acknowledged:
             problem = "its tail is missing"
         if problem is not None:
@@ -138,8 +138,10 @@ class SqliteJournal:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             if application != _APPLICATION and tables:
+                if acknowledged and application >> 8 != _APPLICATION >> 8:
+                    return connection, "its head is damaged"
                 connection.close()
-                raise JournalError(f"{self._path} is an SQLite file of something else; name another journal")
+                raise JournalError(f"{self._path} is an SQLite file of something else, or of another version's")
             connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")

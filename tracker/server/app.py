@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import time
@@ -36,6 +37,10 @@ class Options:
     retention_s: int = 24 * 3600  #: of ended substreams and events, for jobs that name none
     snapshot_bytes: int = 256 << 20  #: journaled between snapshots, at least
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.retention_s < 0 or self.snapshot_bytes < 0:
+            raise ValueError("neither the retention nor the bytes between snapshots can be negative")
 
 
 class CannotListenError(Exception):
@@ -87,6 +92,7 @@ async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> Non
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = _bind(server, options.listen)
     sequencer.start()
+    gc.freeze()  # what was recovered stays: the collector need not look through it again and again
     await server.start()
     for name in ("", SERVICE):
         await health_service.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -16,11 +16,13 @@ import msgpack  # type: ignore[import-untyped]
 
 from tracker.core import Refused, Tracker
 from tracker.core.commands import Answer, Command, DefineJob, Recovered
-from tracker.journal import Journal, Record
+from tracker.journal import Journal, JournalError, Record
 
 from .translation import Method, command
 
 log = logging.getLogger("tracker.replica")
+
+_FORM = 1  # of a dump: raised when the core's changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class Replica:
 
     Args:
         state: what `dump` gave; None: a state that begins with the first `Started` record.
+
+    Raises:
+        tracker.journal.JournalError: another version of the program made the dump.
     """
 
     def __init__(self, state: dict[str, Any] | None = None) -> None:
@@ -51,6 +56,8 @@ class Replica:
         self._retention = 0
         self.at = 0  #: the time of the last command, in ns since the Unix epoch
         if state is not None:
+            if state["form"] != _FORM:
+                raise JournalError(f"the snapshot is of form {state['form']}; this version reads form {_FORM}")
             self._tracker = Tracker.load(state["tracker"])
             self._retention = state["retention"]
             self.at = state["at"]
@@ -96,7 +103,7 @@ class Replica:
 
     def dump(self) -> dict[str, Any]:
         """A consistent copy, for `Replica`; it may be encoded in another thread."""
-        return {"tracker": self.tracker.dump(), "retention": self._retention, "at": self.at}
+        return {"form": _FORM, "tracker": self.tracker.dump(), "retention": self._retention, "at": self.at}
 
 
 def recover(journal: Journal, retention: int, now: int) -> tuple[Replica, int]:

@@ -27,6 +27,7 @@ from .translation import Method
 log = logging.getLogger("tracker.sequencer")
 
 _TICK_S = 0.05  # how often time is looked at
+_TICK_SHARE = 20  # and not so often that looking takes more than this part of the time
 _TICK_AGAIN_S = 1.0  # after a tick that the journal did not take
 _GROUP_BYTES = 32 << 20
 _TURN_S = 0.005  # how long groups are applied before others get a turn
@@ -83,7 +84,8 @@ class Sequencer:
         self._at = replica.at
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
-        self._wanted = asyncio.Event()
+        self._wanted = asyncio.Event()  # something is pending
+        self._taken = asyncio.Event()  # something is pending no more
         self._stopping = False
         self._failing = False
         self._sync_thread = ThreadPoolExecutor(1, "journal")
@@ -113,12 +115,19 @@ class Sequencer:
         if self._journal.instant:
             return self._apply(command, at)
         wanted = self._pending_bytes + len(payload)
-        self._limits.check("max_pending_bytes", wanted, "the journal is slower than the callers; try again later")
+        if self._pending:
+            self._limits.check("max_pending_bytes", wanted, "the journal is slower than the callers; try again later")
         pending = _Pending(Record(method, at, payload), command, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
         self._pending_bytes = wanted
         self._wanted.set()
         return pending.answer
+
+    async def room(self, size: int) -> None:
+        """Wait until a payload of so many bytes can be taken, for callers who can wait."""
+        while self._pending and self._pending_bytes + size > self._limits.max_pending_bytes:
+            self._taken.clear()
+            await self._taken.wait()
 
     async def stop(self) -> None:
         """Finish what was taken, take nothing more, and keep a snapshot."""
@@ -187,6 +196,7 @@ class Sequencer:
                 break
         del self._pending[: len(group.commands)]
         self._pending_bytes -= group.bytes
+        self._taken.set()
         return group
 
     def _sync(self, group: _Group) -> asyncio.Task[bool]:
@@ -199,9 +209,10 @@ class Sequencer:
             group.number = await asyncio.get_running_loop().run_in_executor(
                 self._sync_thread, self._journal.append, records
             )
-        except JournalError as error:
+        except Exception as error:
             if not self._failing:
-                log.error("the journal failed; commands are refused until it works again: %s", error)
+                fault = None if isinstance(error, JournalError) else error
+                log.error("the journal failed; commands are refused until it works again: %s", error, exc_info=fault)
             self._failing = True
             reason = "JOURNAL_FULL" if isinstance(error, JournalFullError) else "JOURNAL_FAILED"
             refused = Refused("UNAVAILABLE", reason, f"{error}; nothing was changed")
@@ -253,9 +264,12 @@ class Sequencer:
     # ---------------------------------------------------------------- time
 
     async def _tick(self) -> None:
+        pause = _TICK_S
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(pause)
+            looked = time.monotonic()
             due = self._replica.tracker.next_due()
+            pause = max(_TICK_S, _TICK_SHARE * (time.monotonic() - looked))
             if due is None or due > time.time_ns():
                 continue
             try:

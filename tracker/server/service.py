@@ -144,6 +144,9 @@ class Service:
         check("max_report_substreams", len(report.names) + len(report.substream_ids), "report in several pieces")
         check("max_report_units", len(report.units), "report in several pieces")
         self._check_promises(len(report.promises))
+        if report.names:
+            there = self._tracker.open_substreams(report.job)
+            check("max_open_substreams", there + 1, "report known substreams by id, close and abandon what is over")
 
     def _check_promises(self, count: int) -> None:
         self._limits.check("max_promises", count, "promise a frontier instead of closing by name, or in several pieces")
@@ -170,6 +173,7 @@ class Service:
             try:
                 async for data in requests:
                     await room.acquire()
+                    await self._sequencer.room(len(data))
                     try:
                         answers.put_nowait(self._take(Method.REPORT, data))
                     except Exception as error:
