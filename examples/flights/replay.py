@@ -90,13 +90,15 @@ class File:
 class Replay:
     """The departures as files, published one by one to those who read the directory `published`.
 
-    Publishing makes a file appear whole, under a name that sorts by its number.
+    Publishing makes a file appear whole, under a name that sorts by its number. `latest` is the number of the file that
+    was published last: the replay's clock.
     """
 
     def __init__(self, flights: pd.DataFrame, span: pd.Timedelta, directory: Path) -> None:
         """Write the files below `directory`; none is published yet. A span in which nothing happened has no file."""
         self._staging = directory / "staging"
         self.published = directory / "departures"
+        self.latest = -1
         self._staging.mkdir(parents=True)
         self.published.mkdir()
         begin = flights["known_at"].min().floor("D")
@@ -114,6 +116,7 @@ class Replay:
     def publish(self) -> Iterator[File]:
         """Publish one file after the other; the next when the caller asks for it."""
         for file in self.files:
+            self.latest = file.number  # first the clock, then the file: whoever sees the file sees its time
             os.link(file.path, self.published / file.path.name)
             yield file
 

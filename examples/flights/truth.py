@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 KEY = ["origin", "day", "carrier"]
-VALUES = ["flights", "cancelled", "mean_delay", "worst_delay", "seats"]
+VALUES = ["flights", "departed", "mean_delay", "worst_delay", "seats"]
 
 
 def daily(flights: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
@@ -24,13 +24,12 @@ def daily(flights: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
     rows["delay"] = rows["dep_delay"].astype("float64")
     windows = rows.groupby(KEY, as_index=False).agg(
         flights=("row_id", "size"),
-        left=("delay", "count"),
+        departed=("delay", "count"),
         mean_delay=("delay", "mean"),
         worst_delay=("delay", "max"),
     )
     windows["seats"] = rows.groupby(KEY)["seats"].sum(min_count=1).to_numpy()
-    windows["cancelled"] = windows["flights"] - windows["left"]
-    return windows[KEY + VALUES].astype({"flights": "float64", "cancelled": "float64"})
+    return windows[KEY + VALUES].astype({"flights": "float64", "departed": "float64"})
 
 
 @dataclass(frozen=True)

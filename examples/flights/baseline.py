@@ -1,0 +1,76 @@
+"""The same aggregation on Spark's own watermark: append mode, a delay that somebody had to guess.
+
+It is fair to the watermark: the query runs live. Each file of the replay is processed, and so is the empty batch that
+Spark adds when its watermark has moved, before the next file appears; so a window comes out as early as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import StreamingQuery
+
+from examples.flights.pipeline import figures
+from examples.flights.truth import KEY, VALUES
+
+
+class WatermarkBaseline:
+    """One run of the aggregation with one delay."""
+
+    def __init__(self, flights: DataFrame, delay: str, checkpoint: Path, clock: Callable[[], int]) -> None:
+        """Start it on a stream of cleaned flights.
+
+        Args:
+            flights: the stream.
+            delay: as in `withWatermark`, "6 hours" say.
+            checkpoint: its directory.
+            clock: the number of the replay file that was published last.
+        """
+        self.delay = delay
+        self._clock = clock
+        self._released: list[tuple[object, ...]] = []
+        daily = (
+            flights.withWatermark("sched_dep", delay)
+            .groupBy("origin", F.window("sched_dep", "1 day"), "carrier")
+            .agg(*figures())
+        )
+        self._query: StreamingQuery = (
+            daily.withColumn("day", F.col("window.start"))
+            .select(*KEY, *VALUES)
+            .writeStream.queryName(f"watermark {delay}")
+            .outputMode("append")
+            .option("checkpointLocation", str(checkpoint))
+            .foreachBatch(self._take)
+            .start()
+        )
+
+    def settle(self) -> None:
+        """Do all that can be done with what has been published."""
+        self._query.processAllAvailable()
+
+    def stop(self) -> None:
+        """Stop between batches. Call it when settled."""
+        self._query.stop()
+
+    @property
+    def released(self) -> pd.DataFrame:
+        """What has come out: `KEY`, `VALUES` and `file`, the number of the replay file that brought it out."""
+        return pd.DataFrame(self._released, columns=[*KEY, *VALUES, "file"]).assign(
+            day=lambda rows: pd.to_datetime(rows["day"], utc=True)
+        )
+
+    @property
+    def dropped(self) -> int:
+        """What Spark itself counts as dropped. It counts after its partial aggregation, so rows are more than that."""
+        return sum(
+            operator.numRowsDroppedByWatermark
+            for progress in self._query.recentProgress
+            for operator in progress.stateOperators
+        )
+
+    def _take(self, batch: DataFrame, _: int) -> None:
+        self._released += [(*row, self._clock()) for row in batch.collect()]
