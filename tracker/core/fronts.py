@@ -118,6 +118,7 @@ class Fronts:
     def __init__(self, names: Iterable[str], now: int) -> None:
         self.by_name: dict[str, Front] = {name: Front(name, now) for name in names}
         self.scoped: set[str] = set()  #: the scopes that any promise has named
+        self.version = 0  #: counts what may have raised a floor
         self._floor_of_all = UNSET
         self._floors: dict[str, int] = {}
         self._leasts: dict[str | None, _Least] = {}
@@ -141,6 +142,7 @@ class Fronts:
 
     def changed(self) -> None:
         """Which fronts are waited for has changed, or a time has sunk: what was derived from that is void."""
+        self.version += 1
         self._leasts.clear()
         self._firm_leasts.clear()
 
@@ -162,6 +164,10 @@ class Fronts:
         """Whether any scope has one; it outlives the fronts."""
         return self._floor_of_all > UNSET or bool(self._floors)
 
+    def all_finished_firmly(self) -> bool:
+        """Nothing will be sent any more, and nobody can take that back."""
+        return all(FIRM in front.finishers for front in self.by_name.values())
+
     def floor(self, scope: str) -> int:
         """The highest time that all fronts then unfinished had firmly promised, ever."""
         return max(self._floor_of_all, self._floors.get(scope, UNSET))
@@ -174,6 +180,7 @@ class Fronts:
         touched = {None, *self.scoped} if scopes is None else set(scopes)
         if None in touched:
             touched |= self.scoped
+        self.version += 1
         for scope in touched:
             least = self._firm_leasts.get(scope)
             if least is None:

@@ -78,6 +78,8 @@ class Job:
         left: deployments that are over.
         dirty: rows to look at in the next evaluation.
         to_forget: what may be forgotten after a while, oldest first: (since when, rows).
+        pinned: rows that retention would forget, but that are still needed; `pinned_by_epochs`: some of them by
+            staged epochs; `pins_checked`, `pins_seen`: when, and at which version of the fronts, that was found.
         stalls_from: before that time nothing can stall or expire; None: look.
         producer_names: by number, forgotten ones too, since cells refer to them.
     """
@@ -105,6 +107,9 @@ class Job:
         self.take(self.now)
         self.ends = self._new_ends()
         self.to_forget: deque[tuple[int, Rows]] = deque()
+        self.pinned = NO_ROWS
+        self.pinned_by_epochs = False
+        self.pins_checked = self.pins_seen = 0
         self.stalls_from: int | None = None
 
     def _new_ends(self) -> Ends:
@@ -319,6 +324,7 @@ class Job:
         producer = self._producer(command.producer)
         producer.check_current(command.run)
         self._check_resume(producer, command.resume_epoch)
+        producer.heard_at = self.now
         if command.resume_epoch is not None:
             self._settle(producer, command.resume_epoch)
         producer.fence()
@@ -693,6 +699,7 @@ class Job:
         for promise in command.promises:
             self._check_promise(producer, promise)
         number = command.epoch
+        producer.heard_at = self.now
         if command.promises:
             self._hear(producer)
         if number is not None and not producer.settled:

@@ -66,10 +66,10 @@ class EventLog:
             return [], max(after_seq, min(start - 1, self.last_seq))
         return self._events[start - first : stop - first + 1], stop
 
-    def drop_before(self, at: int) -> None:
-        """Forget the events that are older than `at` (ns)."""
+    def drop_until(self, at: int) -> None:
+        """Forget the events up to `at` (ns)."""
         keep = 0
-        while keep < len(self._events) and self._events[keep].at < at:
+        while keep < len(self._events) and self._events[keep].at <= at:
             keep += 1
         if keep:
             del self._events[:keep]

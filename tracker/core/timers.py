@@ -6,13 +6,16 @@ Each rule looks when a `Tick` comes, and `next_due` says when one is needed; so 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .accounts import CLOSED, DONE, HELD, KNOWN, NAMED, STALLED, Rows
-from .commands import DrainState
+from .accounts import CLOSED, DONE, HELD, KNOWN, STALLED, Rows
+from .commands import NO_END_TIME, DrainState
 from .drains import DrainRecord
 from .events import DrainTimedOut, FrontIdle, Reason, Stalled
 from .fronts import Front
 from .job import NO_ROWS, Job
+
+_PIN_CHECKS = 8  # how often within retention to look whether what is pinned may go
 
 
 def next_due(job: Job, retention: int) -> int | None:
@@ -28,9 +31,11 @@ def next_due(job: Job, retention: int) -> int | None:
         due.append(job.drain.deadline)
     oldest = job.log.oldest_at()
     if oldest is not None:
-        due.append(oldest + retention + 1)
+        due.append(oldest + retention)
     if job.to_forget:
-        due.append(job.to_forget[0][0] + retention + 1)
+        due.append(job.to_forget[0][0] + retention)
+    if job.pinned.size and _may_be_free(job):
+        due.append(job.pins_checked + retention // _PIN_CHECKS)
     return min(due, default=None)
 
 
@@ -83,14 +88,15 @@ def _look_for_stalls(job: Job) -> None:
         owing = accounts.unbalanced(rows) & ~accounts.has_ended(rows)
         rows = rows[owing.any(axis=1) | ((accounts.flags[rows] & HELD) != 0)]
         rows = accounts.in_order(rows)
-    for row in rows.tolist():
-        waited = job.now - int(accounts.changed[row])
-        if expire is not None and waited >= expire:
-            job.ends.force(row, Reason.EXPIRED)
-            job.evaluate()
-        elif stall is not None and waited >= stall and not accounts.flags[row] & STALLED:
+    waited = job.now - accounts.changed[rows]
+    if stall is not None:
+        for row in rows[(waited >= stall) & ((accounts.flags[rows] & STALLED) == 0)].tolist():
             accounts.flags[row] |= STALLED
             _announce_stall(job, row)
+    if expire is not None and (waited >= expire).any():
+        for row in rows[waited >= expire].tolist():
+            job.ends.force(row, Reason.EXPIRED)
+        job.evaluate()
     job.stalls_from = _next_stall(job, stall, expire, patience)
 
 
@@ -127,40 +133,50 @@ def _announce_stall(job: Job, row: int) -> None:
     )
 
 
-def _forget(job: Job, before: int) -> None:
-    """Retention: drop events older than `before`, and substreams that ended, or were only named, before it."""
-    job.log.drop_before(before)
-    accounts = job.accounts
-    in_use: Rows | None = None
-    while job.to_forget and job.to_forget[0][0] < before:
-        _, rows = job.to_forget.popleft()
-        flags = accounts.flags[rows]
-        over = ((flags & NAMED) != 0) & (((flags & KNOWN) == 0) | ((flags & DONE) != 0))
-        rows = rows[over]
-        recent = accounts.changed[rows] >= before
-        if recent.any():
-            _keep_for_later(job, rows[recent])
-            rows = rows[~recent]
-        if rows.size:
-            if in_use is None:
-                in_use = np.concatenate([NO_ROWS, *_staged_rows(job)])
-            staged = np.isin(rows, in_use)
-            if staged.any():
-                accounts.changed[rows[staged]] = job.now
-                _keep_for_later(job, rows[staged])
-                rows = rows[~staged]
-            for id_ in accounts.ids_of(rows).tolist():
-                job.late_by_id.pop(id_, None)
-            for scope in accounts.forget(rows):
-                job.closing.forget_scope(scope)
+def _forget(job: Job, until: int) -> None:
+    """Retention: drop events, and substreams that ended or were only named, that are not younger than `until`.
+
+    What a staged epoch speaks of stays, and so does what has ended above the floor: nothing but the tracker's memory
+    of it would tell that it is over.
+    """
+    job.log.drop_until(until)
+    due = []
+    while job.to_forget and job.to_forget[0][0] <= until:
+        due.append(job.to_forget.popleft()[1])
+    if not due and not (job.pinned.size and _may_be_free(job)):
+        return
+    rows = np.unique(np.concatenate([job.pinned, *due]))
+    flags = job.accounts.flags[rows]
+    # One that came to be known since it was listed is listed again when it has ended.
+    rows = rows[((flags & KNOWN) == 0) | (((flags & DONE) != 0) & (job.accounts.changed[rows] <= until))]
+    staged = np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
+    pinned = staged | _above_floor(job, rows)
+    job.pinned, job.pinned_by_epochs = rows[pinned], bool(staged.any())
+    job.pins_checked, job.pins_seen = job.now, job.fronts.version
+    rows = rows[~pinned]
+    for id_ in job.accounts.ids_of(rows).tolist() if rows.size else ():
+        job.late_by_id.pop(id_, None)
+    for scope in job.accounts.forget(rows):
+        job.closing.forget_scope(scope)
 
 
-def _keep_for_later(job: Job, rows: Rows) -> None:
-    """Rows that were to be forgotten are looked at again once their last change is long ago."""
-    # One that has ended since it was first listed stands in a later place already.
-    waiting = rows[(job.accounts.flags[rows] & DONE) == 0]
-    if waiting.size:
-        job.to_forget.append((job.now, waiting))
+def _may_be_free(job: Job) -> bool:
+    """Whether anything has happened that could let pinned rows go."""
+    return job.pinned_by_epochs or job.pins_seen != job.fronts.version
+
+
+def _above_floor(job: Job, rows: Rows) -> NDArray[np.bool_]:
+    """Which rows have ended where their fronts have not come to yet."""
+    accounts, fronts = job.accounts, job.fronts
+    above: NDArray[np.bool_] = ((accounts.flags[rows] & DONE) != 0) & (accounts.end_time[rows] != NO_END_TIME)
+    if not fronts or fronts.all_finished_firmly():
+        return np.zeros(len(rows), np.bool_)
+    scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
+    # A floor that is unset lies below every end time; numpy has no number for that.
+    floors = [fronts.floor(accounts.scope_names[scope]) for scope in scopes.tolist()]
+    times = np.array([max(floor, -(2**63)) for floor in floors], np.int64)[which]
+    unset = np.array([floor < -(2**63) for floor in floors], np.bool_)[which]
+    return above & (unset | (accounts.end_time[rows] > times))
 
 
 def _staged_rows(job: Job) -> list[Rows]:
