@@ -18,9 +18,10 @@ TRACKER = [sys.executable, "-m", "tracker.cli.main"]
 class Server:
     """A tracker that keeps its address and its journal from one start to the next."""
 
-    def __init__(self, directory: Path, journal: str = "sqlite") -> None:
+    def __init__(self, directory: Path, journal: str = "sqlite", *options: str) -> None:
         self._log = directory / "tracker.log"
         self._journal = "memory" if journal == "memory" else f"sqlite:{directory / 'tracker.db'}"
+        self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.address = f"127.0.0.1:{_port()}"
         self.start()
@@ -29,7 +30,7 @@ class Server:
         """Starts it and waits until it is ready."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*TRACKER, "serve", "--listen", self.address, "--journal", self._journal],
+                [*TRACKER, "serve", "--listen", self.address, "--journal", self._journal, *self._options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

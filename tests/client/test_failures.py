@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -177,3 +178,22 @@ def test_a_watch_comes_back_when_its_line_is_cut(client: TrackerClient, line: Li
             pass_through(producer, epoch, f"n{epoch}")
             assert next(events).seq == epoch + 1
             line.cut()
+
+
+def test_a_tracker_that_cannot_keep_up_is_waited_for(tmp_path: Path) -> None:
+    server = Server(tmp_path, "sqlite", "--limit", "max_pending_bytes=100000")
+    client = TrackerClient(server.address)
+    client.define_job(spec("job"))
+
+    def work(number: int) -> None:
+        producer = client.open_producer("job", f"q{number}", "r1")
+        names = [str(name) for name in range(2_500)]  # 75,000 bytes a report
+        for epoch in range(5):
+            report = producer.epoch(epoch)
+            report.add_columns("raw", ["s"] * 2_500, names, None, range(2_500), [1] * 2_500, [0] * 2_500)
+            assert report.report(units=["a"], commit=True).done
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert client.job("job").in_flight == 4 * 5 * 2_500
+    server.stop()

@@ -31,6 +31,9 @@ _LONGEST_PAUSE: Final = 2.0
 #: these (the journal's disk is full, the server is stopping) is no last word either.
 _PASSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
+#: The limits that are reached because of others, and for a moment.
+_PASSING_LIMITS: Final = ("max_pending_bytes",)
+
 
 def refusal(error: grpc.RpcError) -> TrackerError | None:
     """The refusal that a failed call stands for; None: the tracker has not had its say, and may be asked again."""
@@ -42,6 +45,8 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
     for detail in status.details if status is not None else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+            if info.reason == "LIMIT" and any(limit in details for limit in _PASSING_LIMITS):
+                return None
             return TrackerError(code.name, info.reason, details)
     return TrackerError(code.name, code.name, f"{code.name}: {details}")
 

@@ -1,0 +1,49 @@
+"""`tracker bench` measures what it says, and judges nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.client.processes import TRACKER
+
+
+def bench(file: Path, *arguments: str) -> list[str]:
+    """What was measured."""
+    command = [*TRACKER, "bench", "--quick", "--substreams", "30000", "--json", str(file), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    document = json.loads(file.read_text())
+    assert {"machine", "python", "numpy", "grpcio", "protobuf", "substream-tracker"} <= document["machine"].keys()
+    for figure in document["figures"]:
+        assert figure["what"] in ran.stdout
+        assert 0 < figure["min"] <= figure["median"] <= figure["max"]
+        assert figure["floor"] > 0
+    return [figure["what"] for figure in document["figures"]]
+
+
+def test_the_core_and_the_way_of_a_notification(tmp_path: Path) -> None:
+    assert bench(tmp_path / "figures.json", "--only", "core", "--only", "latency") == [
+        "core, by id, 10,000 entries a report",
+        "core, by id, 1,000 entries a report",
+        "core, by name, 10,000 entries a report",
+        "core, by name, 1,000 entries a report",
+        "promise to Ended (memory), stubs, p50",
+        "promise to Ended (memory), stubs, p99",
+        "promise to Ended (memory), client, p50",
+        "promise to Ended (memory), client, p99",
+    ]
+
+
+@pytest.mark.slow
+def test_servers_with_either_journal(tmp_path: Path) -> None:
+    journals = ["--journal", "memory", "--journal", "sqlite"]
+    assert len(bench(tmp_path / "figures.json", "--only", "served", *journals)) == 16
+
+
+def test_too_few_substreams_are_refused() -> None:
+    ran = subprocess.run([*TRACKER, "bench", "--substreams", "10"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "30,000 or more" in ran.stderr

@@ -1,0 +1,151 @@
+"""The tracker as a server: the same reports over gRPC, from enough processes to keep its core busy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import grpc
+import numpy as np
+
+from tracker.bench import sender, workload
+from tracker.bench.figures import Figure
+from tracker.bench.processes import bare_server, tracker
+from tracker.bench.sender import REPORT, Prepare, Send
+from tracker.bench.workload import FRONT, JOB, SEGMENT, Ids
+from tracker.client import JobSpec, TrackerClient
+from tracker.wire.columns import unpack_u8
+from tracker.wire.gen import columns_pb2, tracker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    substreams: int
+    sizes: list[int]
+    runs: int
+    seconds: float  #: of each run
+    senders: int
+
+
+def measure(journal: str, plan: Plan) -> Iterator[Figure]:
+    """Entries folded in per second, over Report and over ReportStream, by id and by name.
+
+    Args:
+        journal: as `tracker serve --journal` takes it.
+        plan: how much.
+    """
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        tracker(journal) as server,
+        bare_server() as bare,
+        _senders(plan.senders) as senders,
+    ):
+        ids = _open(server.address, plan.substreams)
+        file = Path(directory) / "ids.npy"
+        np.save(file, ids.numbers)
+        for by_id in (True, False):
+            for entries in plan.sizes:
+                what = f"by {'id' if by_id else 'name'}, {entries:,} entries a report"
+                senders.prepare(
+                    Prepare(
+                        tracker=server.address,
+                        producers=what,
+                        substreams=plan.substreams,
+                        entries=entries,
+                        ids=str(file) if by_id else "",
+                        log_id=ids.log_id,
+                        seed=entries,
+                    )
+                )
+                for stream in (False, True):
+                    rates, floors, busy, capacity = [], [], [], []
+                    for _ in range(plan.runs):
+                        answered, lasted = senders.send(Send(bare.address, stream, plan.seconds))
+                        floors.append(answered * entries / lasted)
+                        spent = server.processor_seconds()
+                        answered, lasted = senders.send(Send(server.address, stream, plan.seconds))
+                        spent = server.processor_seconds() - spent
+                        rates.append(answered * entries / lasted)
+                        busy.append(spent / lasted)
+                        capacity.append(answered * entries / max(spent, 1e-9))
+                    yield Figure(
+                        what=f"served ({journal.partition(':')[0]}), {what}, {'ReportStream' if stream else 'Report'}",
+                        unit="entries/s",
+                        runs=rates,
+                        floor=floors,
+                        floor_is="a server that takes the bytes",
+                        note=f"{plan.substreams:,} open; server at {median(busy):.0%} of a core, "
+                        f"{median(capacity) / 1e6:.2f} M entries/core-s",
+                    )
+
+
+def _open(address: str, substreams: int) -> Ids:
+    """Opens the substreams in a new job; their ids."""
+    with TrackerClient(address) as client:
+        client.define_job(JobSpec(job=JOB, deployment="d1", segments={SEGMENT: []}, fronts=[FRONT]))
+        client.open_producer(JOB, "opener", "r1")
+    given = []
+    with grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)]) as channel:
+        report: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            REPORT, request_serializer=None, response_deserializer=None
+        )
+        for epoch, places in enumerate(workload.opening(substreams)):
+            columns = workload.columns(places, sent=1, received=1, ids=None)
+            asking = columns_pb2.ReportRequest(want_ids=True).SerializeToString()
+            answer = tracker_pb2.ReportResponse.FromString(report(workload.header("opener", epoch) + columns + asking))
+            given.append(unpack_u8(answer.substream_ids))
+    return Ids(np.concatenate(given), answer.log_id)
+
+
+class _Senders:
+    """Sender processes, which all do the same at the same time."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+        self._processes = processes
+
+    def prepare(self, order: Prepare) -> None:
+        """Each gets producers and an order of substreams of its own."""
+        self._tell(
+            replace(order, producers=f"{order.producers}/{number}", seed=order.seed + number)
+            for number in range(len(self._processes))
+        )
+
+    def send(self, order: Send) -> tuple[float, float]:
+        """How many reports were answered, all senders together, and in how many seconds."""
+        said = self._tell(order for _ in self._processes)
+        lasted = max(one["end"] for one in said) - min(one["start"] for one in said)
+        return sum(one["answered"] for one in said), lasted
+
+    def _tell(self, orders: Iterable[Prepare | Send]) -> list[dict[str, float]]:
+        for process, order in zip(self._processes, orders, strict=True):
+            assert process.stdin is not None
+            print(sender.line(order), file=process.stdin, flush=True)
+        answers = []
+        for process in self._processes:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            if not said:
+                raise RuntimeError("a sender has ended; why is above")
+            answers.append(json.loads(said))
+        return answers
+
+
+@contextmanager
+def _senders(count: int) -> Iterator[_Senders]:
+    processes = [
+        subprocess.Popen(sender.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
+    ]
+    try:
+        yield _Senders(processes)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.communicate()

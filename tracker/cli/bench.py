@@ -1,0 +1,102 @@
+"""`tracker bench`: how fast the tracker is on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tracker.bench.figures import Figure
+
+_PARTS: Final = ("core", "served", "latency")
+_SIZES: Final = [10_000, 1_000]
+_FEWEST: Final = 30_000  # so that each of a sender's callers has a report of the larger size
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the commands of this module."""
+    bench = commands.add_parser(
+        "bench",
+        help="measure how fast the tracker is on this machine",
+        description="Measure entries per second, in the core in this process and over gRPC from other processes, and "
+        "the time from a promise to the end that it brings; each beside what the same costs if next to nothing is "
+        "done. It starts the servers that it needs. The figures are medians over several runs; on a machine that does "
+        "other things at the same time, only the ratios say something.",
+        epilog="example: tracker bench --quick --journal memory --journal sqlite",
+    )
+    bench.add_argument("--quick", action="store_true", help="less of everything: under a minute")
+    bench.add_argument(
+        "--only", metavar="PART", choices=_PARTS, action="append", help="core, served or latency; may be repeated"
+    )
+    bench.add_argument(
+        "--journal",
+        metavar="KIND",
+        action="append",
+        help="of the servers: memory, sqlite (a temporary file) or sqlite:PATH; may be repeated (default: memory)",
+    )
+    bench.add_argument(
+        "--substreams",
+        metavar="NUMBER",
+        type=_substreams,
+        help=f"how many are open, {_FEWEST:,} or more (default: 1,000,000; quick: 100,000)",
+    )
+    bench.add_argument(
+        "--senders", metavar="NUMBER", type=int, default=2, help="processes that report to a server (default: 2)"
+    )
+    bench.add_argument("--json", metavar="FILE", type=Path, help="also write everything to this file")
+    bench.set_defaults(run=run)
+
+
+def _substreams(said: str) -> int:
+    number = int(said)
+    if number < _FEWEST:
+        raise argparse.ArgumentTypeError(f"{_FEWEST:,} or more")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures and prints."""
+    try:
+        # Only now: the other commands need no server.
+        from tracker.bench.figures import machine, print_figures, print_machine
+    except ModuleNotFoundError as missing:
+        print(f"tracker bench: needs {missing.name}: pip install 'substream-tracker[server]'", file=sys.stderr)
+        return 2
+    described = machine()
+    print_machine(described)
+    print()
+    figures = []
+    with tempfile.TemporaryDirectory() as directory:
+        for figure in _figures(arguments, Path(directory)):
+            print(f"measured: {figure.what}", file=sys.stderr)
+            figures.append(figure)
+    print_figures(figures)
+    if arguments.json is not None:
+        document = {"machine": described, "figures": [figure.as_dict() for figure in figures]}
+        arguments.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]:
+    from tracker.bench import core, latency, served
+
+    parts = arguments.only or _PARTS
+    quick = arguments.quick
+    substreams = arguments.substreams or (100_000 if quick else 1_000_000)
+    if "core" in parts:
+        yield from core.measure(substreams, _SIZES, runs=3 if quick else 7)
+    for number, journal in enumerate(arguments.journal or ["memory"]):
+        place = f"sqlite:{directory / f'served-{number}.db'}" if journal == "sqlite" else journal
+        if "served" in parts:
+            plan = served.Plan(
+                substreams, _SIZES, runs=2 if quick else 5, seconds=0.7 if quick else 3.0, senders=arguments.senders
+            )
+            yield from served.measure(place, plan)
+        place = f"sqlite:{directory / f'latency-{number}.db'}" if journal == "sqlite" else journal
+        if "latency" in parts:
+            yield from latency.measure(place, runs=2 if quick else 5, rounds=300 if quick else 1_000)
