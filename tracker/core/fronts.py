@@ -159,6 +159,12 @@ class Fronts:
             least = self._leasts[key] = _Least(self.waited(), partial(Front.time, scope=key))
         return least.read()
 
+    def progress(self) -> int:
+        """The least frontier for every scope, of idle fronts too: what they send when they wake is not over yet."""
+        if not any(front.idle for front in self.by_name.values()):
+            return self.limit(None)
+        return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)
+
     @property
     def has_floor(self) -> bool:
         """Whether any scope has one; it outlives the fronts."""

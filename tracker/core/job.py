@@ -672,7 +672,7 @@ class Job:
             self.dirty.clear()
         self.ends.evaluate(rows)
         if self.fronts and self.spec.progress:
-            self.ends.advance(self.fronts.limit(None))
+            self.ends.advance(self.fronts.progress())
         if self.ends.finished:
             self._forget_later(np.array(self.ends.finished, np.int64))
             self.ends.finished.clear()

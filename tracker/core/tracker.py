@@ -137,7 +137,7 @@ class Tracker:
             for pending in self._pending.values():
                 for drain in pending.values():
                     if drain.deadline is not None and now >= drain.deadline:
-                        drain.state, drain.deadline = DrainState.TIMED_OUT, None
+                        drain.state = DrainState.TIMED_OUT  # the event comes when there is a log for it
 
     def _retention_of(self, job: Job) -> int:
         return self._retention if job.spec.retention is None else job.spec.retention
@@ -227,7 +227,12 @@ class Tracker:
     def next_due(self) -> int | None:
         """When a `Tick` would do something at the earliest (ns); None: never, as things stand."""
         due = [timers.next_due(job, self._retention_of(job)) for job in self._jobs.values()]
-        due += [drain.deadline for pending in self._pending.values() for drain in pending.values()]
+        due += [
+            drain.deadline
+            for pending in self._pending.values()
+            for drain in pending.values()
+            if drain.state is DrainState.PENDING
+        ]
         return min((each for each in due if each is not None), default=None)
 
     def take_woken(self) -> set[str]:

@@ -148,7 +148,7 @@ def _substream_status(job: Job, row: int) -> SubstreamStatus:
         scope=accounts.scope_names[int(accounts.scope[row])],
         name=accounts.names[row],
         end_time=None if end_time == NO_END_TIME else end_time,
-        closed=bool(accounts.flags[row] & CLOSED),
+        closed=done or bool(accounts.flags[row] & CLOSED),
         waiting_for=() if done else tuple(job.closing.waiting_for(row)),
         segments=tuple(segments),
         late_reports=job.late_by_id.get(accounts.id_of(row), 0),
