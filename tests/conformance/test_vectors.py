@@ -53,31 +53,26 @@ def test_over_grpc(server: Server, vector: Path) -> None:
         check(driver, number, line)
 
 
-def run_with_kills(servers: Servers, directory: Path, vector: Path, *arguments: str) -> None:
-    """Runs a vector on a server that is killed with SIGKILL, and another started, after every command."""
-    driver = None
-    for number, line in enumerate(lines(vector)):
+def run_with_kills(servers: Servers, directory: Path, vectors: list[Path], *arguments: str) -> None:
+    """Runs vectors side by side, a job each: a command of each, then SIGKILL and another server, until all are done."""
+    told = {vector.stem: lines(vector) for vector in vectors}
+    drivers: dict[str, Driver] = {}
+    for number in range(max(map(len, told.values()))):
         server = servers.start(directory, "sqlite", *arguments)
-        if driver is None:
-            driver = Driver(server.stub, vector.stem)
-        driver.stub = server.stub
-        assert driver.new_events() == [], f"the restart before line {number + 1} made events"
-        check(driver, number, line)
+        for job in [job for job in told if number < len(told[job])]:
+            driver = drivers.setdefault(job, Driver(server.stub, job))
+            driver.stub = server.stub
+            assert driver.new_events() == [], f"{job}: the restart before line {number + 1} made events"
+            check(driver, number, told[job][number])
         server.kill()
     assert "level=error" not in (directory / "log").read_text()
 
 
 # Recovery is from the whole log, or from snapshots that are kept as often as can be.
 @pytest.mark.parametrize("arguments", [[], ["--snapshot-every", "0"]], ids=["log", "snapshots"])
-@pytest.mark.parametrize(
-    "vector",
-    [
-        pytest.param(vector, id=vector.stem, marks=[] if number % 30 == 0 else pytest.mark.slow)
-        for number, vector in enumerate(VECTORS)
-    ],
-)
-def test_killed_after_every_command(servers: Servers, tmp_path: Path, vector: Path, arguments: list[str]) -> None:
-    run_with_kills(servers, tmp_path, vector, *arguments)
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(1, 6))])
+def test_killed_after_every_command(servers: Servers, tmp_path: Path, first: int, arguments: list[str]) -> None:
+    run_with_kills(servers, tmp_path, VECTORS[first::6], *arguments)
 
 
 def test_stopped_in_the_middle_it_goes_on_from_its_snapshot(servers: Servers, tmp_path: Path) -> None:

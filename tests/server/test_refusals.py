@@ -73,7 +73,7 @@ def test_bytes_that_are_no_message_on_streams(server: Server) -> None:
 
 def spec(**fields: object) -> wire.DefineJobRequest:
     defaults = {"job": "spec", "deployment": "d", "segments": [wire.Segment(name="a")]}
-    return wire.DefineJobRequest(spec=wire.JobSpec(**{**defaults, **fields}))  # type: ignore[arg-type]
+    return wire.DefineJobRequest(spec=wire.JobSpec(**{**defaults, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_other_requests_that_say_nothing(server: Server) -> None:
         (server.stub.Report, report(0, job, substream_index=[1])),
         (server.stub.Report, report(0, job, names=[""])),
         (server.stub.Commit, wire.CommitRequest(job=job, producer="p", run="r", seal=True)),
-        (server.stub.OpenProducer, wire.OpenProducerRequest(job=job, producer="p", run="r", mode=9)),  # type: ignore[arg-type]
+        (server.stub.OpenProducer, wire.OpenProducerRequest(job=job, producer="p", run="r", mode=9)),
         (server.stub.OpenProducer, wire.OpenProducerRequest(job=job, run="r")),
         (server.stub.ListSubstreams, wire.ListSubstreamsRequest(job=job, page_token="seven")),
         (server.stub.Drain, wire.DrainRequest(job=job, deployment="d1", drain_id="x", timeout={"seconds": -3})),
