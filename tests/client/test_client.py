@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -368,11 +370,14 @@ def test_many_threads_share_a_client(client: TrackerClient, job: str) -> None:
     assert {substream.segments[0].sent for substream in client.substreams(job)} == {8 * 20}
 
 
-def test_a_client_travels_by_its_options(client: TrackerClient, job: str) -> None:
+def test_clients_and_producers_travel_by_their_options(client: TrackerClient, job: str) -> None:
     client.define_job(spec(job))
     copy = pickle.loads(pickle.dumps(TrackerClient(client.address, timeout=3.0, retry_for=7.0)))
     assert repr(copy) == f"TrackerClient({client.address!r}, timeout=3.0, retry_for=7.0)"
     assert copy.job(job).spec.job == job
+    producer = client.open_producer(job, "q", "r1")
+    pass_through(pickle.loads(pickle.dumps(producer)), 0, "n")
+    assert client.wait_for_end(job, "raw", "s", "n", timeout=30).elements == 1
 
 
 def test_a_closed_client_may_be_used_again(shared_server: Server) -> None:
@@ -391,3 +396,13 @@ def test_nobody_there_is_said_with_what_to_do() -> None:
         client.wait_for_end("job", "raw", "s", "n")
     with pytest.raises(TrackerUnavailable, match="has not answered"):
         client.delete_job("job")
+
+
+def test_where_the_client_is_there_need_be_no_server() -> None:
+    code = (
+        "import sys, tracker.client, tracker.cli.main\n"
+        "server = ('tracker.core', 'tracker.journal', 'tracker.server', 'tracker.bench', 'msgpack')\n"
+        "print([name for name in server if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

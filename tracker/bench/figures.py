@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-
-from tracker.cli.output import print_pairs, print_table
+from typing import Final
 
 _LIBRARIES = ("substream-tracker", "numpy", "grpcio", "protobuf")
 
@@ -57,25 +56,22 @@ class Figure:
         }
 
 
-def print_figures(figures: Iterable[Figure]) -> None:
-    """One table."""
-    print_table(
-        ["WHAT", "MEDIAN", "MIN", "MAX", "UNIT", "FLOOR", "OF FLOOR", "THE FLOOR IS", "NOTE"],
-        [
-            [
-                figure.what,
-                _number(median(figure.runs)),
-                _number(min(figure.runs)),
-                _number(max(figure.runs)),
-                figure.unit,
-                _number(median(figure.floor)),
-                f"{figure.ratio:.2f}",
-                figure.floor_is,
-                figure.note,
-            ]
-            for figure in figures
-        ],
-    )
+HEADER: Final = ["WHAT", "MEDIAN", "MIN", "MAX", "UNIT", "FLOOR", "OF FLOOR", "THE FLOOR IS", "NOTE"]
+
+
+def row(figure: Figure) -> list[str]:
+    """A figure under the `HEADER`."""
+    return [
+        figure.what,
+        _number(median(figure.runs)),
+        _number(min(figure.runs)),
+        _number(max(figure.runs)),
+        figure.unit,
+        _number(median(figure.floor)),
+        f"{figure.ratio:.2f}",
+        figure.floor_is,
+        figure.note,
+    ]
 
 
 def _number(value: float) -> str:
@@ -98,11 +94,6 @@ def machine() -> dict[str, str]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
     return described | {library: version(library) for library in _LIBRARIES}
-
-
-def print_machine(described: dict[str, str]) -> None:
-    """As a head to the table."""
-    print_pairs(described.items())
 
 
 def _processor() -> str:

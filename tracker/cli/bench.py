@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracker.cli.output import print_pairs, print_table
+
 if TYPE_CHECKING:
     from tracker.bench.figures import Figure
 
@@ -63,19 +65,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Measures and prints."""
     try:
         # Only now: the other commands need no server.
-        from tracker.bench.figures import machine, print_figures, print_machine
+        from tracker.bench.figures import HEADER, machine, row
     except ModuleNotFoundError as missing:
         print(f"tracker bench: needs {missing.name}: pip install 'substream-tracker[server]'", file=sys.stderr)
         return 2
     described = machine()
-    print_machine(described)
+    print_pairs(described.items())
     print()
     figures = []
     with tempfile.TemporaryDirectory() as directory:
         for figure in _figures(arguments, Path(directory)):
             print(f"measured: {figure.what}", file=sys.stderr)
             figures.append(figure)
-    print_figures(figures)
+    print_table(HEADER, map(row, figures))
     if arguments.json is not None:
         document = {"machine": described, "figures": [figure.as_dict() for figure in figures]}
         arguments.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

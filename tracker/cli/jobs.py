@@ -8,7 +8,7 @@ from itertools import islice
 
 from tracker.cli import asking
 from tracker.cli.output import print_json, print_pairs, print_table
-from tracker.client import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus
+from tracker.client import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus, TrackerError
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,7 +56,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def list_jobs(arguments: argparse.Namespace) -> int:
     with asking.client(arguments) as client:
-        statuses = [client.job(job) for job in client.jobs()]
+        statuses = []
+        for job in client.jobs():
+            try:
+                statuses.append(client.job(job))
+            except TrackerError as refused:
+                if refused.reason != "UNKNOWN_JOB":  # it was deleted just now
+                    raise
     if arguments.json:
         print_json(statuses, indent=2)
         return 0

@@ -71,7 +71,8 @@ class Backoff:
 
 
 class Calls:
-    """Calls to one tracker, with the caller's deadline and patience. For many threads, and across forks.
+    """Calls to one tracker, with the caller's deadline and patience. For many threads, across
+    forks, and picklable by its options.
 
     Args:
         address: `host:port`.
@@ -84,6 +85,9 @@ class Calls:
         self.timeout = timeout
         self.retry_for = retry_for
         self._connection: Connection | None = None
+
+    def __reduce__(self) -> tuple[type[Calls], tuple[str, float, float]]:
+        return Calls, (self.address, self.timeout, self.retry_for)
 
     def connection(self) -> Connection:
         """This process's connection."""

@@ -18,8 +18,8 @@ _IDS_HOLD_NO_MORE = frozenset({"UNKNOWN_ID", "LOG_CHANGED"})
 class Producer:
     """A run of a producer, as `TrackerClient.open_producer` and `TrackerClient.producer` give it.
 
-    For many threads and processes: nothing is kept here but names. As a context manager it closes its run at the end,
-    unless an exception passes through: what is staged then waits for the next run either way.
+    For many threads and processes, and picklable: nothing is kept here but names. As a context manager it closes its
+    run at the end, unless an exception passes through; what is staged waits for the next run either way.
 
     Attributes:
         job: the job it reports to.
