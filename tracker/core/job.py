@@ -224,8 +224,7 @@ class Job:
         for producer in self.producers.values():
             producer.fence()
             producer.holds.clear()
-            for epoch in producer.staged.values():
-                epoch.folded.clear()
+            producer.staged.clear()  # without entries or promises, or the job would not have been drained
         self.late_by_id.clear()
         self.begin(Accounts(len(graph), self.accounts.next_id), Fronts(self.spec.fronts, self.now))
 
@@ -263,6 +262,7 @@ class Job:
         for id_ in closed_by_all:
             for name in added:
                 self.closing.close(accounts.row_of(id_), name, FIRM)
+        fronts.by_name = {name: fronts.by_name[name] for name in self.spec.fronts}
         self.closing.fronts_changed()
 
     def _is_open(self) -> bool:
@@ -419,10 +419,11 @@ class Job:
         resolved = resolve(report, self.graph, self.accounts, self.log.log_id)
         for promise in report.promises:
             self._check_promise(producer, promise, report, resolved)
-        self._hear(producer)
         if not producer.settled:
+            self._hear(producer)
             self._settle(producer, report.epoch)
         outcome, duplicates = self._outcome(producer, report)
+        self._hear(producer)
         ids = None
         if outcome is Outcome.APPLIED:
             rows = self._enter(report, resolved)
@@ -542,19 +543,22 @@ class Job:
     def _claim(self, producer: Producer, promise: Promise) -> None:
         if promise.front:
             front = self._front(promise.front)
+            self._wake([front])
             front.owner, front.owned_in = producer.name, self.spec.deployment
             front.last_promise = self.now
 
     def _hear(self, producer: Producer) -> None:
         """A producer has reported or promised: its idle fronts turn back before anything comes of it."""
         producer.heard_at = self.now
-        woken = [front for front in self.fronts if front.owner == producer.name and front.idle]
+        self._wake([front for front in self.fronts if front.owner == producer.name])
+
+    def _wake(self, fronts: Sequence[Front]) -> None:
+        woken = [front for front in fronts if front.idle]
+        for front in fronts:
+            front.heard_at = self.now
         for front in woken:
             front.idle = False
             self.announce(FrontIdle(front.name, False))
-        for front in self.fronts:
-            if front.owner == producer.name:
-                front.heard_at = self.now
         if woken:
             self.closing.fronts_changed()
 
@@ -593,6 +597,7 @@ class Job:
                 f"the owner {owner.name!r} of front {name!r} has epochs {sorted(owner.staged)} staged; commit or "
                 "forget them first",
             )
+        self._wake([front])
         self._finish(front, FIRM)
         self.evaluate()
 
@@ -699,14 +704,15 @@ class Job:
         for promise in command.promises:
             self._check_promise(producer, promise)
         number = command.epoch
-        producer.heard_at = self.now
-        if command.promises:
-            self._hear(producer)
         if number is not None and not producer.settled:
+            if command.promises:
+                self._hear(producer)
             self._settle(producer, number if command.seal else number + 1)
         keep = self._check_manifest(producer, command)
+        producer.heard_at = self.now
         if command.promises:
-            self._check_nothing_later_staged(producer, command)
+            self._check_nothing_later_staged(producer, command, keep)
+            self._hear(producer)
         if number is not None and number > producer.committed:
             if keep is not None:
                 self._stage(producer, number).keep(keep)
@@ -741,7 +747,7 @@ class Job:
             return None
         return epoch.check_manifest(command.units, number, producer.mode)
 
-    def _check_nothing_later_staged(self, producer: Producer, command: Commit) -> None:
+    def _check_nothing_later_staged(self, producer: Producer, command: Commit, keep: list[Piece] | None) -> None:
         """A driver's promise must not overtake what is staged after the epoch that it commits."""
         reach = producer.committed if command.epoch is None else max(command.epoch, producer.committed)
         later = sorted(number for number in producer.staged if number > reach)
@@ -751,7 +757,7 @@ class Job:
             (pledge.front, *((pledge.scope, pledge.time) if isinstance(pledge, FrontierOf) else (None, None)))
             for number, epoch in producer.staged.items()
             if number <= reach
-            for piece in epoch.pieces
+            for piece in (epoch.pieces if keep is None or number != command.epoch else keep)
             for pledge in piece.pledges
             if not isinstance(pledge, CloseOf)
         ]
