@@ -183,20 +183,20 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     if maker is None:
         raise UsageError(
             f"aggs[{name!r}] = {value}: this aggregate cannot be merged from parts. Those that can: "
-            f"{', '.join(sorted(_BY_NAME))}, count_distinct (from spark_client.aggregates). Others, such as percentiles "
-            "or ordered lists, need all rows at once: use tracking.with_watermark(...) and Spark's own groupBy"
+            f"{', '.join(sorted(_BY_NAME))}, count_distinct (from spark_client.aggregates). Others, such as "
+            "percentiles or ordered lists, need all rows at once: use tracking.with_watermark(...) and Spark's own groupBy"
         )
     if over in ("*", "1") and function == "count":
         return count("*")
-    rebuilt = maker(over) if over in rows.columns else None
     # Spark's text for a column loses DISTINCT and more; what it resolves to does not.
-    if rebuilt is None or str(rebuilt.native) != str(value) or _field(rows, name, rebuilt.native).name != field.name:
+    alike: Column | None = getattr(F, function)(over) if over in rows.columns else None
+    if alike is None or str(alike) != str(value) or _field(rows, name, alike).name != field.name:
         raise UsageError(
             f"aggs[{name!r}] = {value}: Spark does not let us see into this expression. Write it as "
             f"spark_client.aggregates.{maker.__name__}(...), or put what it is over into a column first (withColumn); "
             "for distinct counts there is aggregates.count_distinct"
         )
-    return rebuilt
+    return maker(over)
 
 
 def result_type(rows: DataFrame, aggregate: Aggregate) -> T.DataType:

@@ -78,7 +78,7 @@ class Channel:
 
     # ---------------------------------------------------------------- sending
 
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> DataFrame:
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
         """Publishes an epoch's rows as children of those they were made of.
 
         Args:
@@ -88,14 +88,14 @@ class Channel:
             ordinal: columns that tell the children of one parent apart.
 
         Returns:
-            What was published, to be counted as sent.
+            What was published, to be counted as sent: its path, and its rows.
         """
         label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
         children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label))
         schema, _ = self.description()
         target = self.path / sender / f"{epoch:012d}"
         publish(target, lambda path: children.select(*schema.fieldNames()).write.parquet(path))
-        return rows.sparkSession.read.schema(schema).parquet(str(target))
+        return target, rows.sparkSession.read.schema(schema).parquet(str(target))
 
     # ---------------------------------------------------------------- receiving
 
@@ -116,7 +116,7 @@ class Channel:
     def native(self, spark: SparkSession) -> DataFrame:
         """The rows as an ordinary file stream, for queries with native stateful operators."""
         schema, _ = self.description()
-        return spark.readStream.schema(schema).parquet(f"{self.path}/*/*")
+        return spark.readStream.schema(schema).parquet(f"{self.path}/*/[0-9]*")
 
 
 class PublishedEpochs(DataSource):

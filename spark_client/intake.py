@@ -40,7 +40,7 @@ class Intake:
         self._way: Way = "driver" if probe is None else "executors"
         query, _, number = epoch
         received = self._input.direction == "received"
-        self._counted = self._input.rows(batch, query, number, labels or received)
+        self._counted, self.empty = self._input.rows(batch, query, number, labels or received)
         rows = self._counted
         aggregates = self._front.observed() if self._front is not None else {}
         self.by_group = aggregates is None  #: the front needs figures by substream
@@ -85,6 +85,8 @@ class Intake:
         if groups is not None and self._way == "driver":
             add_groups(report, self._input.segment, self._input.direction, groups)
         if self._front is None:
+            return Promises()
+        if self.empty:
             return Promises()
         if self.by_group:
             promises = self._front.of_groups(groups or [])

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from spark_client.channels import Channel
 from spark_client.directories import publish
 from spark_client.fronts import Group
-from spark_client.probes import ExecutorProbe, by_substream
+from spark_client.probes import ExecutorProbe, in_files
 from spark_client.runs import Run
 from spark_client.substreams import TRACKER, Substreams
 
@@ -82,8 +82,8 @@ class Sent:
 
     def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
         # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
-        published = self._channel.write(rows, run.query, epoch, self._ordinal)
+        path, published = self._channel.write(rows, run.query, epoch, self._ordinal)
         if self._probe is None:
-            return by_substream(published, self._rule, {}, labels=True)
+            return in_files(path, published, self._rule)
         self._probe((run.query, run.run, epoch)).on(published).write.format("noop").mode("overwrite").save()
         return []

@@ -11,21 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
+from spark_client.folding import Key, files, fold_labels, unite
 from spark_client.fronts import Group
 from spark_client.substreams import TRACKER, Substreams
 from tracker.client import Report, TrackerClient
 
 Way: TypeAlias = Literal["driver", "executors"]
 Direction: TypeAlias = Literal["sent", "received", "passing"]  #: passing: sent and received by the same query
+
+_FEW = 500_000  #: rows that are counted sooner here than a Spark job would have started and ended
 
 
 def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> list[Group]:
@@ -44,24 +47,42 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
     aggregates = {"_rows": F.count("*"), **xor, **measures}
     scope, key = F.col(f"{TRACKER}.scope").alias("_scope"), rule.end_micros().alias("_key")
     grouped = rows.groupBy(scope, key).agg(*[value.alias(name) for name, value in aggregates.items()])
-    return groups_of(grouped.collect(), rule)
+    collected = [row.asDict() for row in grouped.collect()]
+    return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
 
 
-def groups_of(collected: Iterable[Any], rule: Substreams) -> list[Group]:
-    """Reads collected rows of `_scope`, `_key` and aggregates.
+def in_files(path: Path, rows: DataFrame, rule: Substreams) -> list[Group]:
+    """Counts tracked rows that were just written: here, if they are few, and natively if they are many.
+
+    Args:
+        path: of the Parquet files.
+        rows: the same as a DataFrame.
+        rule: how they fall into substreams.
+    """
+    written = files(path)
+    if written.count_rows() > _FEW:
+        return by_substream(rows, rule, {}, labels=True)
+    counted: dict[Key, tuple[int, int]] = {}
+    for batch in written.to_batches(columns=[TRACKER]):
+        tracked = batch.column(0)
+        keys = tracked.field("end" if rule.windows else "name")
+        unite(counted, fold_labels(tracked.field("scope"), keys, tracked.field("label")))
+    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), rule)
+
+
+def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) -> list[Group]:
+    """Gives folded rows the names of their substreams.
 
     Raises:
         TrackingError: rows that belong nowhere, since their scope, time or name is null.
     """
     groups: list[Group] = []
-    for row in collected:
-        values = row.asDict()
-        scope, key = values.pop("_scope"), values.pop("_key")
+    for (scope, key), values in folded:
         if scope is None or key is None:
             what = rule.scope if scope is None else ("the time of the window" if rule.windows else rule.name)
             raise TrackingError(
-                f"{values['_rows']} rows belong to no substream: {what} is null in them. Drop or repair them before they "
-                "are tracked, for example raw.where('… is not null')"
+                f"{values['_rows']} rows belong to no substream: {what} is null in them. Drop or repair them before "
+                "they are tracked, for example raw.where('… is not null')"
             )
         values.setdefault("_xor", 0)
         groups.append((rule.substream(scope, None if rule.windows else key, key if rule.windows else None), values))
@@ -113,44 +134,18 @@ class ExecutorProbe:
         return rows.mapInArrow(self, rows.schema)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counted: dict[tuple[str, Any], list[int]] = {}
+        counted: dict[Key, tuple[int, int]] = {}
         for batch in batches:
-            self._count(batch, counted)
+            unite(counted, self._fold(batch))
             yield batch
         self._report(counted)
 
-    def _count(self, batch: pa.RecordBatch, counted: dict[tuple[str, Any], list[int]]) -> None:
-        if not batch.num_rows:
-            return
+    def _fold(self, batch: pa.RecordBatch) -> dict[Key, tuple[int, int]]:
         tracked = batch.column(TRACKER)
-        scopes = tracked.field("scope").dictionary_encode()
-        keys = tracked.field("end" if self.rule.windows else "name")
-        keys = (
-            keys.cast(pa.timestamp("us", keys.type.tz)).cast(pa.int64()) if self.rule.windows else keys
-        ).dictionary_encode()
-        if scopes.null_count or keys.null_count:
-            raise TrackingError(
-                "rows belong to no substream: the scope, or the time or name of the substream, is null in them. Drop or "
-                "repair them before they are tracked"
-            )
-        known = len(keys.dictionary)
-        cells = scopes.indices.to_numpy().astype(np.int64) * known + keys.indices.to_numpy()
-        order = np.argsort(cells, kind="stable")
-        cells = cells[order]
-        first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
-        numbers = np.diff(np.append(first, len(cells)))
-        if self.direction == "passing":
-            xors = np.zeros(len(first), np.int64)
-        else:
-            labels = tracked.field("label").to_numpy(zero_copy_only=False)
-            xors = np.bitwise_xor.reduceat(labels[order], first)
-        for cell, number, xor in zip(cells[first].tolist(), numbers.tolist(), xors.tolist(), strict=True):
-            key = (scopes.dictionary[cell // known].as_py(), keys.dictionary[cell % known].as_py())
-            entry = counted.setdefault(key, [0, 0])
-            entry[0] ^= xor
-            entry[1] += number
+        labels = None if self.direction == "passing" else tracked.field("label")
+        return fold_labels(tracked.field("scope"), tracked.field("end" if self.rule.windows else "name"), labels)
 
-    def _report(self, counted: Mapping[tuple[str, Any], Sequence[int]]) -> None:
+    def _report(self, counted: Mapping[Key, tuple[int, int]]) -> None:
         task = TaskContext.get()
         if task is None:
             raise UsageError("a probe runs inside a Spark task")
@@ -165,10 +160,6 @@ class ExecutorProbe:
                 "TrackedStream.writeStream"
             )
         report = _client(self.server, self.retry_for).producer(self.job, query, run).epoch(epoch)
-        windows = self.rule.windows
-        groups: list[Group] = [
-            (self.rule.substream(scope, None if windows else key, key if windows else None), {"_rows": n, "_xor": xor})
-            for (scope, key), (xor, n) in counted.items()
-        ]
+        groups = groups_of(((key, {"_rows": rows, "_xor": xor}) for key, (rows, xor) in counted.items()), self.rule)
         add_groups(report, self.segment, self.direction, groups)
         report.report(units=[f"{self.direction}:{self.segment}/{task.partitionId()}"])

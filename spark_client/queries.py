@@ -24,6 +24,11 @@ from spark_client.streams import TrackedStream
 
 _log = logging.getLogger("spark_client")
 
+#: What batches are run with, in the copy of the session that Spark makes for a query.
+_CONF = {
+    "spark.sql.adaptive.enabled": "true",  # few files for few rows
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # with statistics, so that reading can skip
+}
 _OPENING = 300.0  #: seconds in which a query that starts has to be able to open its run
 
 
@@ -167,9 +172,12 @@ class TrackedQuery:
         stopping.join()
 
     def settle(self) -> None:
-        """Waits until everything that is there has been processed."""
+        """Waits until everything that is there has been processed, and the tracker knows of it."""
         if self.query is not None and self.query.isActive:
             self.query.processAllAvailable()
+            last = last_commit(self.checkpoint)
+            if last is not None:
+                self.run.committed(last)
 
 
 class BatchQuery(TrackedQuery):
@@ -210,7 +218,8 @@ class BatchQuery(TrackedQuery):
             if epoch:
                 run.committed(epoch - 1)  # else Spark would not have begun this one
             spark = batch.sparkSession
-            spark.conf.set("spark.sql.adaptive.enabled", "true")
+            for key, value in _CONF.items():
+                spark.conf.set(key, value)
             name = (run.query, run.run, epoch)
             probe = None if self._probe is None else self._probe(name)
             intake = Intake(self._stream, batch, name, probe, labels=self._sends is not None)
@@ -221,6 +230,8 @@ class BatchQuery(TrackedQuery):
             self.gate.done(epoch)
 
     def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
+        if intake.empty:
+            return
         sent = self._output.write(intake.rows, run, epoch)
         report = run.report(epoch)
         if self._sends is not None:

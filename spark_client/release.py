@@ -23,6 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.aggregates import Aggregate, decompose, result_type
 from spark_client.directories import publish, read_json, write_json
 from spark_client.errors import UsageError
+from spark_client.folding import files, fold_table
 from spark_client.fronts import Group
 from spark_client.intake import Intake
 from spark_client.labels import child_label
@@ -114,13 +115,11 @@ class Released:
         grouped = rows.groupBy(scope, key, *keys)
         return grouped.agg(*parts, *[value.alias(name) for name, value in counted.items()])
 
-    def rollup(self, partials: DataFrame, measures: Sequence[str], labels: bool) -> list[Group]:
-        """What a batch's partial rows say of its substreams."""
-        folded = {"_rows": F.sum("_rows"), **({"_xor": F.bit_xor("_xor")} if labels else {})}
-        folded |= {name: F.max(name) for name in measures}
-        key = F.unix_micros("_key") if self.rule.windows else F.col("_key")
-        grouped = partials.groupBy("_scope", key.alias("_key"))
-        return groups_of(grouped.agg(*[value.alias(name) for name, value in folded.items()]).collect(), self.rule)
+    def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> list[Group]:
+        """What a batch's partial rows, as written, say of its substreams."""
+        columns = ["_scope", "_key", "_rows", *(["_xor"] if labels else []), *measures]
+        table = files(part).to_table(columns=columns)
+        return groups_of(fold_table(table, "_xor" if labels else None, measures).items(), self.rule)
 
     def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The partial rows of some substreams, one for each key."""
@@ -220,16 +219,17 @@ class ReleaseQuery:
         rides = intake.unchanged or not intake.must_count
         measures = intake.measures if rides else {}
         labels = rides and intake.counts_labels
-        part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
-        kept = released.rollup(spark.read.parquet(str(part)), list(measures), labels)
-        groups = kept if rides else intake.count()
-
-        rows = {substream: int(values["_rows"]) for substream, values in groups}
-        over = {_substream(kind) for kind in ended} | self._over.keys()
-        late = rows.keys() & over
-        if late:
-            self._set_rows_aside(intake.rows, late, epoch)
-        state.add(part, epoch, rows, late)
+        groups: list[Group] = []
+        late: set[Substream] = set()
+        if not intake.empty:
+            part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
+            kept = released.rollup(part, list(measures), labels)
+            groups = kept if rides else intake.count()
+            rows = {substream: int(values["_rows"]) for substream, values in groups}
+            late = rows.keys() & ({_substream(kind) for kind in ended} | self._over.keys())
+            if late:
+                self._set_rows_aside(intake.rows, late, epoch)
+            state.add(part, epoch, rows, late)
         entered = state.substreams
 
         sent = self._release(ended, overdue, epoch, run, spark)

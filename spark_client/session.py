@@ -280,10 +280,26 @@ class Tracking:
 
     # ---------------------------------------------------------------- while it runs
 
+    def process_all_available(self) -> None:
+        """Waits until the queries of this session have processed all rows that are there, and all ends that this brings.
+
+        For tests and bounded data, as Spark's own ``processAllAvailable``; it never returns while rows keep coming.
+
+        Raises:
+            TrackingError: a query has failed.
+        """
+        rounds: list[list[int | None]] = []
+        while len(rounds) < 2 or rounds[-1] != rounds[-2]:
+            self.check()
+            for tracked in list(self._queries.values()):
+                tracked.settle()
+            rounds.append([tracked.run.last_epoch for tracked in list(self._queries.values())])
+        self.check()
+
     def finish(self, stream: TrackedStream) -> None:
         """A source will send nothing more: what it has sent so far is all. Cannot be taken back.
 
-        Call it when the query that reads the source has processed everything (``query.processAllAvailable()``).
+        Call it when the query that reads the source has processed everything (`process_all_available`).
 
         Raises:
             TrackingError: the tracker refuses.

@@ -63,8 +63,8 @@ class Input(Protocol):
         """What the query reads; with `bell`, a stream whose rows only make a batch happen."""
         ...
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
-        """The tracked rows of a batch of `stream`."""
+    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> tuple[DataFrame, bool]:
+        """The tracked rows of a batch of `stream`, and whether it is known that there are none."""
         ...
 
     def native(self) -> DataFrame:
@@ -102,7 +102,7 @@ class Source:
         rings = bell.select(*nothing, F.lit(True).alias(_BELL))
         return self._df.withColumn(_BELL, F.lit(False)).unionByName(rings)
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
+    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> tuple[DataFrame, bool]:
         if _BELL in batch.columns:
             batch = batch.where(~F.col(_BELL)).drop(_BELL)
         if not labels:
@@ -111,7 +111,7 @@ class Source:
             label = source_label(self._salt, self._identity)
         else:
             label = positional_label(self._salt, query, epoch)
-        return self._tracked(batch, label)
+        return self._tracked(batch, label), False
 
     def native(self) -> DataFrame:
         label = source_label(self._salt, self._identity) if self._identity else F.lit(None).cast("long")
@@ -145,9 +145,9 @@ class Received:
             bell.select(F.lit(None).cast("string").alias("sender"), F.lit(0).cast("long").alias("epoch"))
         )
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002
+    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> tuple[DataFrame, bool]:  # noqa: ARG002
         published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
-        return self._channel.rows(batch.sparkSession, published)
+        return self._channel.rows(batch.sparkSession, published), not published
 
     def native(self) -> DataFrame:
         return self._channel.native(self._tracking.spark)

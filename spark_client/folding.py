@@ -1,0 +1,90 @@
+"""Folding columns by substream, in Arrow and numpy: for what is already at hand in Python, or too small for a Spark job.
+
+Knows nothing of trackers, queries or where columns come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+
+Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; None where the column is null
+
+#: Parquet's oldest form of timestamps, which Spark writes unless told otherwise, would be read as nanoseconds.
+_PARQUET: Final = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+
+
+def files(path: Path) -> ds.Dataset:
+    """The Parquet files of a directory."""
+    return ds.dataset(str(path), format=_PARQUET, exclude_invalid_files=False, ignore_prefixes=["_", "."])
+
+
+def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> dict[Key, tuple[int, int]]:
+    """Rows and the XOR of their labels, by substream.
+
+    Args:
+        scopes: one for each row.
+        keys: names, or ends as timestamps, one for each row.
+        labels: one for each row; None: their XOR is not asked for and given as 0.
+    """
+    if len(scopes) == 0:
+        return {}
+    scope_codes, scope_values = _codes(scopes)
+    key_codes, key_values = _codes(_plain(keys))
+    cells = scope_codes * len(key_values) + key_codes
+    order = np.argsort(cells, kind="stable")
+    cells = cells[order]
+    first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
+    rows = np.diff(np.append(first, len(cells))).tolist()
+    if labels is None:
+        xors = [0] * len(first)
+    else:
+        xors = np.bitwise_xor.reduceat(labels.to_numpy(zero_copy_only=False)[order], first).tolist()
+    cells = cells[first].tolist()
+    known = len(key_values)
+    return {
+        (scope_values[cell // known], key_values[cell % known]): (number, xor)
+        for cell, number, xor in zip(cells, rows, xors, strict=True)
+    }
+
+
+def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict[Key, dict[str, Any]]:
+    """Folds a table with `_scope`, `_key` and `_rows`: sums `_rows`, XORs one column, takes the greatest of others."""
+    table = table.combine_chunks().set_column(table.schema.get_field_index("_key"), "_key", _plain(table["_key"]))
+    summed = table.group_by(["_scope", "_key"]).aggregate([("_rows", "sum"), *((name, "max") for name in largest)])
+    folded: dict[Key, dict[str, Any]] = {
+        (row["_scope"], row["_key"]): {"_rows": row["_rows_sum"], **{name: row[f"{name}_max"] for name in largest}}
+        for row in summed.to_pylist()
+    }
+    if xor is not None and table.num_rows:
+        for key, (_, value) in fold_labels(_one(table["_scope"]), _one(table["_key"]), _one(table[xor])).items():
+            folded[key]["_xor"] = value
+    return folded
+
+
+def unite(into: dict[Key, tuple[int, int]], more: Mapping[Key, tuple[int, int]]) -> None:
+    """Adds what was folded elsewhere."""
+    for key, (rows, xor) in more.items():
+        had = into.get(key, (0, 0))
+        into[key] = (had[0] + rows, had[1] ^ xor)
+
+
+def _plain(keys: Any) -> Any:
+    """Ends as microseconds; names as they are."""
+    if pa.types.is_timestamp(keys.type):
+        return keys.cast(pa.timestamp("us", keys.type.tz)).cast(pa.int64())
+    return keys
+
+
+def _codes(values: pa.Array) -> tuple[Any, list[Any]]:
+    encoded = values.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -1,0 +1,73 @@
+"""One Spark session and one tracker for all tests of this directory; what a test kills is its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.client.processes import Server
+from tests.spark.feed import Feed
+
+_numbers = count()
+
+
+def session(name: str = "tests") -> SparkSession:
+    """A session as the tests want it: four attempts a task, two cores, quick commits of small batches."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .appName(name)
+        .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.checkpointFileManagerClass", checkpoints)
+        .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    spark = session()
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="session")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A tracker that no test disturbs."""
+    server = Server(tmp_path_factory.mktemp("tracker"), "memory")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mortal_tracker(tmp_path: Path) -> Iterator[Server]:
+    """A tracker of the test's own, to be killed: its journal is a file."""
+    server = Server(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def job() -> str:
+    """The name of a job of the test's own."""
+    return f"job-{next(_numbers)}"
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    return Feed(tmp_path / "raw")

@@ -1,0 +1,65 @@
+"""Rows for streams to read: files that appear one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "row_id long, ts timestamp, tenant string, kind string, amount long, value double, part int, is_last boolean"
+
+START = datetime(2024, 1, 1)
+
+
+class Feed:
+    """A directory of JSON files; each becomes a batch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._files = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def put(self, *rows: Mapping[str, Any]) -> None:
+        """Publishes rows, in a file of their own."""
+        self._files += 1
+        hidden = self.path / f".{self._files}"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(self.path / f"{self._files:06d}.json")
+        self.rows.extend(dict(row) for row in rows)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """One file a batch, in their order."""
+        return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.path))
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        """All that was put, as a batch."""
+        return spark.read.schema(SCHEMA).json(str(self.path))
+
+
+def row(
+    row_id: int, minute: float, tenant: str = "a", kind: str = "x", amount: int = 1, *, part: int = 0, last: bool = False
+) -> dict[str, Any]:
+    """One row, so many minutes after `START`."""
+    return {
+        "row_id": row_id,
+        "ts": (START + timedelta(minutes=minute)).isoformat(sep=" "),
+        "tenant": tenant,
+        "kind": kind,
+        "amount": amount,
+        "value": amount / 7,
+        "part": part,
+        "is_last": last,
+    }
+
+
+def rows_of(path: Path | str, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
+    """What a table of files holds, sorted; nothing if it does not exist yet."""
+    if not any(Path(path).glob("epoch=*")):
+        return []
+    return sorted(tuple(r) for r in spark.read.parquet(str(path)).select(*columns).collect())
+

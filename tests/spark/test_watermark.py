@@ -1,0 +1,151 @@
+"""The exact watermark: Spark's operators give final results when the tracker says so, and keep no state after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Frontier, Tracking
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row
+
+pytestmark = pytest.mark.spark
+
+
+def state_rows(query: Any) -> int:
+    return sum(operator["numRowsTotal"] for operator in query.lastProgress["stateOperators"])
+
+
+def start(tracking: Tracking, df: DataFrame, reads: Any, name: str, checkpoint: Path) -> Any:
+    writer = tracking.write_stream(df, reads).queryName(name).format("memory").outputMode("append")
+    return writer.option("checkpointLocation", str(checkpoint)).start()
+
+
+def shown(spark: SparkSession, name: str, *columns: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r) for r in spark.table(name).select(*columns).collect())
+
+
+def test_windows_come_out_final_with_no_later_data_and_rows_far_ahead_move_nothing(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    # Two partitions: the one that lags holds the watermark, whatever the other has seen.
+    source = tracking.source(
+        feed.stream(spark),
+        "in",
+        window=("ts", "1 minute"),
+        front=Frontier("0 seconds", partition="part", partitions=2),
+    )
+    counted = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "10 minutes"), "kind")
+    query = start(tracking, counted.agg(F.count("*").alias("n")), source, "windows", tmp_path / "cp")
+    feed.put(row(1, 1), row(2, 9), row(3, 65))
+    tracking.process_all_available()
+    assert shown(spark, "windows", "kind", "n") == []
+    feed.put(row(4, 2, part=1), row(5, 30, part=1))
+    tracking.process_all_available()
+    assert shown(spark, "windows", "kind", "n") == [("x", 3)]
+    tracking.finish(source)
+    tracking.process_all_available()
+    assert shown(spark, "windows", "window.start", "n") == sorted(
+        tuple(r)
+        for r in feed.batch(spark)
+        .groupBy(F.window("ts", "10 minutes"))
+        .count()
+        .select("window.start", "count")
+        .collect()
+    )
+    assert state_rows(query) == 0
+    tracking.stop()
+
+
+def test_sessions_come_out_final_and_their_state_is_gone(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    sessions = tracking.with_watermark(source, "ts", "windows").groupBy(F.session_window("ts", "5 minutes"), "kind")
+    query = start(tracking, sessions.agg(F.count("*").alias("n")), source, "sessions", tmp_path / "cp")
+    feed.put(row(1, 1), row(2, 5), row(3, 7, kind="y"))
+    feed.put(row(4, 9, kind="y"), row(5, 20, kind="z"))
+    tracking.process_all_available()
+    assert shown(spark, "sessions", "kind", "n") == [("x", 2), ("y", 2)]
+    tracking.finish(source)
+    tracking.process_all_available()
+    assert shown(spark, "sessions", "kind", "n") == [("x", 2), ("y", 2), ("z", 1)]
+    assert state_rows(query) == 0
+    tracking.stop()
+
+
+def test_deduplication_keeps_rows_on_the_edge_and_forgets_what_is_over(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    distinct = tracking.with_watermark(source, "ts", "instants").dropDuplicatesWithinWatermark(["row_id"])
+    query = start(tracking, distinct, source, "distinct_rows", tmp_path / "cp")
+    feed.put(row(1, 1), row(1, 1), row(2, 2))
+    tracking.process_all_available()
+    feed.put(row(3, 2))  # at the very time up to which everything is over: not late
+    tracking.process_all_available()
+    assert shown(spark, "distinct_rows", "row_id") == [(1,), (2,), (3,)]
+    tracking.finish(source)
+    tracking.process_all_available()
+    assert state_rows(query) == 0
+    tracking.stop()
+
+
+def test_unmatched_rows_of_an_outer_join_come_out_when_both_sides_are_over(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    other = Feed(tmp_path / "other")
+    tracking = Tracking(spark, job, tracker.address)
+    front = {"window": ("ts", "1 minute")}
+    left = tracking.source(feed.stream(spark), "left", **front, front=Frontier("0 seconds"))
+    right = tracking.source(other.stream(spark), "right", **front, front=Frontier("0 seconds"))
+    orders = tracking.with_watermark(left, "ts", "instants").select("ts", "row_id")
+    payments = tracking.with_watermark(right, "ts", "instants")
+    payments = payments.select(F.col("ts").alias("paid_at"), F.col("row_id").alias("paid"))
+    within = F.expr("row_id = paid and paid_at between ts and ts + interval 10 minutes")
+    query = start(tracking, orders.join(payments, within, "left_outer"), [left, right], "joined", tmp_path / "cp")
+    feed.put(row(1, 1), row(2, 2), row(3, 40))
+    other.put(row(1, 3))
+    tracking.process_all_available()
+    assert shown(spark, "joined", "row_id", "paid") == [(1, 1)]  # the payments may still come
+    other.put(row(9, 30))
+    tracking.process_all_available()
+    assert shown(spark, "joined", "row_id", "paid") == [(1, 1), (2, None)]
+    tracking.finish(left)
+    tracking.finish(right)
+    tracking.process_all_available()
+    assert shown(spark, "joined", "row_id", "paid") == [(1, 1), (2, None), (3, None)]
+    assert state_rows(query) == 0
+    tracking.stop()
+
+
+def test_what_came_through_a_channel_moves_the_watermark_once_it_has_been_received(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(
+        feed.stream(spark), "in", window=("ts", "1 minute"), identity=["row_id"], front=Frontier("0 seconds")
+    )
+    channel = tracking.channel("clean", str(tmp_path / "clean"))
+    writer = source.where("amount > 0").writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp1")
+    received = tracking.receive(channel)
+    counted = tracking.with_watermark(received, "ts", "windows").groupBy(F.window("ts", "10 minutes"))
+    writer.start()
+    query = start(tracking, counted.agg(F.count("*").alias("n")), received, "channelled", tmp_path / "cp2")
+    feed.put(row(1, 1), row(2, 2), row(3, 3, amount=-1))
+    feed.put(row(4, 12))
+    tracking.process_all_available()
+    assert shown(spark, "channelled", "n") == [(2,)]
+    tracking.finish(source)
+    tracking.process_all_available()
+    assert shown(spark, "channelled", "n") == [(1,), (2,)]
+    assert state_rows(query) == 0
+    assert tracking.client.job(job).in_flight == 0
+    tracking.stop()
