@@ -6,29 +6,29 @@ Spark adds when its watermark has moved, before the next file appears; so a wind
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.flights.pipeline import figures
+from examples.flights.replay import Replay
 from examples.flights.truth import KEY, VALUES
 
 
 class WatermarkBaseline:
     """One run of the aggregation with one delay."""
 
-    def __init__(self, flights: DataFrame, delay: str, checkpoint: Path, clock: Callable[[], int]) -> None:
+    def __init__(self, flights: DataFrame, delay: str, checkpoint: Path, clock: Replay) -> None:
         """Start it on a stream of cleaned flights.
 
         Args:
             flights: the stream.
             delay: as in `withWatermark`, "6 hours" say.
             checkpoint: its directory.
-            clock: the number of the replay file that was published last.
+            clock: the replay.
         """
         self.delay = delay
         self._clock = clock
@@ -36,7 +36,7 @@ class WatermarkBaseline:
         daily = (
             flights.withWatermark("sched_dep", delay)
             .groupBy("origin", F.window("sched_dep", "1 day"), "carrier")
-            .agg(*figures())
+            .agg(*(value.alias(name) for name, value in figures().items()))
         )
         self._query: StreamingQuery = (
             daily.withColumn("day", F.col("window.start"))
@@ -73,4 +73,4 @@ class WatermarkBaseline:
         )
 
     def _take(self, batch: DataFrame, _: int) -> None:
-        self._released += [(*row, self._clock()) for row in batch.collect()]
+        self._released += [(*row, self._clock.latest) for row in batch.collect()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from examples.flights.replay import DAY, File
+from examples.flights.replay import File
 from examples.flights.truth import KEY, Comparison, compare
 
 
@@ -17,8 +17,9 @@ class Outcome:
 
     Attributes:
         name: of the way.
-        windows: a row for each window of the truth: `KEY`, `hours` from the end of its day to its release on the
-            replay's clock (null: never released), and whether it is `wrong`.
+        windows: a row for each window of the truth: `KEY`; `hours` from the departure of the last flight of that
+            airport's day to the release (null: never released); `files` of the replay in between; and whether it is
+            `wrong`.
         lost: rows that are missing from windows that were released.
         comparison: its released table with the truth.
     """
@@ -43,35 +44,46 @@ class Outcome:
         """How many windows never came out."""
         return int(self.windows["hours"].isna().sum())
 
-    def row(self) -> list[str]:
-        """For `table`."""
-        median, most, longest = (self.windows["hours"].quantile(share) for share in (0.5, 0.95, 1.0))
-        counts = (self.released, self.wrong, self.never, self.lost)
-        return [self.name, *(f"{count:,}" for count in counts), *(f"{hours:.0f} h" for hours in (median, most, longest))]
+    @property
+    def at_once(self) -> float:
+        """The share of windows that came out by the very file that completed their day."""
+        return float((self.windows["files"] == 0).mean())
 
 
-def judge(name: str, released: pd.DataFrame, truth: pd.DataFrame, files: Sequence[File]) -> Outcome:
-    """Hold a released table (`KEY`, `VALUES` and `file`, the number of the replay file that brought it out) to the truth."""
+def judge(
+    name: str, released: pd.DataFrame, truth: pd.DataFrame, complete: pd.DataFrame, files: Sequence[File]
+) -> Outcome:
+    """Hold a released table to the truth.
+
+    Args:
+        name: of the way it was released.
+        released: `KEY`, `VALUES` and `file`, the number of the replay file that brought the window out.
+        truth: of `truth.daily`.
+        complete: of `truth.complete`.
+        files: the replay's.
+    """
     comparison = compare(truth, released)
-    first = released.sort_values("file").drop_duplicates(KEY).set_index(KEY)
-    wanted = truth.set_index(KEY)
-    until = pd.Series({file.number: file.until for file in files})
-    windows = wanted[[]].reset_index()
-    came_out = first["file"].map(until).reindex(wanted.index).reset_index(drop=True)
-    windows["hours"] = (came_out - (windows["day"] + DAY)) / pd.Timedelta("1h")
-    wrong = {(origin, pd.Timestamp(day, tz="UTC"), carrier) for origin, day, carrier in comparison.changed}
-    windows["wrong"] = [window in wrong for window in wanted.index]
-    lost = wanted["flights"].sub(first["flights"].reindex(wanted.index)).clip(lower=0).sum()
-    return Outcome(name, windows, int(lost), comparison)
+    first = released.sort_values("file").drop_duplicates(KEY)[[*KEY, "flights", "file"]]
+    windows = truth[[*KEY, "flights"]].merge(first, on=KEY, how="left", suffixes=("", "_released"))
+    windows = windows.merge(complete, on=["origin", "day"])
+    until = pd.Series([file.until for file in files], dtype="datetime64[us, UTC]")
+    windows["hours"] = (windows["file"].map(until) - windows["complete"]).dt.total_seconds() / 3600
+    windows["files"] = windows["file"] - until.searchsorted(windows["complete"], side="right")
+    wrong = pd.DataFrame(comparison.changed, columns=KEY).assign(wrong=True)
+    wrong["day"] = pd.to_datetime(wrong["day"], utc=True)
+    windows = windows.merge(wrong, on=KEY, how="left")
+    windows["wrong"] = windows["wrong"].notna()
+    lost = (windows["flights"] - windows["flights_released"]).clip(lower=0).sum()
+    return Outcome(name, windows[[*KEY, "hours", "files", "wrong"]], int(lost), comparison)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The outcomes side by side, as text."""
-    head = ["", "windows released", "wrong", "never", "rows lost", "released after: median", "95 %", "longest"]
-    rows = [head, *(outcome.row() for outcome in outcomes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
+    rows = [["", "released", "wrong", "never", "rows lost", "at once", "median", "95 %", "longest"]]
+    for each in outcomes:
+        counts = [f"{count:,}" for count in (each.released, each.wrong, each.never, each.lost)]
+        hours = [f"{each.windows['hours'].quantile(share):.0f} h" for share in (0.5, 0.95, 1.0)]
+        rows.append([each.name, *counts, f"{each.at_once:.1%}", *hours])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["   ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

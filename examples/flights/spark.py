@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,6 +22,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # list directories without a job
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
     # Offset and commit logs on the local disk, without checksum files: a tenth of the time.
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -37,19 +40,31 @@ class JavaMissingError(Exception):
 
 
 def local_session(directory: Path) -> SparkSession:
-    """A session on two cores whose files stay below `directory`."""
+    """A session on two cores whose files stay below `directory`; what Spark and its workers print is in `spark.log`."""
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     if shutil.which(java) is None:
         raise JavaMissingError("Spark needs Java 17 or newer: install it, or let JAVA_HOME name it")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_DIRS"] = str(directory / "spark")
     builder = SparkSession.builder.master("local[2]").appName("flights")
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
-    spark = (
-        builder.config("spark.local.dir", str(directory / "spark"))
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .getOrCreate()
-    )
+    builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+    with _stderr_to(directory / "spark.log"):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Processes that are started meanwhile write their stderr to a file, for as long as they live."""
+    ours = os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)

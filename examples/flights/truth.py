@@ -5,10 +5,13 @@ pandas computes it from the departures themselves, so that neither Spark nor the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+
+from examples.flights.replay import File
 
 KEY = ["origin", "day", "carrier"]
 VALUES = ["flights", "departed", "mean_delay", "worst_delay", "seats"]
@@ -30,6 +33,17 @@ def daily(flights: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
     )
     windows["seats"] = rows.groupby(KEY)["seats"].sum(min_count=1).to_numpy()
     return windows[KEY + VALUES].astype({"flights": "float64", "departed": "float64"})
+
+
+def complete(flights: pd.DataFrame) -> pd.DataFrame:
+    """When an airport's day was over: `complete`, the departure of its last flight, by `origin` and `day`."""
+    return flights.groupby(["origin", "day"], as_index=False).agg(complete=("known_at", "max"))
+
+
+def due(windows: pd.DataFrame, flights: pd.DataFrame, files: Sequence[File]) -> list[int]:
+    """How many of the windows belong to airports' days that were over by the end of each file of the replay."""
+    over = windows.merge(complete(flights), on=["origin", "day"])["complete"]
+    return [int((over < file.until).sum()) for file in files]
 
 
 @dataclass(frozen=True)
