@@ -10,6 +10,7 @@ This module folds, compares and remembers. It does not know when a substream may
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -135,14 +136,14 @@ class Accounts:
         if not len(names):
             return np.empty(0, np.int64)
         numbers = np.array([self.scope_number.get(scope, -1) for scope in scopes], np.int64)[scope_index]
-        return self.table.find(numbers, names, self.table.keys(numbers, names))
+        return self.table.find(numbers, names)
 
     def find_one(self, scope: str, name: str) -> int:
         """The row of one substream, -1 if it has none."""
         number = self.scope_number.get(scope)
         if number is None:
             return -1
-        return int(self.find([scope], np.zeros(1, np.uint32), [name])[0])
+        return self.table.find_one(number, name)
 
     def add(self, scopes: Sequence[str], names: Sequence[str], end_times: NDArray[np.int64], now: int) -> Rows:
         """Rows for new substreams, in order of first mention; none may have one yet, none be twice."""
@@ -166,7 +167,7 @@ class Accounts:
         self._count_scopes(numbers, 1)
         self.created[rows] = now
         self.changed[rows] = now
-        self.table.add(numbers, self.table.keys(numbers, names), rows)
+        self.table.add(numbers, names, rows)
         return rows
 
     def _scope(self, scope: str) -> int:
@@ -235,9 +236,8 @@ class Accounts:
 
     def _count_scopes(self, numbers: Rows, by: int) -> list[int]:
         """Count rows of scopes up or down; the scopes that have none left."""
-        distinct, counts = np.unique(numbers, return_counts=True)
         emptied = []
-        for number, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+        for number, count in Counter(numbers.tolist()).items():
             self._rows_of_scope[number] += by * count
             if not self._rows_of_scope[number]:
                 emptied.append(number)
@@ -448,7 +448,7 @@ class Accounts:
             accounts.ended.reshape(-1, segments)[rows] = dump["ended"].reshape(-1, segments)
             scopes = accounts.scope[rows].astype(np.int64)
             accounts._count_scopes(scopes, 1)
-            accounts.table.add(scopes, accounts.table.keys(scopes, dump["names"]), rows)
+            accounts.table.add(scopes, dump["names"], rows)
         known = (accounts.flags & KNOWN) != 0
         accounts.done = int(((accounts.flags & DONE) != 0).sum())
         accounts.open = int(known.sum()) - accounts.done
@@ -463,10 +463,11 @@ def _extended(column: NDArray[Any], length: int) -> NDArray[Any]:
 
 def _signed(who: U8, sent: U8, received: U8, producer: int) -> U8:
     """The words that say who last sent and received, `producer` put where the counts say so."""
-    keep = np.where(sent > 0, _RECEIVER, ~np.uint64(0)) & np.where(received > 0, _SENDER, ~np.uint64(0))
+    # As words of ones and zeros: cheaper than choosing element by element.
+    change = (sent > 0) * _SENDER | (received > 0) * _RECEIVER
     mark = np.uint64(producer + 1)
-    put = np.where(sent > 0, mark, np.uint64(0)) | np.where(received > 0, mark << _SHIFT, np.uint64(0))
-    return (who & keep) | put
+    changed: U8 = (who & ~change) | (change & (mark | mark << _SHIFT))
+    return changed
 
 
 __all__ = ["NO_END_TIME", "Accounts", "Entries"]

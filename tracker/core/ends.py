@@ -23,6 +23,7 @@ from .opentimes import OpenTimes
 
 _LAST_TIME = 2**63 - 1
 _ALL = -1  # in the place of a scope's number
+_FEW = 8  # up to so many rows are ended quicker one by one than by whole columns
 
 
 class Ends:
@@ -44,7 +45,7 @@ class Ends:
         self._ordering = ordering
         self._progress = progress
         self._announce = announce
-        self.advanced: list[int | None] = [None] * len(graph)  #: the last time announced for each segment
+        self.advanced: dict[str, int] = {}  #: the last time announced, by segment; also of those that are no more
         self.finished: list[int] = []  #: rows that have ended everywhere since somebody took them from here
         self._times: dict[int, OpenTimes] = {}
         self._waiting: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # by segment and scope
@@ -113,17 +114,21 @@ class Ends:
     def evaluate(self, rows: Rows) -> None:
         """Announce what has ended among `rows`, each given once, and what ordering lets go after it."""
         rows = self._eligible(rows)
-        if rows.size:
-            endable = self.endable(rows)
-            some = endable.any(axis=1)
-            rows, endable = rows[some], endable[some]
+        if not rows.size and not self._loosened:
+            return
+        endable = self.endable(rows)
+        some = endable.any(axis=1)
+        rows, endable = rows[some], endable[some]
         if rows.size > 1:
             order = np.lexsort((self._accounts.ids_of(rows), self._accounts.end_time[rows]))
             rows, endable = rows[order], endable[order]
         if self._ordering is not Ordering.NONE:
-            self._evaluate_in_order(rows, endable if rows.size else np.zeros((0, len(self._graph)), np.bool_))
-        elif rows.size:
+            self._evaluate_in_order(rows, endable)
+        elif rows.size > _FEW:
             self._evaluate_at_once(rows, endable)
+        else:
+            for segment, place in np.argwhere(endable.T).tolist():
+                self._end(int(rows[place]), segment, Reason.COMPLETE)
 
     def _evaluate_at_once(self, rows: Rows, endable: NDArray[np.bool_]) -> None:
         accounts = self._accounts
@@ -225,7 +230,7 @@ class Ends:
         times = self._times.get(_ALL)
         for segment, name in enumerate(self._graph.names):
             time = limit if times is None else min(limit, times.least(segment) - 1)
-            last = self.advanced[segment]
+            last = self.advanced.get(name)
             if last is None or time > last:
-                self.advanced[segment] = time
+                self.advanced[name] = time
                 self._announce(Advanced(name, time))

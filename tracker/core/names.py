@@ -18,7 +18,9 @@ Rows = NDArray[np.int64]
 
 _SCOPE_MIX = np.uint64(0x9E3779B97F4A7C15)  # odd: distinct scopes give distinct masks
 _SPREAD = np.uint64(0xD6E8FEB86659FD93)
+_WORD = (1 << 64) - 1
 _EMPTY, _REMOVED = -1, -2
+_FEW = 8  # up to so many are quicker one by one than by whole columns
 _FIRST_BITS = 10
 
 
@@ -56,13 +58,17 @@ class NameTable:
     def _home(self, keys: U8) -> Rows:
         return ((keys * _SPREAD) >> np.uint64(64 - self._bits)).view(np.int64)
 
-    def find(self, scopes: NDArray[np.int64], names: Sequence[str], keys: U8) -> Rows:
+    def find(self, scopes: NDArray[np.int64], names: Sequence[str]) -> Rows:
         """The row of each name, -1 where it has none."""
+        if len(names) <= _FEW:
+            one_by_one = [self.find_one(scope, name) for scope, name in zip(scopes.tolist(), names, strict=True)]
+            return np.array(one_by_one, np.int64)
+        keys = self.keys(scopes, names)
         last = (1 << self._bits) - 1
         places = self._home(keys)
         rows = self._rows[places].astype(np.int64)
         matches = (self._keys[places] == keys) & (rows >= 0)
-        todo = np.flatnonzero(~matches & (rows != _EMPTY))
+        todo = (~matches & (rows != _EMPTY)).nonzero()[0]
         rows[~matches] = -1
         while todo.size:
             places[todo] = tried = (places[todo] + 1) & last
@@ -76,6 +82,21 @@ class NameTable:
                 rows[i] = self._clashes.get((int(scopes[i]), names[i]), -1)
         return rows
 
+    def find_one(self, scope: int, name: str) -> int:
+        """The row of one name, -1 if it has none."""
+        key = (hash(name) & _WORD) ^ (scope * int(_SCOPE_MIX) & _WORD)
+        place = self._home_of(key)
+        while (row := self._rows.item(place)) != _EMPTY:
+            if row >= 0 and self._keys.item(place) == key:
+                if self._names[row] == name:
+                    return row
+                break
+            place = (place + 1) & ((1 << self._bits) - 1)
+        return self._clashes.get((scope, name), -1)
+
+    def _home_of(self, key: int) -> int:
+        return (key * int(_SPREAD) & _WORD) >> (64 - self._bits)
+
     def _verify(self, names: Sequence[str], rows: Rows) -> None:
         """Set to -1, in place, the rows whose key was another name's."""
         hits = np.flatnonzero(rows >= 0)
@@ -88,11 +109,18 @@ class NameTable:
         if stored != asked:
             rows[hits[[have != want for have, want in zip(stored, asked, strict=True)]]] = -1
 
-    def add(self, scopes: NDArray[np.int64], keys: U8, rows: Rows) -> None:
+    def add(self, scopes: NDArray[np.int64], names: Sequence[str], rows: Rows) -> None:
         """Enter rows, whose names are in place and were not found."""
+        self._enter(scopes, self.keys(scopes, names), rows)
+
+    def _enter(self, scopes: NDArray[np.int64], keys: U8, rows: Rows) -> None:
         wanted = self._used + len(keys)
         if wanted * 5 > (3 << self._bits):  # at most 60 % full
             self._rebuild(wanted)
+        if len(keys) <= _FEW:
+            for i, (key, row) in enumerate(zip(keys.tolist(), rows.tolist(), strict=True)):
+                self._enter_one(scopes, i, key, row)
+            return
         last = (1 << self._bits) - 1
         places = self._home(keys)
         todo = np.arange(len(keys))
@@ -114,14 +142,24 @@ class NameTable:
             places[onward] = (places[onward] + 1) & last
             todo = np.concatenate([lost, onward])
 
+    def _enter_one(self, scopes: NDArray[np.int64], i: int, key: int, row: int) -> None:
+        place = self._home_of(key)
+        while (other := self._rows.item(place)) != _EMPTY:
+            if other >= 0 and self._keys.item(place) == key:
+                self._clashes[int(scopes[i]), self._names[row]] = row
+                return
+            place = (place + 1) & ((1 << self._bits) - 1)
+        self._rows[place] = row
+        self._keys[place] = key
+        self._used += 1
+
     def remove(self, scopes: NDArray[np.int64], rows: Rows) -> None:
         """Forget rows, whose names must still be in place."""
         for scope, row in zip(scopes.tolist(), rows.tolist(), strict=True):
             name = self._names[row]
             if self._clashes.pop((scope, name), None) is not None:
                 continue
-            key = self.keys(np.array([scope]), [name])
-            place = int(self._home(key)[0])
+            place = self._home_of((hash(name) & _WORD) ^ (scope * int(_SCOPE_MIX) & _WORD))
             while self._rows[place] != row:
                 place = (place + 1) & ((1 << self._bits) - 1)
             self._rows[place] = _REMOVED
@@ -135,4 +173,4 @@ class NameTable:
             bits += 1
         self._reset(bits)
         # None of these share a key (those that did are in the clashes), so no scope is needed.
-        self.add(np.empty(0, np.int64), keys, rows)
+        self._enter(np.empty(0, np.int64), keys, rows)
