@@ -36,7 +36,7 @@ def dump(job: Job) -> dict[str, Any]:
         "accounts": accounts.dump(),
         "fronts": job.fronts.dump(),
         "closes": job.closing.dump(),
-        "advanced": list(job.ends.advanced),
+        "advanced": list(job.ends.advanced.items()),
     }
 
 
@@ -54,7 +54,7 @@ def load(values: dict[str, Any]) -> Job:
     accounts = Accounts.load(values["accounts"])
     job.begin(accounts, Fronts.load(values["fronts"]))
     job.closing.load(values["closes"])
-    job.ends.advanced = list(values["advanced"])
+    job.ends.advanced = {segment: time for segment, time in values["advanced"]}  # noqa: C416 - pairs may be lists
     for each in values["producers"]:
         producer = load_producer(each, accounts.rows_of)
         job.producers[producer.name] = producer

@@ -135,7 +135,7 @@ class Job:
                 idle_after=spec.idle_after,
                 retention=spec.retention,
             )
-            self.stalls_from = None
+            self._durations_changed()
             return
         if spec.deployment in self.left:
             raise Refused.precondition(
@@ -150,11 +150,18 @@ class Job:
         self.left.add(self.spec.deployment)
         old_spec, self.spec = self.spec, spec
         self.drain = DrainRecord()
+        self._durations_changed()
         if drained:
             self._start_afresh(graph)
         else:
             self._take_over(old_spec, graph)
             self.evaluate()
+
+    def _durations_changed(self) -> None:
+        """What may stall is to be found anew; where nobody wants to hear of stalls, there are none."""
+        self.stalls_from = None
+        if self.spec.stall_after is None:
+            self.accounts.flags &= ~STALLED
 
     def _check_same(self, spec: Spec, graph: Graph) -> None:
         differences = self.graph.differences(graph)
@@ -214,6 +221,7 @@ class Job:
         open_rows = self.accounts.in_use(int(KNOWN), int(KNOWN | DONE))
         for row in self.accounts.in_order(open_rows).tolist():
             self.ends.force(row, Reason.ABANDONED)
+        self._retire_finished()
         for producer in self.producers.values():
             producer.fence()
 
@@ -233,15 +241,11 @@ class Job:
         accounts, fronts = self.accounts, self.fronts
         if graph != self.graph:
             kept = [(old, graph.number[name]) for name, old in self.graph.number.items() if name in graph.number]
-            advanced = dict(zip(self.graph.names, self.ends.advanced, strict=True))
             accounts.relaid(len(graph), int(Reason.COMPLETE), kept)
             self.graph = graph
-            self.ends = self._new_ends()
-            self.ends.advanced = [advanced.get(name) for name in graph.names]
+            self._renew_ends()
         elif (self.spec.ordering, self.spec.progress) != (old_spec.ordering, old_spec.progress):
-            advanced_before = self.ends.advanced
-            self.ends = self._new_ends()
-            self.ends.advanced = advanced_before
+            self._renew_ends()
             self.dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE)))
         removed = [name for name in fronts.by_name if name not in self.spec.fronts]
         added = [name for name in self.spec.fronts if name not in fronts.by_name]
@@ -264,6 +268,12 @@ class Job:
                 self.closing.close(accounts.row_of(id_), name, FIRM)
         fronts.by_name = {name: fronts.by_name[name] for name in self.spec.fronts}
         self.closing.fronts_changed()
+
+    def _renew_ends(self) -> None:
+        """After a change of graph or rules; how far each segment has come stays said."""
+        advanced = self.ends.advanced
+        self.ends = self._new_ends()
+        self.ends.advanced = advanced
 
     def _is_open(self) -> bool:
         return self.accounts.open > 0 or self._staged_count() > 0
@@ -480,8 +490,7 @@ class Job:
             report.received.astype(np.uint64),
         )
         pledges = tuple(self._pledge(promise, rows) for promise in report.promises)
-        for promise in report.promises:
-            self._claim(producer, promise)
+        self._claim(producer, report.promises)
         if producer.mode is Mode.STAGED:
             if report.commit and not any(staged <= report.epoch for staged in producer.staged):
                 # The usual way of a plain client: nothing to keep until a commit that comes at once.
@@ -540,25 +549,26 @@ class Job:
         ):
             raise end_time_conflict(report, promise.substream_index, resolved, self.accounts)
 
-    def _claim(self, producer: Producer, promise: Promise) -> None:
-        if promise.front:
-            front = self._front(promise.front)
-            self._wake([front])
+    def _claim(self, producer: Producer, promises: Iterable[Promise]) -> None:
+        """The fronts of accepted promises are the producer's, which speaks for them: idle ones turn back."""
+        fronts = [self._front(promise.front) for promise in promises if promise.front]
+        self._wake(fronts)
+        for front in fronts:
             front.owner, front.owned_in = producer.name, self.spec.deployment
             front.last_promise = self.now
 
     def _hear(self, producer: Producer) -> None:
         """A producer has reported or promised: its idle fronts turn back before anything comes of it."""
         producer.heard_at = self.now
-        self._wake([front for front in self.fronts if front.owner == producer.name])
+        self._wake(front for front in self.fronts if front.owner == producer.name)
 
-    def _wake(self, fronts: Sequence[Front]) -> None:
-        woken = [front for front in fronts if front.idle]
+    def _wake(self, fronts: Iterable[Front]) -> None:
+        woken = False
         for front in fronts:
             front.heard_at = self.now
-        for front in woken:
-            front.idle = False
-            self.announce(FrontIdle(front.name, False))
+            if front.idle:
+                front.idle, woken = False, True
+                self.announce(FrontIdle(front.name, False))
         if woken:
             self.closing.fronts_changed()
 
@@ -678,12 +688,14 @@ class Job:
         self.ends.evaluate(rows)
         if self.fronts and self.spec.progress:
             self.ends.advance(self.fronts.progress())
-        if self.ends.finished:
-            self._forget_later(np.array(self.ends.finished, np.int64))
-            self.ends.finished.clear()
+        self._retire_finished()
 
-    def _forget_later(self, rows: Rows) -> None:
-        """Rows have ended everywhere: nothing is owed for them any more, and retention begins."""
+    def _retire_finished(self) -> None:
+        """Of what has ended everywhere nothing is owed any more, and its retention begins."""
+        if not self.ends.finished:
+            return
+        rows: Rows = np.array(self.ends.finished, np.int64)
+        self.ends.finished.clear()
         accounts = self.accounts
         self.closing.leave(rows)
         accounts.changed[rows] = self.now
@@ -709,10 +721,10 @@ class Job:
                 self._hear(producer)
             self._settle(producer, number if command.seal else number + 1)
         keep = self._check_manifest(producer, command)
-        producer.heard_at = self.now
         if command.promises:
             self._check_nothing_later_staged(producer, command, keep)
             self._hear(producer)
+        producer.heard_at = self.now
         if number is not None and number > producer.committed:
             if keep is not None:
                 self._stage(producer, number).keep(keep)
@@ -721,8 +733,7 @@ class Job:
             else:
                 self._commit_up_to(producer, number)
         if command.promises:
-            for promise in command.promises:
-                self._claim(producer, promise)
+            self._claim(producer, command.promises)
             self._keep_promises([self._pledge(promise, NO_ROWS) for promise in command.promises], FIRM)
             self.evaluate()
         return Committed(self.log.last_seq)

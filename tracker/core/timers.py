@@ -24,9 +24,8 @@ def next_due(job: Job, retention: int) -> int | None:
     if job.spec.idle_after is not None:
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
         due += [front.heard_at + job.spec.idle_after for front in awake]
-    patience = [each for each in (job.spec.stall_after, job.spec.expire_after) if each is not None]
-    if patience and job.accounts.open:
-        due.append(job.stalls_from if job.stalls_from is not None else job.now + min(patience))
+    if job.accounts.open and (job.spec.stall_after is not None or job.spec.expire_after is not None):
+        due.append(job.stalls_from if job.stalls_from is not None else job.now)
     if job.drain.state is DrainState.DRAINING and job.drain.deadline is not None:
         due.append(job.drain.deadline)
     oldest = job.log.oldest_at()
