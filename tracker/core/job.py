@@ -647,7 +647,7 @@ class Job:
         unknown = rows[(accounts.flags[rows] & KNOWN) == 0]
         if not unknown.size:
             return
-        unknown = np.unique(unknown)
+        unknown = _distinct([unknown])
         if self.fronts or self.fronts.has_floor:
             is_open = [
                 not self.closing.shut(accounts.scope_names[scope], end_time)
@@ -681,10 +681,8 @@ class Job:
         self.late_reports += len(sums)
 
     def evaluate(self) -> None:
-        rows = NO_ROWS
-        if self.dirty:
-            rows = np.unique(self.dirty[0] if len(self.dirty) == 1 else np.concatenate(self.dirty))
-            self.dirty.clear()
+        rows = _distinct(self.dirty) if self.dirty else NO_ROWS
+        self.dirty.clear()
         self.ends.evaluate(rows)
         if self.fronts and self.spec.progress:
             self.ends.advance(self.fronts.progress())
@@ -851,6 +849,12 @@ class Job:
                 "UNKNOWN_SUBSTREAM", f"job {self.spec.job!r} knows no substream {name!r} in scope {scope!r}"
             )
         return row
+
+
+def _distinct(parts: Sequence[Rows]) -> Rows:
+    """Each row once."""
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return np.unique(rows) if rows.size > 1 else rows
 
 
 def _void_pledges(epoch: Epoch, fronts: Sequence[str]) -> None:
