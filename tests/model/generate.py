@@ -8,7 +8,6 @@ failing one easy to cut down.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -58,10 +57,12 @@ class Generator:
         self.model = ReferenceTracker("model")
         self.driver = Driver(self.model)
         self.timed = r.random() < 0.4  # whether time passes and durations are set
-        self.small_labels = r.random() < 0.25
+        self.tiny = r.random() < 0.4  # few substreams and labels: what is rare elsewhere happens often
+        self.small_labels = self.tiny or r.random() < 0.25
         self.ids = r.random() < 0.4
-        self.graph = r.choice(GRAPHS)
+        self.graph = r.choice(GRAPHS[:3] if self.tiny else GRAPHS)
         self.fronts = [f"f{i}" for i in range(r.choice([0, 1, 1, 1, 2, 2, 3]))]
+        self.lag = {front: r.choice([0, 0, 10, 30]) for front in self.fronts}
         self.ordering = r.choice(["NONE", "NONE", "SCOPE", "GLOBAL"])
         self.progress = r.random() < 0.5
         self.durations = self._durations() if self.timed else {}
@@ -79,6 +80,7 @@ class Generator:
         self.sealing = r.choice([0.0, 0.0, 0.5, 1.0])
         self.owners = {front: r.choice(self.producers).name for front in self.fronts}
         self.calm = r.choice([0.3, 0.6, 0.9])  # how seldom something other than reporting happens
+        self.taste: dict[str, float] = {}  # what this sequence has more or less of than others
 
     def sequence(self, length: int) -> list[Line]:
         """About so many lines."""
@@ -111,6 +113,14 @@ class Generator:
             self._look(self.model.job_status(JOB))
         return line
 
+    def _choose(self, weights: dict[str, float]) -> str:
+        """One of some kinds; how likely each is also hangs on the sequence's taste."""
+        for kind in weights:
+            if kind not in self.taste:
+                self.taste[kind] = self.random.choice([0, 0.3, 1, 1, 1, 4])
+        likely = [weight * self.taste[kind] + weight * 1e-6 for kind, weight in weights.items()]
+        return self.random.choices(list(weights), likely)[0]
+
     def _look(self, job: JobStatus) -> None:
         """See what has become of the job and its producers."""
         self.graph = [[name, list(feeds)] for name, feeds in job.spec.segments]
@@ -141,16 +151,16 @@ class Generator:
         if not p.open and r.random() < 0.9:
             self._open(p)
             return
-        kinds: dict[Callable[[_Producer], Any], int] = {
-            self._report: 50,
-            self._end_epoch: 18,
-            self._repeat: 6,
-            self._partly_repeat: 4,
-            self._bad_report: 4,
-            self._promise_only: 4,
-            self._manifest_gone_wrong: 3,
+        kinds: dict[str, float] = {
+            "report": 50,
+            "end_epoch": 18,
+            "repeat": 6,
+            "partly_repeat": 4,
+            "bad_report": 4,
+            "promise_only": 4,
+            "manifest_gone_wrong": 3,
         }
-        r.choices(list(kinds), list(kinds.values()))[0](p)
+        getattr(self, "_" + self._choose(kinds))(p)
 
     def _report(self, p: _Producer, **said: Any) -> Line:
         r = self.random
@@ -182,7 +192,7 @@ class Generator:
         r = self.random
         segments = [name for name, _ in self.graph]
         entries: list[list[Any]] = []
-        for _ in range(r.choice([0, 1, 1, 2, 3])):
+        for _ in range(r.choice([0, 0, 1, 1, 1] if self.tiny else [0, 1, 1, 2, 3])):
             scope, name, end_time = self._substream()
             segment, label, sent = r.choice(segments), self._label(), 1 if r.random() < 0.95 else 2
             entries.append([scope, name, end_time, segment, label, sent, 0])
@@ -199,28 +209,33 @@ class Generator:
     def _substream(self) -> tuple[str, str, int | None]:
         """A tenant's window somewhere around where the fronts are."""
         r = self.random
-        window = max(0, self.time // 10 + r.choice([-1, 0, 0, 1, 1, 2, 3, 5]))
-        number = 3 * window + r.randrange(2)
+        window = max(0, self.time // 10 + r.choice([-3, -1, 0, 0, 1, 1, 2, 3, 5]))
+        number = 6 * window + r.randrange(1 if self.tiny else 5)
         endless = number % 2 == 1 and number % 100 < 100 * self.endless
         return SCOPES[number % 3], f"w{number}", None if endless else 10 * (window + 1)
 
     def _label(self) -> int:
-        return self.random.randrange(4) if self.small_labels else self.random.getrandbits(64)
+        if self.small_labels:
+            return self.random.randrange(1 if self.tiny else 4)
+        return self.random.getrandbits(64)
 
     def _promises(self, p: _Producer) -> list[list[Any]]:
         r = self.random
         promises: list[list[Any]] = []
         mine = [front for front in self.fronts if self.owners.get(front) == p.name]
+        kinds = {"frontier": 4, "scope_frontier": 2, "close_by_name": 3, "finish": 0.6, "no_promise": 1}
         for front in mine if r.random() < 0.97 else self.fronts:
-            kind = r.random()
-            if kind < 0.6:
-                self.time += r.choice([0, 0, 5, 10]) if front == self.fronts[-1] else 0
-                scope = r.choice(SCOPES) if r.random() < 0.3 else None
-                promises.append(["frontier", front, scope, self.time + r.choice([-10, 0, 0, 0, 10])])
-            elif kind < 0.85:
-                promises.append(["close", front, *self._substream()])
-            elif kind < 0.9:
-                promises.append(["finish", front])
+            self.time += r.choice([0, 0, 5, 10]) if front == self.fronts[-1] else 0
+            time = self.time - self.lag.setdefault(front, r.choice([0, 0, 10, 30]))
+            match self._choose(kinds):
+                case "frontier":
+                    promises.append(["frontier", front, None, time + r.choice([-20, -10, 0, 0, 0, 10])])
+                case "scope_frontier":
+                    promises.append(["frontier", front, r.choice(SCOPES), time + r.choice([-10, 0, 0, 10, 20])])
+                case "close_by_name":
+                    promises.append(["close", front, *self._substream()])
+                case "finish":
+                    promises.append(["finish", front])
         if r.random() < (0.2 if self.fronts else 0.8):
             promises.append(["close", "", *self._substream()])
         if not self.fronts and r.random() < 0.5:
@@ -300,27 +315,31 @@ class Generator:
     # ------------------------------------------------------------ everything else
 
     def _something_else(self) -> None:
-        r = self.random
-        p = r.choice(self.producers)
-        kinds: dict[Callable[[], Any], float] = {
-            lambda: self._open(p): 20,
-            lambda: self._close(p): 9,
-            lambda: self._die_and_come_back(p): 14,
-            self._flush: 12,
-            self._redeploy: 9,
-            self._add_define: 2,
-            self._odd_define: 4,
-            self._ask_for_drain: 5,
-            lambda: self._add(do="cancel_drain", deployment=r.choice(["", "", "d1", "d9"])): 6,
-            self._drain_through: 4,
-            self._abandon: 4,
-            lambda: self._forget(p): 2,
-            self._finish_front: 3,
-            lambda: self._open_wrongly(p): 3,
-            self._delete: 0.5,
-            self._recover: 2 if self.timed else 0,
+        of_a_producer: dict[str, float] = {
+            "open": 20,
+            "close": 9,
+            "die_and_come_back": 14,
+            "forget": 2,
+            "open_wrongly": 3,
         }
-        r.choices(list(kinds), list(kinds.values()))[0]()
+        of_the_job: dict[str, float] = {
+            "flush": 12,
+            "redeploy": 12,
+            "add_define": 2,
+            "odd_define": 4,
+            "ask_for_drain": 5,
+            "cancel_drain": 7,
+            "drain_through": 4,
+            "abandon": 4,
+            "finish_front": 3,
+            "delete": 0.5,
+            "recover": 2 if self.timed else 0,
+        }
+        kind = self._choose(of_a_producer | of_the_job)
+        if kind in of_a_producer:
+            getattr(self, "_" + kind)(self.random.choice(self.producers))
+        else:
+            getattr(self, "_" + kind)()
 
     def _open(self, p: _Producer, resume_epoch: int | None = None) -> None:
         r = self.random
@@ -396,12 +415,13 @@ class Generator:
         """A rolling deployment mostly; often with other fronts, sometimes another graph, sometimes by force."""
         r = self.random
         self.deployments += 1
-        said: dict[str, Any] = {"force": True} if r.random() < 0.25 else {}
+        said: dict[str, Any] = {"force": True} if self._choose({"rolling": 8, "by_force": 2}) == "by_force" else {}
         fronts = list(self.fronts)
-        if r.random() < 0.35:
-            fronts.append(f"f{len(self.lines)}")
-        if r.random() < 0.25 and fronts and (len(fronts) > 1 or r.random() < 0.1):
-            fronts.remove(r.choice(fronts))
+        if self._choose({"same_fronts": 6, "other_fronts": 4}) == "other_fronts":
+            if r.random() < 0.6 and len(fronts) > (0 if r.random() < 0.1 else 1):
+                fronts.remove(r.choice(fronts))
+            if r.random() < 0.6:
+                fronts.append(f"f{len(self.lines)}")
         said["fronts"] = fronts
         if r.random() < 0.15:
             said["segments"] = r.choice(GRAPHS)
@@ -433,6 +453,12 @@ class Generator:
         if self.timed:
             odd += [{"durations": self._durations()}] * 2
         self._add(**self._define_line(**r.choice(odd)))
+
+    def _cancel_drain(self) -> None:
+        line = {"do": "cancel_drain", "deployment": self.random.choice(["", "", "d1", "d9"])}
+        if self.random.random() < 0.2:
+            line["drain_id"] = f"dr{self.drains}"
+        self._add(**line)
 
     def _ask_for_drain(self) -> None:
         self.drains += 1

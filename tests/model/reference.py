@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -111,6 +111,7 @@ class Substream:
     accounts: dict[str, Account] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     over_since: int | None = None  # when it had ended on every segment
+    was_closed: bool = False
     stalled: bool = False
     late_reports: int = 0
 
@@ -399,6 +400,7 @@ class ReferenceTracker:
             return carry_out[type(command)](command)
         finally:
             for job in self._jobs.values():
+                self._note_closing(job)
                 self._finish_drain(job)
 
     def _emit(self, job: Job, body: Body) -> None:
@@ -444,7 +446,14 @@ class ReferenceTracker:
         elif spec.deployment == job.spec.deployment:
             if not _same_but_durations(spec, job.spec):
                 raise Refused.precondition("SPEC_CONFLICT", spec.deployment)
-            job.spec = spec
+            job.spec = replace(
+                job.spec,
+                stall_after=spec.stall_after,
+                expire_after=spec.expire_after,
+                idle_after=spec.idle_after,
+                retention=spec.retention,
+            )
+            self._forget_stalls(job)
             return self._defined(job, created)
         elif spec.deployment in job.left:
             raise Refused.precondition("DEPLOYMENT_MISMATCH", spec.deployment)
@@ -456,6 +465,7 @@ class ReferenceTracker:
             else:
                 self._clear_by_force(job)
             self._take_over(job, spec)
+        self._forget_stalls(job)
         self._evaluate(job)
         if pending := self._pending.pop((spec.job, spec.deployment), None):
             self._start_drain(job, pending.id, pending.deadline)
@@ -496,6 +506,7 @@ class ReferenceTracker:
             assert job.drain is not None
             for front in self._finished_in_drain(job, job.drain):
                 job.firm.finished.discard(front)
+            job.raise_floors()
             self._cancel(job, job.drain)
         for producer in job.producers.values():
             for epoch in sorted(producer.staged):
@@ -529,13 +540,22 @@ class ReferenceTracker:
         job.left.add(job.spec.deployment)
         job.spec = spec
         job.drain = None
+        for s in job.substreams.values():
+            s.accounts = {g: account for g, account in s.accounts.items() if g in job.feeds}
         job.raise_floors()
+
+    def _forget_stalls(self, job: Job) -> None:
+        """reading: in a job that wants to hear of no stalls, nothing is stalled."""
+        if job.spec.stall_after is None:
+            for s in job.substreams.values():
+                s.stalled = False
 
     def _delete(self, c: DeleteJob) -> None:
         job = self._job(c.job)
         if not c.force and any(not producer.closed for producer in job.producers.values()):
             raise Refused.precondition("JOB_ACTIVE", c.job)
         del self._jobs[c.job]
+        self._pending = {key: drain for key, drain in self._pending.items() if key[0] != c.job}
 
     # ------------------------------------------------------------ Producers, epochs, units
 
@@ -551,9 +571,9 @@ class ReferenceTracker:
             raise Refused.precondition("FENCED", c.run)
         if c.mode != producer.mode:
             raise Refused.precondition("MODE_CONFLICT", c.producer)
-        self._check_not_rewound(producer, c.resume_epoch)
         if not producer.closed and producer.run == c.run:
             return Opened(producer.committed_epoch)
+        self._check_not_rewound(producer, c.resume_epoch)
         job.producers[c.producer] = producer
         self._fence(producer)
         producer.run, producer.seals, producer.settled, producer.closed = c.run, c.seals, False, False
@@ -628,7 +648,7 @@ class ReferenceTracker:
         epoch = producer.staged.pop(number)
         for sid, segment, xor, sent, received in epoch.folded:
             s = job.substreams.get(sid)
-            if s is None:
+            if s is None or not s.open:
                 continue
             producer.holds[sid] = max(number, producer.holds.get(sid, number))
             s.changed, s.stalled = self._now, False
@@ -643,10 +663,11 @@ class ReferenceTracker:
         producer = self._current_run(job, c.producer, c.run)
         named = self._check_report(job, producer, c)
         if not producer.settled:
+            self._hear(job, producer)
             self._settle(job, producer, c.epoch)
 
         if c.epoch <= producer.committed:
-            self._heard(job, producer)
+            self._hear(job, producer)
             return Reported(Outcome.ALREADY_COMMITTED, job.last_seq, log_id=job.log_id)
         if job.drained and (c.entry_count or c.promises):
             raise Refused.precondition("DRAINED", c.job)
@@ -654,17 +675,17 @@ class ReferenceTracker:
         known_units = epoch.units if epoch else set()
         duplicates = tuple(unit for unit in c.units if unit in known_units)
         if duplicates and len(duplicates) < len(c.units):
-            self._heard(job, producer)
+            self._hear(job, producer)
             return Reported(Outcome.PARTIAL_DUPLICATE, job.last_seq, duplicates, log_id=job.log_id)
         if duplicates:
-            self._heard(job, producer)
+            self._hear(job, producer)
             if c.commit:
                 self._commit_up_to(job, producer, c.epoch)
             return Reported(Outcome.DUPLICATE, job.last_seq, log_id=job.log_id)
         if epoch and epoch.sealed:
             raise Refused.precondition("SEALED", str(c.epoch))
 
-        self._heard(job, producer)
+        self._hear(job, producer)
         sids = self._name(job, named, len(c.names))
         entries = [
             (sids[i], c.segments[g], xor, sent, received)
@@ -760,11 +781,11 @@ class ReferenceTracker:
             raise Refused.precondition("EPOCH_STAGED", name)
 
     def _claim(self, job: Job, producer: Producer, promises: Sequence[Promised]) -> None:
-        for promise in promises:
-            if promise[1]:
-                front = job.fronts[promise[1]]
-                front.owner, front.owner_deployment = producer.name, job.spec.deployment
-                front.last_promise = self._now
+        fronts = [job.fronts[promise[1]] for promise in promises if promise[1]]
+        self._wake(job, fronts)
+        for front in fronts:
+            front.owner, front.owner_deployment = producer.name, job.spec.deployment
+            front.last_promise = self._now
 
     def _name(self, job: Job, named: Sequence[Substream | tuple[str, str, int | None]], names: int) -> list[Sid]:
         """Bind the ids and end times of what an accepted report names."""
@@ -794,16 +815,28 @@ class ReferenceTracker:
         promises = [_resolved(promise, []) for promise in c.promises]
 
         if c.epoch is not None and not producer.settled:
+            if promises:
+                self._hear(job, producer)
             self._settle(job, producer, c.epoch if c.seal else c.epoch + 1)
 
         dropped: list[StagedReport] = []
         if c.epoch is not None and c.epoch > producer.committed and c.units is not None:
             dropped = self._check_manifest(producer, c.epoch, set(c.units))
         later = [number for number in producer.staged if c.epoch is None or number > c.epoch]
-        if later and any(self._says_more(job, promise) for promise in promises):
+        with_it = [
+            promise
+            for number, epoch in producer.staged.items()
+            if number not in later
+            for report in epoch.reports
+            if report not in dropped
+            for promise in report.promises
+        ]
+        if later and any(self._says_more(job, promise, with_it) for promise in promises):
             raise Refused.precondition("EPOCH_STAGED", str(later))
 
-        self._heard(job, producer, promised=bool(promises))
+        producer.last_heard = self._now
+        if promises:
+            self._hear(job, producer)
         if c.epoch is not None and c.epoch > producer.committed:
             if c.seal:
                 producer.staged.setdefault(c.epoch, StagedEpoch(producer.seals))
@@ -832,9 +865,11 @@ class ReferenceTracker:
             raise Refused.precondition("SPLIT_UNITS", str(number))
         return dropped
 
-    def _says_more(self, job: Job, promise: Promised) -> bool:
-        """Whether a promise would raise a frontier or finish a front."""
+    def _says_more(self, job: Job, promise: Promised, committed_with_it: Sequence[Promised]) -> bool:
+        """Whether a promise would raise a frontier or finish a front, after the commit."""
         promised = job.promised()
+        for other in committed_with_it:
+            promised.add(other)
         if promise[0] == "finish":
             return promise[1] not in promised.finished
         assert promise[0] == "frontier"
@@ -848,12 +883,10 @@ class ReferenceTracker:
     ) -> tuple[list[Entry], list[Promised]]:
         """All entries, after all that they name is known; gives what was folded in, and the promises that count."""
         before = job.promised()
-        closes = [promise[2] for promise in promises if promise[0] == "close"]
-        for sid in [entry[0] for entry in entries] + closes:
+        for sid in [entry[0] for entry in entries] + _closed(promises):
             s = job.substreams[sid]
             if not s.known and not job.closed_by_fronts(s, before) and not job.below_floor(s):
                 s.known = True
-                s.changed = self._now
         folded: list[Entry] = []
         late: dict[tuple[Sid, str], list[int]] = {}
         for entry in entries:
@@ -881,7 +914,19 @@ class ReferenceTracker:
 
     # ------------------------------------------------------------ Ends
 
+    def _note_closing(self, job: Job) -> None:
+        """reading: to be closed is a change, so that nothing stalls the moment it is closed."""
+        promised = job.promised()
+        for s in job.open_substreams():
+            closed = job.closed(s, promised)
+            if closed and not s.was_closed:
+                s.changed = self._now
+            if not closed:
+                s.stalled = False
+            s.was_closed = closed
+
     def _evaluate(self, job: Job) -> None:
+        self._note_closing(job)
         promised = job.promised()
         for segment in job.segments_in_order():
             upstream = job.upstream(segment)
@@ -913,8 +958,10 @@ class ReferenceTracker:
         s.ended[segment] = Ended(segment, s.scope, s.name, s.end_time, account.sent, reason, in_flight)
         self._emit(job, s.ended[segment])
         if all(s.ended_on(g) for g in job.feeds):
-            s.over_since = self._now
+            s.over_since = s.changed = self._now
             s.stalled = False
+            for producer in job.producers.values():
+                producer.holds.pop(s.id, None)
 
     def _end_everywhere(self, job: Job, s: Substream, reason: Reason) -> None:
         for segment in job.segments_in_order():
@@ -922,6 +969,7 @@ class ReferenceTracker:
                 self._end(job, s, segment, reason)
 
     def _advance(self, job: Job, promised: PromiseSet) -> None:
+        # reading: of every unfinished front, idle ones too
         frontiers = [promised.frontier(front, None) for front in job.fronts if front not in promised.finished]
         times = [time for time in frontiers if time is not None]
         if len(times) < len(frontiers):
@@ -947,6 +995,7 @@ class ReferenceTracker:
             raise Refused.unknown("UNKNOWN_FRONT", c.front)
         if job.fronts[c.front].owner in job.staging:
             raise Refused.precondition("EPOCH_STAGED", c.front)
+        self._wake(job, [job.fronts[c.front]])
         job.make_firm([("finish", c.front)])
         self._evaluate(job)
 
@@ -975,6 +1024,7 @@ class ReferenceTracker:
         if not job.draining:
             return
         assert job.drain is not None
+        job.drain.finished_before &= job.promised().finished
         status = self.drain_status(job.spec.job)
         fronts_done = not status.unfinished_fronts if job.fronts else not status.open_producers
         if fronts_done and not status.open_substreams and not status.uncommitted_producers:
@@ -999,10 +1049,17 @@ class ReferenceTracker:
             raise Refused.unknown("UNKNOWN_JOB", c.job)
         if c.deployment not in ("", job.spec.deployment):
             raise Refused.precondition("DEPLOYMENT_MISMATCH", c.deployment)
+        if job.drain is not None and c.drain_id not in ("", job.drain.id):
+            raise Refused.precondition("DRAIN_MISMATCH", c.drain_id)
         if job.drain is not None and job.drain.under_way:
-            if c.drain_id not in ("", job.drain.id):
-                raise Refused.precondition("DRAIN_MISMATCH", c.drain_id)
-            staged = [p for producer in job.producers.values() for e in producer.staged.values() for p in e.promises]
+            # reading: of STAGED producers; what is IMMEDIATE has finished, then or before
+            staged = [
+                promise
+                for producer in job.producers.values()
+                if producer.mode == Mode.STAGED
+                for epoch in producer.staged.values()
+                for promise in epoch.promises
+            ]
             if self._finished_in_drain(job, job.drain) or any(promise[0] == "finish" for promise in staged):
                 raise Refused.precondition("DRAIN_IN_PROGRESS", job.drain.id)
             self._cancel(job, job.drain)
@@ -1010,29 +1067,34 @@ class ReferenceTracker:
 
     # ------------------------------------------------------------ time
 
-    def _heard(self, job: Job, producer: Producer, promised: bool = True) -> None:
-        """A producer has spoken: its idle fronts turn back, before what woke them."""
+    def _hear(self, job: Job, producer: Producer) -> None:
+        """A producer has reported or promised: its idle fronts turn back, before what woke them."""
         producer.last_heard = self._now
-        if promised:
-            for front in job.fronts.values():
-                if front.owner == producer.name:
-                    front.since = self._now
-                    if front.idle:
-                        front.idle = False
-                        self._emit(job, FrontIdle(front.name, False))
+        self._wake(job, [front for front in job.fronts.values() if front.owner == producer.name])
+
+    def _wake(self, job: Job, fronts: Sequence[Front]) -> None:
+        for front in fronts:
+            front.since = self._now
+            if front.idle:
+                front.idle = False
+                self._emit(job, FrontIdle(front.name, False))
+        self._note_closing(job)
 
     def _tick(self, _: Tick) -> None:
         for job in self._jobs.values():
             self._turn_idle(job)
             self._stall_and_expire(job)
-            self._finish_drain(job)
-            if job.drain is not None and job.drain.state == DrainState.DRAINING and self._due(job.drain.deadline, 0):
-                job.drain.state = DrainState.TIMED_OUT
-                self._emit(job, DrainTimedOut(job.drain.id))
+            drain = job.drain
+            if drain is not None and drain.state == DrainState.DRAINING and self._passed(drain.deadline):
+                drain.state = DrainState.TIMED_OUT
+                self._emit(job, DrainTimedOut(drain.id))
             self._drop_old(job)
         for pending in self._pending.values():
-            if pending.state == DrainState.PENDING and self._due(pending.deadline, 0):
-                pending.state = DrainState.TIMED_OUT
+            if self._passed(pending.deadline):
+                pending.state = DrainState.TIMED_OUT  # reading: the event comes when there is a log for it
+
+    def _passed(self, deadline: int | None) -> bool:
+        return deadline is not None and self._now >= deadline
 
     def _due(self, since: int | None, after: int | None) -> bool:
         return since is not None and after is not None and self._now - since >= after
@@ -1058,28 +1120,36 @@ class ReferenceTracker:
         for s in owing:
             if not s.stalled and self._due(s.changed, job.spec.stall_after):
                 s.stalled = True
-                faulty = job.unbalanced(s)
-                balance = sum(s.account(g).sent - s.account(g).received for g in faulty)
-                self._emit(job, Stalled(s.scope, s.name, tuple(faulty), balance))
+                self._emit(job, self._stall(job, s))
         expired = [s for s in owing if self._due(s.changed, job.spec.expire_after)]
         for s in expired:
             self._end_everywhere(job, s, Reason.EXPIRED)
         if expired:
             self._evaluate(job)
 
+    def _stall(self, job: Job, s: Substream) -> Stalled:
+        faulty = job.unbalanced(s)
+        missing = sum(s.account(g).in_flight for g in faulty)
+        surplus = sum(s.account(g).sent - s.account(g).received for g in faulty)
+        # reading: the proto lets it be negative; where anything is missing, the contract's sum is said
+        return Stalled(s.scope, s.name, tuple(faulty), missing or surplus)
+
     def _drop_old(self, job: Job) -> None:
         retention = self._retention if job.spec.retention is None else job.spec.retention
         job.events = [event for event in job.events if not self._due(event.at, retention)]
-        staged = {
-            sid
-            for producer in job.producers.values()
-            for epoch in producer.staged.values()
-            for report in epoch.reports
-            for sid in [entry[0] for entry in report.entries] + [p[2] for p in report.promises if p[0] == "close"]
-        }
+        staged: set[Sid] = set()
+        for producer in job.producers.values():
+            for epoch in producer.staged.values():
+                waiting = [entry for report in epoch.reports for entry in report.entries]
+                staged |= {entry[0] for entry in (waiting if producer.mode == Mode.STAGED else epoch.folded)}
+                staged |= set(_closed(epoch.promises))
         for s in list(job.substreams.values()):
-            has_tombstone = s.end_time is None or job.below_floor(s)
-            if self._due(s.over_since, retention) and has_tombstone and s.id not in staged:
+            # reading: what is named and never comes to be known is forgotten likewise; what a staged epoch speaks of
+            # stays, and what has ended above the floor as long as an unfinished front may come to it.
+            over = s.over_since if s.known else s.created
+            floor_to_come = bool(job.fronts) and not job.firm.finished.issuperset(job.fronts)
+            above_floor = s.known and s.end_time is not None and not job.below_floor(s) and floor_to_come
+            if self._due(over, retention) and not above_floor and s.id not in staged:
                 del job.substreams[s.id]
 
     def _recovered(self, c: Recovered) -> None:
@@ -1183,8 +1253,8 @@ class ReferenceTracker:
                 s.scope,
                 s.name,
                 s.end_time,
-                job.closed(s, promised),
-                tuple(job.open_fronts(s, promised)),
+                not s.open or job.closed(s, promised),
+                () if not s.open or job.closed(s, promised) else tuple(job.open_fronts(s, promised)),
                 tuple(self._segment_status(job, s)),
                 s.late_reports,
                 s.created,
@@ -1222,6 +1292,10 @@ def _resolved(promise: Promise, sids: Sequence[Sid]) -> Promised:
             return ("close", front, sids[index])
         case Finish(front):
             return ("finish", front)
+
+
+def _closed(promises: Iterable[Promised]) -> list[Sid]:
+    return [promise[2] for promise in promises if promise[0] == "close"]
 
 
 def _is_name(name: str) -> bool:

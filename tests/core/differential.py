@@ -1,0 +1,164 @@
+"""Runs the same lines through the core and through the model, and finds where they part.
+
+What is compared: every answer or refusal, every event, and at some points everything that can be asked. At some points
+too, the core is taken down and built again from its dump, which must change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from tests.model.lines import JOB, Driver, Line
+from tests.model.reference import ReferenceTracker
+from tracker.core import Tracker
+from tracker.core.refusal import Refused
+
+
+def with_looks(lines: Sequence[Line], seed: int) -> list[Line]:
+    """The lines, some marked: at `rebuild` the core is built again from its dump, after `look` views are compared."""
+    random = Random(seed)
+    marked = [
+        line | {name: True for name, share in (("rebuild", 0.1), ("look", 0.25)) if random.random() < share}
+        for line in lines
+    ]
+    marked[-1]["look"] = True
+    return marked
+
+
+def difference(lines: Sequence[Line]) -> str:
+    """Where the core and the model part on these lines, in words; empty: nowhere."""
+    tracker = Tracker("core")
+    core, model = Driver(tracker), Driver(ReferenceTracker("model"))
+    for number, line in enumerate(lines):
+        if line.get("rebuild"):
+            core.tracker = tracker = Tracker.load(tracker.dump())
+        due = tracker.next_due()
+        try:
+            said = core.run(line)
+        except Exception as error:
+            return f"line {number + 1}: the core fails: {error!r}"
+        expected = model.run(line)
+        if said != expected:
+            return f"line {number + 1}:\n  core  {json.dumps(said)}\n  model {json.dumps(expected)}"
+        if line["do"] == "tick" and said[1] and (due is None or due > core.now):
+            return f"line {number + 1}: the tick did something, but was not due"
+        woken = tracker.take_woken()
+        if (JOB in woken) != bool(said[1] or (line["do"] == "delete" and said[0] == {})):
+            return f"line {number + 1}: woken: {woken}, events: {json.dumps(said[1])}"
+        if line.get("look"):
+            for name, ask in VIEWS.items():
+                seen, modelled = (_ask(ask, driver.tracker) for driver in (core, model))
+                if seen != modelled:
+                    return f"line {number + 1}, {name}:\n  core  {seen}\n  model {modelled}"
+    return ""
+
+
+def _ask(ask: Callable[[Any], Any], tracker: Any) -> Any:
+    try:
+        return ask(tracker)
+    except Refused as refused:
+        return refused.code, refused.reason
+
+
+def _job(tracker: Any) -> Any:
+    status = tracker.job_status(JOB)
+    fronts = {front.front: replace(front, frontiers=_telling(front.frontiers)) for front in status.fronts}
+    producers = {producer.producer: producer for producer in status.producers}
+    scalars = (status.first_seq, status.last_seq, status.open_substreams, status.ended_substreams, status.in_flight)
+    return status.spec, scalars, status.late_reports, fronts, producers, status.incarnation
+
+
+def _telling(frontiers: dict[str, int]) -> dict[str, int]:
+    """Without the scopes whose time says nothing beside the one of every scope."""
+    of_all = frontiers.get("*")
+    return {scope: time for scope, time in frontiers.items() if scope == "*" or of_all is None or time > of_all}
+
+
+def _drain(tracker: Any) -> Any:
+    status = tracker.drain_status(JOB)
+    names = (status.unfinished_fronts, status.uncommitted_producers, status.open_producers)
+    return status.state, status.drain_id, status.deployment, status.open_substreams, status.in_flight, *map(set, names)
+
+
+def _substreams(tracker: Any, **which: bool) -> Any:
+    answer = tracker.substreams(JOB, **which)
+    listed = answer[0] if isinstance(answer, tuple) else answer
+    return [replace(s, waiting_for=tuple(sorted(s.waiting_for)), held_by=tuple(sorted(s.held_by))) for s in listed]
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "the job's status": _job,
+    "the drain's status": _drain,
+    "the open substreams": lambda tracker: _substreams(tracker),
+    "all substreams": lambda tracker: _substreams(tracker, include_ended=True),
+    "the stalled substreams": lambda tracker: _substreams(tracker, only_stalled=True),
+    "the kept events": lambda tracker: tracker.events(JOB, 0, limit=10**6),
+    "a pending drain": lambda tracker: tracker.drain_status(JOB, "d9").state,
+}
+
+
+def shrink(lines: Sequence[Line], fails: Callable[[Sequence[Line]], bool]) -> list[Line]:
+    """A short sequence that fails as the given one does: lines are left out, then what they say is.
+
+    Args:
+        lines: a sequence that fails.
+        fails: whether one does.
+    """
+    best = list(lines)
+    size = len(best) // 2
+    while size:
+        start = 0
+        while start < len(best):
+            shorter = best[:start] + best[start + size :]
+            if shorter and fails(shorter):
+                best = shorter
+            else:
+                start += size
+        size //= 2
+    while True:
+        for number, line in enumerate(best):
+            simpler = next((s for s in _simpler(line) if fails([*best[:number], s, *best[number + 1 :]])), None)
+            if simpler is not None:
+                best[number] = simpler
+                break
+        else:
+            return best
+
+
+def _simpler(line: Line) -> list[Line]:
+    found: list[Line] = [
+        {key: value for key, value in line.items() if key != name}
+        for name in ("ids", "want_ids", "log", "seals", "resume_epoch", "wait", "progress", "force", "timeout", "seal")
+        + ("rebuild", "look")
+        if name in line
+    ]
+    found += [
+        line | {"durations": {k: v for k, v in line["durations"].items() if k != name}}
+        for name in line.get("durations", {})
+    ]
+    for name in ("entries", "promises", "units", "fronts"):
+        listed = line.get(name, [])
+        found += [line | {name: listed[:i] + listed[i + 1 :]} for i in range(len(listed))]
+    if line.get("commit"):
+        found.append(line | {"commit": False})
+    if line.get("ordering", "NONE") != "NONE":
+        found.append(line | {"ordering": "NONE"})
+    if line["do"] == "define" and line["segments"] != [["a", []]]:
+        found.append(line | {"segments": [["a", []]]})
+    return found
+
+
+def complaint(lines: Sequence[Line]) -> str:
+    """A failing sequence, cut down, as lines, and where core and model part on it."""
+    kind = _kind(difference(lines))
+    short = shrink(lines, lambda some: _kind(difference(some)) == kind)
+    return "\n".join([*(json.dumps(line) for line in short), difference(short)])
+
+
+def _kind(said: str) -> str:
+    """The first line of what differs, without the number of the line."""
+    return said.partition("\n")[0].partition(":" if "," not in said.partition("\n")[0] else ",")[2] if said else "none"

@@ -1,0 +1,67 @@
+"""The core and the reference model are one machine: the same answers, events and views on any sequence of commands.
+
+A seed that fails is cut down to a short sequence and printed as lines, like those of the conformance vectors.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.core.differential import complaint, difference, shrink, with_looks
+from tests.model.generate import generate
+from tests.model.lines import Driver
+from tracker.core import Tracker
+
+VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
+def test_the_core_agrees_with_the_vector(path: Path) -> None:
+    driver = Driver(Tracker("log"))
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        line = json.loads(text)
+        expect, events = driver.run(line)
+        assert (number, expect, events) == (number, line["expect"], line["events"])
+
+
+@pytest.mark.parametrize("path", VECTORS[:10], ids=lambda path: path.stem)
+def test_core_and_model_show_the_same_on_the_vector(path: Path) -> None:
+    lines = with_looks([json.loads(text) for text in path.read_text().splitlines()], seed=1)
+    assert not difference(lines), complaint(lines)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_core_and_model_agree(first: int) -> None:
+    _agree_on(range(first, first + 20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 6000, 250))
+def test_core_and_model_agree_on_many(first: int) -> None:
+    _agree_on(range(first, first + 250))
+
+
+def _agree_on(seeds: range) -> None:
+    for seed in seeds:
+        lines = with_looks(generate(seed), seed)
+        assert not difference(lines), f"seed {seed}\n{complaint(lines)}"
+
+
+def test_a_difference_is_found_and_cut_down() -> None:
+    """What shows the others to be true: a core that forgets what it was told is caught, in few lines."""
+
+    class Forgetful(Tracker):
+        def apply(self, command, now):  # type: ignore[no-untyped-def]
+            return super().apply(command, now) if type(command).__name__ != "FinishFront" else None
+
+    def fails(lines: list[dict[str, object]]) -> bool:
+        honest, forgetful = Driver(Tracker("log")), Driver(Forgetful("log"))
+        return any(honest.run(line) != forgetful.run(line) for line in lines)
+
+    failing = next(lines for lines in map(generate, range(100)) if fails(lines))
+    short = shrink(failing, fails)
+    assert len(short) <= 6
+    assert short[-1]["do"] == "finish_front"
