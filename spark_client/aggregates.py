@@ -182,9 +182,9 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     maker = _BY_NAME.get(function)
     if maker is None:
         raise UsageError(
-            f"aggs[{name!r}] = {value}: this aggregate cannot be merged from parts. Those that can: "
+            f"aggs[{name!r}] = {value}: cannot be merged from parts. These can: "
             f"{', '.join(sorted(_BY_NAME))}, count_distinct (from spark_client.aggregates). Others, such as "
-            "percentiles or ordered lists, need all rows at once: use tracking.with_watermark(...) and Spark's own groupBy"
+            "percentiles or ordered lists, need all rows at once: use tracking.with_watermark(…) and Spark's groupBy"
         )
     if over in ("*", "1") and function == "count":
         return count("*")

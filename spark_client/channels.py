@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from spark_client.directories import local_path, publish, read_json, write_json
+from spark_client.directories import local_path, publish, read_json, write_json, write_parquet
 from spark_client.errors import TrackingError, UsageError
 from spark_client.labels import child_label
 from spark_client.substreams import TRACKER, TRACKER_TYPE, Substreams
@@ -56,8 +56,8 @@ class Channel:
             write_json(self.path / _DESCRIPTION, said)
         elif known != said:
             raise UsageError(
-                f"channel {self.segment!r} at {self.path} was written as {_differences(known, said)}: keep the columns, "
-                "or give the channel a new path (and its queries new checkpoints)"
+                f"channel {self.segment!r} at {self.path} was written as {_differences(known, said)}: keep the "
+                "columns, or give the channel a new path (and its queries new checkpoints)"
             )
 
     def description(self) -> tuple[T.StructType, Substreams]:
@@ -69,8 +69,8 @@ class Channel:
         known = read_json(self.path / _DESCRIPTION)
         if known is None:
             raise UsageError(
-                f"channel {self.segment!r} at {self.path} has no sender yet, so its columns are not known: build the query "
-                "that writes to it first (….writeStream.channel(…)), or start the job that does"
+                f"channel {self.segment!r} at {self.path} has no sender yet, so its columns are not known: build the "
+                "query that writes to it first (….writeStream.channel(…)), or start the job that does"
             )
         if known["segment"] != self.segment:
             raise UsageError(f"the directory {self.path} is of channel {known['segment']!r}, not of {self.segment!r}")
@@ -94,7 +94,7 @@ class Channel:
         children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label))
         schema, _ = self.description()
         target = self.path / sender / f"{epoch:012d}"
-        publish(target, lambda path: children.select(*schema.fieldNames()).write.parquet(path))
+        publish(target, write_parquet(children.select(*schema.fieldNames())))
         return target, rows.sparkSession.read.schema(schema).parquet(str(target))
 
     # ---------------------------------------------------------------- receiving
@@ -132,7 +132,7 @@ class PublishedEpochs(DataSource):
     def schema(self) -> str:
         return "sender string, epoch long"
 
-    def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
+    def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
         return _EpochStream(Path(self.options["path"]), int(self.options.get("max_epochs_per_trigger", "1000")))
 
 
@@ -162,8 +162,8 @@ class _EpochStream(SimpleDataSourceStreamReader):
             found = [epoch for epoch in self._published(sender, after) if epoch <= last]
             if last > after and last not in found:
                 raise TrackingError(
-                    f"epoch {last} of sender {sender} is gone from the channel at {self._path}, and a batch that has to be "
-                    "replayed needs it: files of a channel may be removed only once they have been received"
+                    f"epoch {last} of sender {sender} is gone from the channel at {self._path}, and a batch that has "
+                    "to be replayed needs it: files of a channel may be removed only once they have been received"
                 )
             taken.extend((sender, epoch) for epoch in found)
         return iter(taken)

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+from pyspark.sql import DataFrame
+
 from spark_client.errors import UsageError
+
+_AT_ONCE = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
 
 
 def local_path(location: str | os.PathLike[str], what: str) -> Path:
@@ -28,8 +35,8 @@ def local_path(location: str | os.PathLike[str], what: str) -> Path:
     parsed = urlparse(text)
     if parsed.scheme not in ("", "file"):
         raise UsageError(
-            f"{what} {text!r}: has to be on a file system that the driver and the executors see as a path (a local disk "
-            "with local[*], else a shared mount), since directories are published there by rename"
+            f"{what} {text!r}: has to be on a file system that the driver and the executors see as a path (a local "
+            "disk with local[*], else a shared mount), since directories are published there by rename"
         )
     return Path(unquote(parsed.path) if parsed.scheme else text).absolute()
 
@@ -59,6 +66,12 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     return True
+
+
+def write_parquet(rows: DataFrame) -> Callable[[str], None]:
+    """Writes rows as Parquet, for `publish`: which makes the directory appear as one, so Spark need not see to that."""
+    writer = rows.write.options(**_AT_ONCE)
+    return writer.parquet
 
 
 def write_json(target: Path, content: Any) -> None:

@@ -116,10 +116,10 @@ class TrackerDataSource(DataSource):
     def schema(self) -> T.StructType:
         return SUBSTREAM_SCHEMA if _Wanted(self.options).substreams else EVENT_SCHEMA
 
-    def reader(self, schema: T.StructType) -> DataSourceReader:
+    def reader(self, schema: T.StructType) -> DataSourceReader:  # noqa: ARG002
         return _BatchReader(_Wanted(self.options))
 
-    def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
+    def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
         return _EventStream(_Wanted(self.options))
 
 
@@ -244,7 +244,7 @@ class _BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002
         wanted = self._wanted
         with _explained(wanted.job), wanted.client() as client:
             if wanted.substreams:
@@ -261,8 +261,8 @@ class _explained:  # noqa: N801 - reads as a statement
         "UNKNOWN_JOB": "start a tracked query first, or define the job; check the option 'job' and the server",
         "LOG_CHANGED": "the job was deleted or its journal was lost, so this checkpoint's place in it means nothing: "
         "start the query with a new checkpoint",
-        "EVENTS_EXPIRED": "the query was stopped for longer than the job's retention: start it with a new checkpoint and "
-        "take what has ended meanwhile from spark.read.format('tracker').option('what', 'substreams'), or give "
+        "EVENTS_EXPIRED": "the query was stopped for longer than the job's retention: start it with a new checkpoint "
+        "and take what has ended meanwhile from spark.read.format('tracker').option('what', 'substreams'), or give "
         "starting_seq",
     }
 

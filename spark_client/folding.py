@@ -1,4 +1,4 @@
-"""Folding columns by substream, in Arrow and numpy: for what is already at hand in Python, or too small for a Spark job.
+"""Folding columns by substream, in Arrow and numpy: for what is at hand in Python, or too small for a Spark job.
 
 Knows nothing of trackers, queries or where columns come from.
 """

@@ -63,7 +63,7 @@ class Front(ABC):
 
     moves_progress = False
 
-    def bind(self, name: str, rows: DataFrame, rule: Substreams, time: Column | None) -> None:
+    def bind(self, name: str, rows: DataFrame, rule: Substreams, time: Column | None) -> None:  # noqa: ARG002
         """Learns which source it speaks for, before anything flows.
 
         Args:
@@ -92,7 +92,9 @@ class Front(ABC):
         """The aggregates it needs of each substream in a batch."""
         return {}
 
-    def resume(self, segment: str, substreams: Iterable[SubstreamStatus], frontiers: Mapping[str, int]) -> None:
+    def resume(  # noqa: B027 - most have nothing to learn
+        self, segment: str, substreams: Iterable[SubstreamStatus], frontiers: Mapping[str, int]
+    ) -> None:
         """Learns where the tracker stands, when a run begins.
 
         Args:
@@ -115,10 +117,10 @@ class Unspoken(Front):
 
     moves_progress = True
 
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         return Promises()
 
-    def of_groups(self, groups: Sequence[Group]) -> Promises:
+    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
         return Promises()
 
 
@@ -169,7 +171,7 @@ class Schedule(Front):
 
     A substream is closed with the batch that brings its last row, whatever the order of the rows. How many have come is
     known again after a restart, since the tracker has counted what was committed. In each scope the front's frontier
-    follows the substreams that are complete up to it, and over all scopes the least of them, so that `Advanced` follows.
+    follows the substreams that are complete up to it, and over all scopes the least of them.
 
     Args:
         expected: rows of (scope, when, count), or of (when, count) if the source has no scope: a DataFrame, or a list
@@ -231,7 +233,7 @@ class Schedule(Front):
                 substream = Substream(status.scope, status.name, status.end_time)
                 self._seen[substream] = self._due.get(substream, 0) if counted.ended else counted.sent
 
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         raise AssertionError("a schedule counts by substream")
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:

@@ -31,7 +31,7 @@ class Output(Protocol):
 
 
 class Files:
-    """A table of files: one directory ``epoch=N`` for each epoch that had results, published whole; the first stands."""
+    """A table of files: one directory ``epoch=N`` for each epoch that had results, published whole, once."""
 
     def __init__(self, path: Path, file_format: str, options: Mapping[str, str], partition_by: tuple[str, ...]) -> None:
         self._path = path
@@ -39,7 +39,7 @@ class Files:
         self._options = dict(options)
         self._partition_by = partition_by
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:  # noqa: ARG002
         writer = rows.write.format(self._format).options(**self._options)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
@@ -53,7 +53,7 @@ class Function:
     def __init__(self, function: BatchFunction) -> None:
         self._function = function
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:  # noqa: ARG002
         self._function(rows.drop(TRACKER), epoch)
         return []
 

@@ -145,7 +145,7 @@ class TrackedQuery:
             if stream.input.front is not None:
                 run.resume_front(stream.input.front, stream.segment)
 
-    def progressed(self, epoch: int, observed: Mapping[str, Any]) -> None:
+    def progressed(self, epoch: int, observed: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Spark has committed a batch."""
         self.run.committed(epoch)
 
@@ -243,6 +243,8 @@ class BatchQuery(TrackedQuery):
 class NativeQuery(TrackedQuery):
     """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
 
+    _heard: int | None = None  # the last batch whose progress has been dealt with
+
     def progressed(self, epoch: int, observed: Mapping[str, Any]) -> None:
         promises = []
         for stream in self.reads:
@@ -251,6 +253,19 @@ class NativeQuery(TrackedQuery):
                 promises.extend(stream.input.front.of_observed(row.asDict()).frontiers)
         self.run.expect(epoch)
         self.run.committed(epoch, promises)
+        self._heard = epoch
+
+    def settle(self) -> None:
+        if self.query is None or not self.query.isActive:
+            return
+        self.query.processAllAvailable()
+        last = last_commit(self.checkpoint)
+        while last is not None and self._owes(last) and self.query.isActive:
+            time.sleep(0.01)
+
+    def _owes(self, epoch: int) -> bool:
+        """Whether the promises of a batch that this run has seen committed have still to be made."""
+        return epoch >= self.run.resume_epoch and (self._heard is None or epoch > self._heard)
 
     def stop(self) -> None:
         """Stops the query when it rests."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates import Aggregate, decompose, result_type
-from spark_client.directories import publish, read_json, write_json
+from spark_client.directories import publish, read_json, write_json, write_parquet
 from spark_client.errors import UsageError
 from spark_client.folding import files, fold_table
 from spark_client.fronts import Group
@@ -96,24 +96,59 @@ class Released:
         return [*scope, "window" if self.rule.windows else str(self.rule.name)]
 
     # ---------------------------------------------------------------- native plans
+    # Columns are made once: each costs some calls into the JVM, which a small batch would notice.
 
-    def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
-        """A batch's partial rows: ``_scope``, ``_key``, the keys, the parts, ``_rows`` and the front's measures."""
-        scope = F.col(f"{TRACKER}.scope").alias("_scope")
-        key = F.col(f"{TRACKER}.{'end' if self.rule.windows else 'name'}").alias("_key")
+    @cached_property
+    def _grouping(self) -> list[Column]:
+        key = F.col(f"{TRACKER}.{'end' if self.rule.windows else 'name'}")
         keys = [value.alias(name) for name, value in zip(self.keys, self._key_columns, strict=True)]
+        return [F.col(f"{TRACKER}.scope").alias("_scope"), key.alias("_key"), *keys]
+
+    @cached_property
+    def _partial(self) -> list[Column]:
         parts = [
             value.alias(name)
             for measure in self.measures
             for name, value in zip(measure.parts, measure.aggregate.partial, strict=True)
         ]
-        counted = {
-            "_rows": F.count("*"),
-            **({"_xor": F.bit_xor(F.col(f"{TRACKER}.label"))} if labels else {}),
-            **measures,
-        }
-        grouped = rows.groupBy(scope, key, *keys)
-        return grouped.agg(*parts, *[value.alias(name) for name, value in counted.items()])
+        return [*parts, F.count("*").alias("_rows")]
+
+    @cached_property
+    def _xor(self) -> Column:
+        return F.bit_xor(F.col(f"{TRACKER}.label")).alias("_xor")
+
+    @cached_property
+    def part_schema(self) -> T.StructType:
+        """Of a part of the state."""
+        return self.partial(self.stream.df, {}, labels=False).schema
+
+    @cached_property
+    def _merge(self) -> list[Column]:
+        parts = [
+            merge(F.col(name)).cast(self.part_schema[name].dataType).alias(name)
+            for measure in self.measures
+            for name, merge in zip(measure.parts, measure.aggregate.merge, strict=True)
+        ]
+        return [*parts, F.sum("_rows").alias("_rows")]
+
+    @cached_property
+    def _result(self) -> list[Column]:
+        name, end = (F.lit(None), F.col("_key")) if self.rule.windows else (F.col("_key"), F.lit(None))
+        own = self.rule.result_columns(F.col("_scope"), name, end)
+        values = [
+            measure.aggregate.finish(*[F.col(name) for name in measure.parts]).cast(measure.result).alias(measure.name)
+            for measure in self.measures
+        ]
+        return [*own, *[F.col(name) for name in self.keys], *values]
+
+    def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
+        """A batch's partial rows: ``_scope``, ``_key``, the keys, the parts, ``_rows`` and the front's measures."""
+        counted = [*([self._xor] if labels else []), *[value.alias(name) for name, value in measures.items()]]
+        return rows.groupBy(*self._grouping).agg(*self._partial, *counted)
+
+    def parts(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+        """The partial rows of some parts of the state."""
+        return spark.read.schema(self.part_schema).parquet(*paths)
 
     def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> list[Group]:
         """What a batch's partial rows, as written, say of its substreams."""
@@ -124,22 +159,11 @@ class Released:
     def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The partial rows of some substreams, one for each key."""
         found = self.of(partials, wanted)
-        parts = [
-            merge(F.col(name)).cast(partials.schema[name].dataType).alias(name)
-            for measure in self.measures
-            for name, merge in zip(measure.parts, measure.aggregate.merge, strict=True)
-        ]
-        return found.groupBy("_scope", "_key", *self.keys).agg(*parts, F.sum("_rows").alias("_rows"))
+        return found.groupBy("_scope", "_key", *self.keys).agg(*self._merge)
 
     def results(self, merged: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
         """The result rows of merged partial rows, with some of their columns kept."""
-        values = [
-            measure.aggregate.finish(*[F.col(name) for name in measure.parts]).cast(measure.result).alias(measure.name)
-            for measure in self.measures
-        ]
-        name, end = (F.lit(None), F.col("_key")) if self.rule.windows else (F.col("_key"), F.lit(None))
-        own = self.rule.result_columns(F.col("_scope"), name, end)
-        return merged.select(*own, *self.keys, *values, *keep)
+        return merged.select(*self._result, *keep)
 
     def tracked(self, merged: DataFrame, job: str) -> DataFrame:
         """The result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
@@ -240,7 +264,7 @@ class ReleaseQuery:
             add_groups(report, self._hold.output, "sent", sent)
         intake.say(report, groups)
         run.send(report, epoch)
-        state.compact(epoch, epoch - 1, lambda paths, live: released.merged(spark.read.parquet(*paths), live))
+        state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
 
     def drain(self, run: Run, spark: SparkSession) -> None:
@@ -287,7 +311,7 @@ class ReleaseQuery:
         gone: set[Substream] = set()
 
         def parts(substream: Substream, chosen: Sequence[str]) -> DataFrame:
-            return released.merged(spark.read.parquet(*state.paths(chosen)), {substream})
+            return released.merged(released.parts(spark, state.paths(chosen)), {substream})
 
         for kind in ended:
             substream = _substream(kind)
@@ -309,7 +333,7 @@ class ReleaseQuery:
                 gone.add(tardy)
                 self._remember(tardy)
         if whole:
-            merged.append(released.merged(spark.read.parquet(*state.paths(names)), whole))
+            merged.append(released.merged(released.parts(spark, state.paths(names)), whole))
         sent: list[Group] = []
         if merged:
             rows = reduce(DataFrame.unionByName, merged)
@@ -351,10 +375,9 @@ class ReleaseQuery:
             F.col("_scope").alias("scope"),
             (F.lit(None).cast("string") if windows else key).alias("name"),
             (key if windows else F.lit(None).cast("timestamp")).alias("end_time"),
-            F.lit(what).alias("kind"),
             F.to_json(F.struct(*own)).alias("data"),
         )
-        publish(self._late / f"epoch={epoch}" / f"kind={what}", lambda path: table.drop("kind").write.parquet(path))
+        publish(self._late / f"epoch={epoch}" / f"kind={what}", write_parquet(table))
 
 
 def _substream(kind: Ended) -> Substream:

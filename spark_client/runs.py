@@ -52,6 +52,7 @@ class Run:
         self._client = client
         self._producer: Producer = client.open_producer(job, query, run, resume_epoch=resume_epoch)
         status = client.job(job)
+        self.resume_epoch = resume_epoch
         self.log_id = status.log_id
         self.first_seq = status.last_seq  #: the job's newest event when the run began
         self.last_epoch: int | None = resume_epoch - 1 if resume_epoch else None  #: that Spark has committed
@@ -78,9 +79,9 @@ class Run:
             raise explained(error) from error
         if answer.outcome is Outcome.ALREADY_COMMITTED:
             raise TrackingError(
-                f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again: the query's "
-                "checkpoint is older than what the tracker knows. Start the query with the checkpoint it last had, or with "
-                "a new one"
+                f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again: the "
+                "query's checkpoint is older than what the tracker knows. Start the query with the checkpoint it last "
+                "had, or with a new one"
             )
         self.expect(epoch)
 
@@ -179,8 +180,8 @@ def explained(error: Exception) -> TrackingError:
     """The error that a user sees, with what to do."""
     if isinstance(error, TrackerUnavailable):
         return TrackingError(
-            f"the tracker cannot be reached ({error}). Is `tracker serve` running at the address given to Tracking(server=…)? "
-            "The batch was not committed; restart the query from its checkpoint when the tracker is back"
+            f"the tracker cannot be reached ({error}). Is `tracker serve` running at the address in "
+            "Tracking(server=…)? The batch was not committed; restart the query when the tracker is back"
         )
     advice = _ADVICE.get(getattr(error, "reason", ""))
     return TrackingError(f"{error}{f'. {advice}' if advice else ''}")
@@ -188,8 +189,8 @@ def explained(error: Exception) -> TrackingError:
 
 _ADVICE = {
     "FENCED": "Another run of this query has taken over, or this one was closed: only one may run on a checkpoint",
-    "EPOCH_REWOUND": "The query's checkpoint is older than what the tracker knows of it: start the query with the checkpoint "
-    "it last had, or with a new one",
+    "EPOCH_REWOUND": "The query's checkpoint is older than what the tracker knows of it: start the query with the "
+    "checkpoint it last had, or with a new one",
     "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking another deployment=",
     "INCOMPATIBLE_GRAPH": "Drain the running deployment first, so that nothing is open",
     "DRAINED": "The job has been drained: start with another deployment=",

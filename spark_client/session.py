@@ -227,8 +227,8 @@ class Tracking:
     def with_watermark(self, stream: TrackedStream, time: str, over: Over) -> DataFrame:
         """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
 
-        What Spark's stateful operators do with it comes out when the tracker says that everything is over, with no later
-        data, and is pruned then. Start the query with `write_stream`.
+        What Spark's stateful operators make of it comes out when the tracker says that everything is over, with no
+        later data, and is pruned then. Start the query with `write_stream`.
 
         Args:
             stream: of `source` or `receive`.
@@ -281,7 +281,7 @@ class Tracking:
     # ---------------------------------------------------------------- while it runs
 
     def process_all_available(self) -> None:
-        """Waits until the queries of this session have processed all rows that are there, and all ends that this brings.
+        """Waits until the queries of this session have processed all rows that are there, and the ends this brings.
 
         For tests and bounded data, as Spark's own ``processAllAvailable``; it never returns while rows keep coming.
 
@@ -370,7 +370,7 @@ class Tracking:
                 raise TrackingError(f"query {tracked.query.id} has failed: {failure}") from failure
 
     def stop(self) -> None:
-        """Stops the queries of this session between two batches, without ending anything: they go on where they were."""
+        """Stops the queries of this session between two batches; nothing ends: they can go on where they were."""
         for tracked in list(self._queries.values()):
             tracked.stop()
             tracked.close()
@@ -385,8 +385,8 @@ class Tracking:
         if isinstance(what, Released):
             if what.stream.input.direction != "received":
                 raise UsageError(
-                    "a release that sends its results on has to read from a channel: send the source's rows through one "
-                    "first"
+                    "a release that sends its results on has to read from a channel: send the source's rows through "
+                    "one first"
                 )
             schema = what.tracked(what.partial(what.stream.df, {}, labels=False), self.job).schema
             hold = _held(what)
@@ -514,8 +514,8 @@ class Tracking:
     def _not_defined(self, what: str) -> None:
         if self._defined is not None:
             raise UsageError(
-                f"{what} is declared after the first query has started: declare sources, channels and what is sent into "
-                "them first, or give Tracking(segments=…, fronts=…)"
+                f"{what} is declared after the first query has started: declare sources, channels and what is sent "
+                "into them first, or give Tracking(segments=…, fronts=…)"
             )
 
     def _define(self) -> None:
@@ -536,7 +536,7 @@ class Tracking:
                 raise explained(error) from error
             if defined.drain.state is DrainState.DRAINED:
                 raise TrackingError(
-                    f"deployment {self.deployment!r} of job {self.job!r} has been drained: start with another deployment="
+                    f"deployment {self.deployment!r} of job {self.job!r} has been drained: start another deployment="
                 )
             self._defined = spec
             threading.Thread(

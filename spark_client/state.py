@@ -1,6 +1,6 @@
 """A release's state: the partial aggregates of each batch, as files that anyone can read.
 
-The state after each epoch is a version: a small file that names the parts (directories of Parquet files) it consists of.
+The state after each epoch is a version: a small file that names the parts (directories of Parquet files) it is made of.
 A batch begins with the version before it, adds its own part, takes out what has ended, and publishes the next version;
 a replay begins with the same version again. Parts are immutable. A part whose substreams have all ended is left out and
 later deleted; compaction makes one part of many. Nothing here knows of the tracker.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from spark_client.directories import publish, read_json, remove, write_json
+from spark_client.directories import publish, read_json, remove, write_json, write_parquet
 from spark_client.errors import TrackingError
 from spark_client.substreams import Substream
 
@@ -71,8 +71,8 @@ class PartialState:
                 index = read_json(self._path / name / _INDEX)
                 if index is None:
                     raise TrackingError(
-                        f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint with "
-                        "all its files, or start the query with a new one"
+                        f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint "
+                        "with all its files, or start the query with a new one"
                     )
                 rows = {Substream(*key): count for key, count in index["rows"]}
                 self._parts[name] = Part(name, index["epoch"], rows, set(rows) - dead)
@@ -87,7 +87,7 @@ class PartialState:
         """Writes a batch's partial aggregates; they are part of the state once `add` has indexed them."""
         target = self._path / f"epoch-{epoch:012d}"
         remove(target)  # of an attempt that was never committed
-        publish(target, lambda path: partials.write.parquet(path))
+        publish(target, write_parquet(partials))
         return target
 
     def add(self, part: Path, epoch: int, rows: dict[Substream, int], late: set[Substream]) -> None:
@@ -147,7 +147,7 @@ class PartialState:
         target = self._path / f"merged-{epoch:012d}"
         remove(target)
         merged = merge(self.paths(part.name for part in chosen), set(live))
-        publish(target, lambda path: merged.write.parquet(path))
+        publish(target, write_parquet(merged))
         for part in chosen:
             del self._parts[part.name]
         self._parts[target.name] = self._indexed(target, max(part.epoch for part in chosen), live)

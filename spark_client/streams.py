@@ -225,8 +225,8 @@ class TrackedStream:
             return method
         if hasattr(DataFrame, name):
             raise AttributeError(
-                f"a tracked stream has no {name!r}: it is not known to work row by row. Use transform(lambda df: df.{name}"
-                "(…)) if it does; aggregate with tracking.release(…), or with Spark's own operators after "
+                f"a tracked stream has no {name!r}: it is not known to work row by row. Use transform(lambda df: "
+                f"df.{name}(…)) if it does; aggregate with tracking.release(…), or with Spark's own operators after "
                 "tracking.with_watermark(…)"
             )
         raise AttributeError(f"'TrackedStream' has no attribute {name!r}")

@@ -89,12 +89,12 @@ class TrackedWriter:
         """Files of this format: ``parquet``, ``orc``, ``json`` or ``csv``; each epoch is a directory ``epoch=N``."""
         if not isinstance(self.what, Released):
             raise UsageError(
-                "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a function "
-                "(.foreachBatch(…)); .format(…) is for the results of tracking.release"
+                "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
+                "function (.foreachBatch(…)); .format(…) is for the results of tracking.release"
             )
         if file_format not in _FILES:
             raise UsageError(
-                f"format({file_format!r}): a release writes {', '.join(_FILES)}; for anything else use .foreachBatch(…), "
+                f"format({file_format!r}): a release writes {', '.join(_FILES)}; for others use .foreachBatch(…) "
                 "and write by the key (scope, window, keys), since a batch may be replayed"
             )
         self.file_format = file_format
@@ -153,8 +153,8 @@ class TrackedWriter:
                 self.format("parquet")
         if "checkpointlocation" not in self.options_given:
             raise UsageError(
-                "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state live "
-                "there"
+                "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
+                "live there"
             )
         local_path(self.options_given["checkpointlocation"], "checkpointLocation")
         return self._tracking.start(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,14 @@ class Feed:
 
 
 def row(
-    row_id: int, minute: float, tenant: str = "a", kind: str = "x", amount: int = 1, *, part: int = 0, last: bool = False
+    row_id: int,
+    minute: float,
+    tenant: str = "a",
+    kind: str = "x",
+    amount: int = 1,
+    *,
+    part: int = 0,
+    last: bool = False,
 ) -> dict[str, Any]:
     """One row, so many minutes after `START`."""
     return {
@@ -62,4 +69,3 @@ def rows_of(path: Path | str, spark: SparkSession, *columns: str) -> list[tuple[
     if not any(Path(path).glob("epoch=*")):
         return []
     return sorted(tuple(r) for r in spark.read.parquet(str(path)).select(*columns).collect())
-

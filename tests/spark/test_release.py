@@ -41,11 +41,9 @@ def test_a_substream_is_released_when_it_has_ended_and_not_before(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
-    source = tracking.source(
-        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
-    )
+    source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     released = tracking.release(source, ["kind"], aggs=aggs())
-    query = released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+    released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
     out = tmp_path / "out"
 
     feed.put(row(1, 5), row(2, 6, kind="y"), row(3, 5, "b"), row(4, 200))  # rows far ahead end nothing
@@ -58,7 +56,9 @@ def test_a_substream_is_released_when_it_has_ended_and_not_before(
 
     feed.put(row(6, 30, last=True), row(7, 210, last=True))
     tracking.process_all_available()
-    assert rows_of(out, spark, *COLUMNS) == sorted(tuple(r) for r in by_hour(feed.batch(spark)).select(*COLUMNS).collect())
+    assert rows_of(out, spark, *COLUMNS) == sorted(
+        tuple(r) for r in by_hour(feed.batch(spark)).select(*COLUMNS).collect()
+    )
     assert parts_of(tmp_path / "cp") == []
     tracking.stop()
 
@@ -88,7 +88,7 @@ def test_every_aggregate_equals_sparks_own(
         "kinds": aggregates.count_distinct("kind"),
         "about": aggregates.approx_count_distinct("row_id"),
     }
-    query = (
+    (
         tracking.release(source, aggs={**plain, **expressions})
         .writeStream.option("checkpointLocation", tmp_path / "cp")
         .option("compact_from", 2)  # so that merged parts are merged again
@@ -107,7 +107,7 @@ def test_every_aggregate_equals_sparks_own(
             rows += [row(1000 + i, 1, tenant, last=True) for i, tenant in enumerate("abc")]
         feed.put(*rows)
     tracking.process_all_available()
-    native = {name: value for name, value in plain.items()} | {
+    native = plain | {
         "big": F.count_if(F.col("amount") > 50),
         "twice": F.sum(F.col("amount") * 2),
         "kinds": F.count_distinct("kind"),
@@ -143,8 +143,8 @@ def test_two_queries_joined_by_a_channel_equal_a_batch_whatever_the_first_drops(
     sending = kept.writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp1")
     received = tracking.receive(channel).where("kind <> 'z'")
     released = tracking.release(received, ["long_name"], aggs={"rows": F.count("*"), "doubled": F.sum("doubled")})
-    first = sending.start()
-    second = released.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")
+    sending.start()
+    released.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")
     columns = ("tenant", "window.end", "long_name", "rows", "doubled")
 
     feed.put(row(1, 5), row(2, 6, "b"), row(3, 65, kind="y"))
@@ -282,7 +282,9 @@ def test_results_go_on_into_a_channel_and_hold_what_follows_open(
     second = by_kind.writeStream.channel(sums, ordinal="kind").option("checkpointLocation", tmp_path / "cp2")
     total = tracking.release(tracking.receive(sums), aggs={"kinds": F.count("*"), "amount": F.sum("amount")})
     third = total.writeStream.option("checkpointLocation", tmp_path / "cp3")
-    queries = [first.start(), second.start(), third.start(tmp_path / "out")]
+    first.start()
+    second.start()
+    third.start(tmp_path / "out")
 
     feed.put(row(1, 5), row(2, 6, kind="y", amount=2))
     tracking.process_all_available()

@@ -1,0 +1,97 @@
+"""Probes on the executors: each partition of a batch is counted once, whatever Spark runs twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client import Marks, Tracking, UsageError
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row, rows_of
+
+pytestmark = pytest.mark.spark
+
+
+def fails_at_first(row_id: int) -> bool:
+    """Fails the first attempt of the task that meets row 3."""
+    task = TaskContext.get()
+    assert task is not None
+    if row_id == 3 and task.attemptNumber() == 0:
+        raise RuntimeError("the first attempt fails")
+    return True
+
+
+def counts(tracking: Tracking) -> dict[str, tuple[int, int, int]]:
+    """By segment: sent, received, XOR, over all substreams."""
+    total: dict[str, tuple[int, int, int]] = {}
+    for status in tracking.client.substreams(tracking.job, include_ended=True):
+        for account in status.segments:
+            sent, received, xor = total.get(account.segment, (0, 0, 0))
+            total[account.segment] = (sent + account.sent, received + account.received, xor ^ account.xor)
+    return total
+
+
+def test_a_task_that_is_retried_and_rows_that_are_dropped_are_counted_once(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address, probe="executors")
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+    )
+    channel = tracking.channel("clean", str(tmp_path / "clean"))
+    kept = source.where("amount > 0").where(F.udf(fails_at_first, T.BooleanType())("row_id"))
+    sending = kept.writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp1")
+    received = tracking.receive(channel).where("kind <> 'z'")
+    released = tracking.release(received, ["kind"], aggs={"rows": F.count("*")})
+    sending.start()
+    released.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")
+    feed.put(row(1, 1), row(2, 2, kind="z"), row(3, 3), row(4, 4, amount=-1))
+    tracking.process_all_available()
+    assert counts(tracking) == {"in": (4, 4, 0), "clean": (3, 3, 0)}
+    feed.put(row(5, 5, last=True))
+    tracking.process_all_available()
+    assert rows_of(tmp_path / "out", spark, "kind", "rows") == [("x", 3)]
+    tracking.stop()
+
+
+def test_a_batch_that_runs_its_plan_twice_is_counted_once(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def twice(rows: DataFrame, epoch: int) -> None:
+        seen.append((rows.count(), rows.where("amount > 1").count()))
+
+    tracking = Tracking(spark, job, tracker.address, probe="executors")
+    source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
+    source.writeStream.foreachBatch(twice).option("checkpointLocation", tmp_path / "cp").start()
+    feed.put(row(1, 1), row(2, 2, "b"), row(3, 3, amount=2))
+    tracking.process_all_available()
+    assert seen == [(3, 1)]
+    assert counts(tracking) == {"in": (3, 3, 0)}
+    tracking.stop()
+
+
+def test_rows_of_no_substream_fail_the_batch_and_say_why(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    for number, probe in enumerate(("driver", "executors")):
+        tracking = Tracking(spark, f"{job}-{probe}", tracker.address, probe=probe)  # type: ignore[arg-type]
+        source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"))
+        released = tracking.release(source, aggs={"rows": F.count("*")})
+        query: Any = released.writeStream.option("checkpointLocation", tmp_path / f"cp{number}").start(tmp_path / "out")
+        feed.put({**row(1, 1), "ts": None})
+        with pytest.raises(Exception, match=r"belong to no substream.*null in them.*repair them"):
+            query.processAllAvailable()
+        tracking.stop()
+
+
+def test_a_way_that_does_not_exist_is_refused(spark: SparkSession, tracker: Server, job: str) -> None:
+    with pytest.raises(UsageError, match="either 'driver' or 'executors'"):
+        Tracking(spark, job, tracker.address, probe="somewhere")  # type: ignore[arg-type]

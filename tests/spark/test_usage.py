@@ -1,0 +1,180 @@
+"""Declarations that cannot work are refused where they are made, and the message says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, aggregates
+from spark_client.substreams import microseconds
+from tests.client.processes import Server
+from tests.spark.feed import Feed
+
+pytestmark = pytest.mark.spark
+
+WINDOW: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour")}
+
+
+@pytest.fixture
+def tracking(spark: SparkSession, tracker: Server, job: str) -> Any:
+    tracking = Tracking(spark, job, tracker.address)
+    yield tracking
+    tracking.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "either window=.* or substream="),
+        ({"window": ("ts", "1 hour"), "substream": "kind"}, "not both"),
+        ({"window": ("when", "1 hour")}, "window='when' is not a column of the rows, which have: row_id, ts"),
+        ({"window": ("kind", "1 hour")}, "a time is a timestamp or a date, not string"),
+        ({"window": ("ts", "1 month")}, "unit 'month' is not one of"),
+        ({"window": ("ts", "soon")}, "is not a length of time"),
+        ({"window": "ts"}, "window is \\('time_column', '1 day'\\)"),
+        ({**WINDOW, "scope": "airport"}, "scope='airport' is not a column"),
+        ({**WINDOW, "identity": ["row_id", "file"]}, "identity='file' is not a column"),
+        ({**WINDOW, "front": "marks"}, "front is one of Schedule, Marks, Frontier"),
+    ],
+)
+def test_a_source_that_does_not_fit_its_rows(
+    tracking: Tracking, spark: SparkSession, feed: Feed, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        tracking.source(feed.stream(spark), "in", **given)
+
+
+@pytest.mark.parametrize(
+    ("front", "message"),
+    [
+        (lambda: Marks("finished"), "Marks='finished' is not a column"),
+        (lambda: Marks("kind"), "has to be boolean"),
+        (lambda: Schedule([("a", 1)]), "rows of \\(scope, when, count\\)"),
+        (lambda: Schedule([("a", date(2024, 1, 1), 1), ("a", date(2024, 1, 1), 2)]), "twice"),
+        (lambda: Frontier("0 seconds", partition="part"), "together, or neither"),
+        (lambda: Frontier("0 seconds", partition="shard", partitions=2), "'shard' is not a column"),
+    ],
+)
+def test_a_front_that_does_not_fit_its_source(
+    tracking: Tracking, spark: SparkSession, feed: Feed, front: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        tracking.source(feed.stream(spark), "in", **WINDOW, front=front())
+
+
+@pytest.mark.parametrize(
+    ("aggs", "message"),
+    [
+        (lambda: {}, "needs aggs="),
+        (lambda: {"n": "count"}, "give an aggregate"),
+        (lambda: {"n": F.col("amount")}, "cannot be merged from parts"),
+        (lambda: {"n": F.percentile("amount", 0.5)}, "cannot be merged from parts.*with_watermark"),
+        (lambda: {"n": F.count_distinct("kind")}, "aggregates.count_distinct"),
+        (lambda: {"n": F.sum_distinct("amount")}, "does not let us see into this expression"),
+        (lambda: {"n": F.sum(F.col("amount") + 1)}, r"aggregates.sum\(…\)"),
+        (lambda: {"n": F.sum("pounds")}, "is not an aggregate over these rows.*pounds"),
+        (lambda: {"n": aggregates.sum("pounds")}, "is not an aggregate over these rows.*pounds"),
+        (lambda: {"kind": F.count("*")}, "the names .*kind.* are taken"),
+    ],
+)
+def test_a_release_that_cannot_be_made_from_parts(
+    tracking: Tracking, spark: SparkSession, feed: Feed, aggs: Callable[[], Any], message: str
+) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW)
+    with pytest.raises(UsageError, match=message):
+        tracking.release(source, ["kind"], aggs=aggs())
+
+
+def test_what_is_not_a_row_by_row_step(tracking: Tracking, spark: SparkSession, feed: Feed) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW)
+    with pytest.raises(UsageError, match="'_tracker' was lost"):
+        source.select("row_id")
+    with pytest.raises(AttributeError, match=r"tracking.release\(…\)"):
+        source.groupBy("kind")
+    with pytest.raises(UsageError, match=r"F.col\('kind'\)"):
+        source["kind"]
+    with pytest.raises(UsageError, match="two streams are joined"):
+        source.join(source, "row_id")
+
+
+def test_an_output_that_is_not_one(tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW)
+    released = tracking.release(source, aggs={"n": F.count("*")})
+    with pytest.raises(UsageError, match="say where the rows go"):
+        released.writeStream.option("checkpointLocation", tmp_path).start()
+    with pytest.raises(UsageError, match="checkpointLocation"):
+        released.writeStream.start(tmp_path / "out")
+    with pytest.raises(UsageError, match="path"):
+        released.writeStream.option("checkpointLocation", "s3://bucket/cp").start(tmp_path / "out")
+    with pytest.raises(UsageError, match="writes parquet"):
+        released.writeStream.format("kafka")
+    with pytest.raises(UsageError, match="go to a channel"):
+        source.writeStream.format("parquet")
+    with pytest.raises(UsageError, match="append"):
+        released.writeStream.outputMode("complete")
+    with pytest.raises(UsageError, match="has to read from a channel"):
+        released.writeStream.channel(tracking.channel("out", str(tmp_path / "out")))
+
+
+def test_channels_that_do_not_fit(tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW, identity=["row_id"])
+    channel = tracking.channel("clean", str(tmp_path / "clean"))
+    with pytest.raises(UsageError, match="no sender yet"):
+        tracking.receive(channel)
+    source.writeStream.channel(channel)
+    with pytest.raises(UsageError, match="keep the columns, or give the channel a new path"):
+        source.withColumn("more", F.lit(1)).writeStream.channel(channel)
+    with pytest.raises(UsageError, match="declared twice"):
+        tracking.channel("clean", str(tmp_path / "other"))
+    tracking.receive(channel)
+    with pytest.raises(UsageError, match="has a consumer already"):
+        tracking.receive(channel)
+
+
+def test_watermarks_that_cannot_move(tracking: Tracking, spark: SparkSession, feed: Feed) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW, front=Marks("is_last"))
+    with pytest.raises(UsageError, match="use Frontier"):
+        tracking.with_watermark(source, "ts", "windows")
+    with pytest.raises(UsageError, match="'windows' for window"):
+        tracking.with_watermark(source, "ts", "10 minutes")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a timestamp is needed"):
+        tracking.with_watermark(source, "kind", "windows")
+
+
+def test_a_tracker_that_is_not_there_is_named_when_a_query_starts(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, "job", "127.0.0.1:1", retry_for=0.2)
+    source = tracking.source(feed.stream(spark), "in", **WINDOW)
+    released = tracking.release(source, aggs={"n": F.count("*")})
+    with pytest.raises(TrackingError, match="cannot be reached.*tracker serve"):
+        released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+    tracking.stop()
+
+
+def test_another_graph_needs_another_deployment(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    def start(segment: str, deployment: str) -> None:
+        tracking = Tracking(spark, job, tracker.address, deployment=deployment)
+        try:
+            source = tracking.source(feed.stream(spark), segment, **WINDOW)
+            released = tracking.release(source, aggs={"n": F.count("*")})
+            released.writeStream.option("checkpointLocation", tmp_path / segment).start(tmp_path / "out")
+        finally:
+            tracking.stop()
+
+    start("in", "1")
+    with pytest.raises(TrackingError, match="SPEC_CONFLICT.*another deployment="):
+        start("other", "1")
+
+
+def test_lengths_of_time() -> None:
+    assert microseconds("1 day") == 86_400_000_000
+    assert microseconds("interval 1 hour 30 minutes") == 5_400_000_000
