@@ -23,6 +23,8 @@ from .names import NameTable
 Rows = NDArray[np.int64]
 U8 = NDArray[np.uint64]
 
+_FEW = 4  # up to so many are quicker one by one than by whole columns
+
 PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
 
@@ -149,24 +151,25 @@ class Accounts:
         """Rows for new substreams, in order of first mention; none may have one yet, none be twice."""
         count = len(names)
         rows = np.empty(count, np.int64)
+        numbers = np.fromiter(map(self._scope, scopes), np.int64, count)
         done = 0
         while done < count:
             offset = self.next_id & (PAGE - 1)
             slot = self._current_slot()
             take = min(count - done, PAGE - offset)
-            rows[done : done + take] = (slot << PAGE_BITS) + np.arange(offset, offset + take)
+            start = (slot << PAGE_BITS) + offset
+            here, part = slice(start, start + take), slice(done, done + take)
+            rows[part] = np.arange(start, start + take)
+            self.names[here] = names[part]
+            self.flags[here] = NAMED
+            self.end_time[here] = end_times[part]
+            self.scope[here] = numbers[part]
+            self.created[here] = now
+            self.changed[here] = now
             self._in_use[slot] += take
             self.next_id += take
             done += take
-        numbers = np.fromiter((self._scope(scope) for scope in scopes), np.int64, count)
-        for row, name in zip(rows.tolist(), names, strict=True):
-            self.names[row] = name
-        self.flags[rows] = NAMED
-        self.end_time[rows] = end_times
-        self.scope[rows] = numbers
         self._count_scopes(numbers, 1)
-        self.created[rows] = now
-        self.changed[rows] = now
         self.table.add(numbers, names, rows)
         return rows
 
@@ -293,6 +296,9 @@ class Accounts:
     def fold(self, entries: Entries, producer: int) -> None:
         """Fold entries in; `producer` is the number of the one who reported them."""
         cells = entries.rows * self.segments + entries.segments
+        if len(cells) <= _FEW:
+            self._fold_one_by_one(cells, entries, producer)
+            return
         # The last of those that want the same cell leaves its mark; it goes the short way, the others one by one.
         order = np.arange(len(cells), dtype=np.uint32)
         self._stamp[cells] = order
@@ -308,6 +314,16 @@ class Accounts:
         np.add.at(self.cells[:, SENT], cells, lost.sent)
         np.add.at(self.cells[:, RECEIVED], cells, lost.received)
         self._sign(cells, lost.sent, lost.received, producer)
+
+    def _fold_one_by_one(self, cells: Rows, entries: Entries, producer: int) -> None:
+        mark = producer + 1
+        for cell, x, s, r in zip(
+            cells.tolist(), entries.xor.tolist(), entries.sent.tolist(), entries.received.tolist(), strict=True
+        ):
+            xor, sent, received, who = self.cells[cell].tolist()
+            sender = mark if s else who & 0xFFFFFFFF
+            receiver = mark if r else who >> 32
+            self.cells[cell] = (xor ^ x, sent + s, received + r, receiver << 32 | sender)
 
     def _fold_distinct(self, cells: Rows, xor: U8, sent: U8, received: U8, producer: int) -> None:
         block = self.cells.take(cells, axis=0)
