@@ -129,17 +129,16 @@ def shrink(lines: Sequence[Line], fails: Callable[[Sequence[Line]], bool]) -> li
             return best
 
 
+OPTIONS = ["ids", "want_ids", "log", "seals", "resume_epoch", "wait", "progress", "force", "timeout", "seal"]
+MARKS = ["rebuild", "look"]
+
+
 def _simpler(line: Line) -> list[Line]:
-    found: list[Line] = [
-        {key: value for key, value in line.items() if key != name}
-        for name in ("ids", "want_ids", "log", "seals", "resume_epoch", "wait", "progress", "force", "timeout", "seal")
-        + ("rebuild", "look")
-        if name in line
-    ]
-    found += [
-        line | {"durations": {k: v for k, v in line["durations"].items() if k != name}}
-        for name in line.get("durations", {})
-    ]
+    """The line with one thing less said."""
+    without = [name for name in OPTIONS + MARKS if name in line]
+    found: list[Line] = [{key: value for key, value in line.items() if key != name} for name in without]
+    durations = line.get("durations", {})
+    found += [line | {"durations": {k: v for k, v in durations.items() if k != name}} for name in durations]
     for name in ("entries", "promises", "units", "fronts"):
         listed = line.get(name, [])
         found += [line | {name: listed[:i] + listed[i + 1 :]} for i in range(len(listed))]

@@ -6,13 +6,14 @@ A seed that fails is cut down to a short sequence and printed as lines, like tho
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.core.differential import complaint, difference, shrink, with_looks
 from tests.model.generate import generate
-from tests.model.lines import Driver
+from tests.model.lines import Driver, Line
 from tracker.core import Tracker
 
 VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.jsonl"))
@@ -33,9 +34,9 @@ def test_core_and_model_show_the_same_on_the_vector(path: Path) -> None:
     assert not difference(lines), complaint(lines)
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", range(0, 150, 25))
 def test_core_and_model_agree(first: int) -> None:
-    _agree_on(range(first, first + 20))
+    _agree_on(range(first, first + 25))
 
 
 @pytest.mark.slow
@@ -57,7 +58,7 @@ def test_a_difference_is_found_and_cut_down() -> None:
         def apply(self, command, now):  # type: ignore[no-untyped-def]
             return super().apply(command, now) if type(command).__name__ != "FinishFront" else None
 
-    def fails(lines: list[dict[str, object]]) -> bool:
+    def fails(lines: Sequence[Line]) -> bool:
         honest, forgetful = Driver(Tracker("log")), Driver(Forgetful("log"))
         return any(honest.run(line) != forgetful.run(line) for line in lines)
 
