@@ -208,7 +208,13 @@ def _field(rows: DataFrame, name: str, value: Column) -> T.StructField:
     try:
         return rows.groupBy().agg(value).schema.fields[0]
     except Exception as error:
-        raise UsageError(f"aggs[{name!r}] = {value} is not an aggregate over these rows: {error}") from error
+        raise UsageError(
+            f"aggs[{name!r}] = {value} is not an aggregate over these rows: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _itself(native: _Native, merge: _Native, value: ColumnOrName) -> Aggregate:

@@ -164,6 +164,8 @@ class Tracking:
         rule, *keys = declare(df, scope, window, substream)
         for value in identity:
             resolve(df, value, "identity")
+        if front is not None and not isinstance(front, Front):
+            raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier")
         chosen = front or Unspoken()
         self._declare(segment)
         self._consume(segment)

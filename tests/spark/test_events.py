@@ -68,7 +68,9 @@ def test_a_stream_of_events_goes_on_where_it_was_and_repeats_nothing(
     run()
     (tmp_path / "cp" / "commits" / "1").unlink()  # as if it had been killed just before
     run()
-    events = [tuple(r) for r in spark.read.parquet(str(tmp_path / "out")).orderBy("seq").select("name", "seq").collect()]
+    events = [
+        tuple(r) for r in spark.read.parquet(str(tmp_path / "out")).orderBy("seq").select("name", "seq").collect()
+    ]
     assert [name for name, _ in events] == ["a", "b", "c", "d"]
     assert len({seq for _, seq in events}) == 4
 
@@ -98,7 +100,7 @@ def test_a_range_of_events_and_the_substreams_as_they_stand_are_tables(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "needs .option\\(\"job\""),
+        ({}, 'needs .option\\("job"'),
         ({"job": "x", "colour": "red"}, "knows no option 'colour'"),
         ({"job": "x", "kinds": "Finished"}, "kind 'Finished' is not one of Ended"),
         ({"job": "x", "starting_seq": "soon"}, "give earliest, latest or a number"),

@@ -40,7 +40,7 @@ def tracking(spark: SparkSession, tracker: Server, job: str) -> Any:
         ({"window": "ts"}, "window is \\('time_column', '1 day'\\)"),
         ({**WINDOW, "scope": "airport"}, "scope='airport' is not a column"),
         ({**WINDOW, "identity": ["row_id", "file"]}, "identity='file' is not a column"),
-        ({**WINDOW, "front": "marks"}, "front is one of Schedule, Marks, Frontier"),
+        ({**WINDOW, "front": "marks"}, "a front is one of Schedule, Marks, Frontier"),
     ],
 )
 def test_a_source_that_does_not_fit_its_rows(
@@ -73,11 +73,11 @@ def test_a_front_that_does_not_fit_its_source(
     [
         (lambda: {}, "needs aggs="),
         (lambda: {"n": "count"}, "give an aggregate"),
-        (lambda: {"n": F.col("amount")}, "cannot be merged from parts"),
+        (lambda: {"n": F.col("amount")}, "is not an aggregate over these rows"),
         (lambda: {"n": F.percentile("amount", 0.5)}, "cannot be merged from parts.*with_watermark"),
         (lambda: {"n": F.count_distinct("kind")}, "aggregates.count_distinct"),
         (lambda: {"n": F.sum_distinct("amount")}, "does not let us see into this expression"),
-        (lambda: {"n": F.sum(F.col("amount") + 1)}, r"aggregates.sum\(…\)"),
+        (lambda: {"n": F.sum(F.col("amount") + 1)}, r"aggregates.sum\("),
         (lambda: {"n": F.sum("pounds")}, "is not an aggregate over these rows.*pounds"),
         (lambda: {"n": aggregates.sum("pounds")}, "is not an aggregate over these rows.*pounds"),
         (lambda: {"kind": F.count("*")}, "the names .*kind.* are taken"),

@@ -1,0 +1,66 @@
+"""A drain: sources stop, what was read is released, the queries stop between two batches; the next deployment goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Marks, Tracking, TrackingError
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row, rows_of
+from tracker.client import DrainState
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = ("tenant", "window.start", "kind", "rows")
+
+
+def start(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path, deployment: str) -> Any:
+    """Two queries joined by a channel, and one that releases what it reads itself."""
+    tracking = Tracking(spark, job, tracker.address, deployment=deployment)
+    where: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour")}
+    source = tracking.source(feed.stream(spark), "in", **where, identity=["row_id"], front=Marks("is_last"))
+    channel = tracking.channel("clean", str(path / "clean"))
+    sending = source.writeStream.channel(channel).option("checkpointLocation", path / "cp1")
+    received = tracking.release(tracking.receive(channel), ["kind"], aggs={"rows": F.count("*")})
+    alone = tracking.source(feed.stream(spark), "alone", **where, front=Marks("is_last"))
+    itself = tracking.release(alone, ["kind"], aggs={"rows": F.count("*")})
+    queries = [
+        sending.start(),
+        received.writeStream.option("checkpointLocation", path / "cp2").start(path / "through"),
+        itself.writeStream.option("checkpointLocation", path / "cp3").start(path / "alone"),
+    ]
+    return tracking, queries
+
+
+def test_a_drain_releases_what_was_read_and_the_next_deployment_goes_on(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking, queries = start(spark, tracker, job, feed, tmp_path, "d1")
+    feed.put(row(1, 1), row(2, 2, kind="y"), row(3, 70))
+    tracking.process_all_available()
+    tracking.drain(timeout=120)
+    assert [query.isActive for query in queries] == [False, False, False]
+    assert [query.exception() for query in queries] == [None, None, None]
+    assert tracking.client.get_drain(job).state is DrainState.DRAINED
+    first = [("a", 0, "x", 1), ("a", 0, "y", 1), ("a", 1, "x", 1)]
+    for name in ("through", "alone"):
+        rows = rows_of(tmp_path / name, spark, *COLUMNS)
+        assert [(tenant, when.hour, kind, n) for tenant, when, kind, n in rows] == first
+    tracking.stop()
+
+    feed.put(row(4, 3), row(5, 4, last=True))  # between the deployments
+    with pytest.raises(TrackingError, match="has been drained: start another deployment="):
+        start(spark, tracker, job, feed, tmp_path, "d1")
+    tracking, _ = start(spark, tracker, job, feed, tmp_path, "d2")
+    tracking.process_all_available()
+    for name in ("through", "alone"):
+        rows = rows_of(tmp_path / name, spark, *COLUMNS)
+        assert sorted((tenant, when.hour, kind, n) for tenant, when, kind, n in rows) == sorted(
+            [*first, ("a", 0, "x", 2)]
+        )
+    tracking.stop()

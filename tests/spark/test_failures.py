@@ -1,0 +1,133 @@
+"""What dies while queries run: the tracker, and Spark's own driver. Every result is there once, and equal to a batch's."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Marks, Tracking
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row, rows_of
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = ("tenant", "window.start", "kind", "rows", "amount")
+
+
+def pipeline(spark: SparkSession, address: str, feed: Feed, path: Path, job: str, probe: Any) -> Tracking:
+    """Two queries joined by a channel."""
+    tracking = Tracking(spark, job, address, probe=probe)
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+    )
+    channel = tracking.channel("clean", str(path / "clean"))
+    sending = source.where("amount > 2").writeStream.channel(channel).option("checkpointLocation", path / "cp1")
+    released = tracking.release(
+        tracking.receive(channel), ["kind"], aggs={"rows": F.count("*"), "amount": F.sum("amount")}
+    )
+    sending.start()
+    released.writeStream.option("checkpointLocation", path / "cp2").start(path / "out")
+    return tracking
+
+
+def put_all(feed: Feed, files: int, seed: int) -> None:
+    """Files of rows of three tenants and four hours; the last file marks the end of each."""
+    rng = random.Random(seed)
+    number = 0
+    for _ in range(files):
+        rows = []
+        for _ in range(20):
+            number += 1
+            rows.append(row(number, rng.uniform(0, 240), rng.choice("abc"), rng.choice("xy"), rng.randrange(10)))
+        feed.put(*rows)
+    feed.put(*[row(number + 1 + i, 60 * (i % 4), "abc"[i // 4], last=True) for i in range(12)])
+
+
+def expected(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
+    grouped = feed.batch(spark).where("amount > 2").groupBy("tenant", F.window("ts", "1 hour"), "kind")
+    table = grouped.agg(F.count("*").alias("rows"), F.sum("amount").alias("amount"))
+    return sorted(tuple(r) for r in table.select(*COLUMNS).collect())
+
+
+@pytest.mark.parametrize("probe", ["driver", "executors"])
+def test_a_tracker_that_is_killed_and_comes_back_is_waited_for(
+    spark: SparkSession, mortal_tracker: Server, feed: Feed, tmp_path: Path, job: str, probe: str
+) -> None:
+    tracking = pipeline(spark, mortal_tracker.address, feed, tmp_path, job, probe)
+    feed.put(row(0, 1, amount=9))
+    tracking.process_all_available()
+    over = threading.Event()
+
+    def kill_now_and_then() -> None:
+        while not over.wait(0.7):
+            mortal_tracker.restart()
+
+    killing = threading.Thread(target=kill_now_and_then)
+    killing.start()
+    put_all(feed, 4, seed=1)
+    tracking.process_all_available()
+    over.set()
+    killing.join()
+    tracking.process_all_available()
+    assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
+    assert tracking.client.job(job).open_substreams == 0
+    tracking.stop()
+
+
+def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
+    spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
+) -> None:
+    put_all(feed, 6, seed=2)
+    program = [sys.executable, "-m", "tests.spark.test_failures", tracker.address, str(tmp_path), job]
+    rng = random.Random(3)
+
+    def run(stop_after: int | None) -> bool:
+        """Runs the driver; kills it soon after Spark has planned that many batches more. Whether it has come to its end."""
+        log = (tmp_path / "driver.log").open("a")
+        driver = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
+        offsets = tmp_path / "cp2" / "offsets"
+        begun = len(list(offsets.glob("[0-9]*")))
+        while driver.poll() is None:
+            if stop_after is not None and len(list(offsets.glob("[0-9]*"))) - begun >= stop_after:
+                time.sleep(rng.uniform(0, 0.5))
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+            time.sleep(0.02)
+        return driver.returncode == 0
+
+    run(stop_after=1)
+    run(stop_after=2)
+    assert run(stop_after=None), (tmp_path / "driver.log").read_text()[-4000:]
+    assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
+    (said,) = json.loads((tmp_path / "status.json").read_text())
+    assert said == {"open": 0, "in_flight": 0, "late": 0}
+
+
+def drive() -> None:
+    """The program that is killed: runs the pipeline until everything has been released."""
+    from tests.spark.conftest import session
+
+    address, path, job = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    spark = session("driver")
+    tracking = pipeline(spark, address, Feed(path / "raw"), path, job, "driver")
+    tracking.process_all_available()
+    status = tracking.client.job(job)
+    said = {"open": status.open_substreams, "in_flight": status.in_flight, "late": status.late_reports}
+    (path / "status.json").write_text(json.dumps([said]))
+    tracking.stop()
+
+
+if __name__ == "__main__":
+    drive()
