@@ -27,7 +27,7 @@ import pandas as pd
 
 from examples.flights import picture, pipeline, replay, truth
 from examples.flights.agent import TrackerDiedError, TrackerProcess
-from examples.flights.baseline import WatermarkBaseline
+from examples.flights.baseline import Copies, WatermarkBaseline
 from examples.flights.outcome import Outcome, judge, table
 from examples.flights.progress import Progress
 from examples.flights.replay import DataMissingError, Replay
@@ -100,12 +100,13 @@ def run(options: Options, directory: Path, progress: Progress) -> Result:
                 directory,
             )
             tracked = TrackedRun(running, directory / "released", cut, truth.due(expected, flights, cut.files))
-            cleaned = running.channel.native(spark)
+            copies = Copies(running.channel, directory / "cleaned")
+            cleaned = copies.stream(spark.newSession())  # of its own: the tracking does not hear of its queries
             watermarks = [
                 WatermarkBaseline(cleaned, delay, directory / f"watermark-{number}", cut)
                 for number, delay in enumerate(options.delays)
             ]
-            before = _play(cut, tracked, watermarks, tracker, options.down_for, progress)
+            before = _play(cut, tracked, copies, watermarks, tracker, options.down_for, progress)
             tracked.drain(timeout=60)
             for watermark in watermarks:
                 watermark.stop()
@@ -123,6 +124,7 @@ def run(options: Options, directory: Path, progress: Progress) -> Result:
 def _play(
     cut: Replay,
     tracked: TrackedRun,
+    copies: Copies,
     watermarks: Sequence[WatermarkBaseline],
     tracker: TrackerProcess,
     down_for: float,
@@ -137,6 +139,7 @@ def _play(
                 before = tracked.windows
                 accident = elsewhere.submit(_kill_and_restart, tracker, down_for, progress)
             tracked.settle()
+            copies.update()
             for watermark in watermarks:
                 watermark.settle()
             if accident is not None and file.number == half:

@@ -43,8 +43,8 @@ def draw(outcomes: Sequence[Outcome], span: int, path: Path) -> None:
     figure.text(
         0.06,
         0.915,
-        f"One dot is one window: airport, scheduled day, carrier. Time is the replay's clock, which moves in steps of {span} "
-        "hours; grey: released in the same step as the last flight.",
+        "One dot is one window: airport, scheduled day, carrier. Time is the replay's clock, which moves in steps of "
+        f"{span} hours; grey: released in the same step as the last flight.",
         fontsize=9.5,
         color="#555555",
     )
