@@ -85,6 +85,7 @@ class Calls:
         self.timeout = timeout
         self.retry_for = retry_for
         self._connection: Connection | None = None
+        self._nearby: Calls | None = None
 
     def __reduce__(self) -> tuple[type[Calls], tuple[str, float, float]]:
         return Calls, (self.address, self.timeout, self.retry_for)
@@ -97,8 +98,16 @@ class Calls:
         return connection
 
     def disconnect(self) -> None:
-        """Gives the connection back; the next call takes it again."""
+        """Gives the connections back; the next call takes them again."""
         self._connection = None
+        self._nearby = None
+
+    def nearby(self, address: str) -> Calls:
+        """Calls to something nearer that stands in for the tracker: made once, since the tracker itself is left."""
+        nearby = self._nearby
+        if nearby is None or nearby.address != address:
+            nearby = self._nearby = Calls(address, self.timeout, retry_for=0)
+        return nearby
 
     def repeat(
         self,

@@ -29,6 +29,9 @@ class TrackerClient:
     one of them lives: a program that makes clients often keeps one. After a fork, parent and child each go on with a
     connection of their own.
 
+    Where a relay (`tracker relay`) runs on the node, reports that it can combine with others' go over it, without any
+    setting: see `tracker.client.relay`.
+
     Every call has a deadline and is repeated, after a pause that grows, when the tracker cannot be reached, does not
     answer in time, or cannot write its journal. That is safe:
 
@@ -211,11 +214,19 @@ class TrackerClient:
         )
         answer = self._calls.repeat(lambda connection: connection.stubs.OpenProducer, request)
         committed = answer.committed_epoch if answer.HasField("committed_epoch") else None
-        return Producer(self._calls, job, producer, run, committed)
+        return Producer(self._calls, job, producer, run, committed, keep_apart=seals)
 
-    def producer(self, job: str, producer: str, run: str) -> Producer:
-        """A run that another process has opened, without a call: for executors, whose driver did."""
-        return Producer(self._calls, job, producer, run, None)
+    def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> Producer:
+        """A run that another process has opened, without a call: for executors, whose driver did.
+
+        Args:
+            job: the job it reports to.
+            producer: its name.
+            run: the one that was opened.
+            keep_apart: the engine may drop some of what is reported (the run seals, or its commits have manifests that
+                leave units out), so a relay must combine none of it.
+        """
+        return Producer(self._calls, job, producer, run, None, keep_apart)
 
     def forget_producer(self, job: str, producer: str) -> None:
         """Forgets a producer that will not come back: what it has staged is void, its fronts are free. Not repeated.

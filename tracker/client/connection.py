@@ -15,12 +15,27 @@ from tracker.wire.gen import columns_pb2, tracker_pb2, tracker_pb2_grpc
 
 _REPORT_METHOD: Final = f"/{tracker_pb2.DESCRIPTOR.services_by_name['Tracker'].full_name}/Report"
 
+#: of a channel to a tracker
+CHANNEL_OPTIONS: Final = (
+    # Every call is repeated by who makes it, if it may be, and only there.
+    ("grpc.enable_retries", 0),
+    # A server that restarts is found again soon.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Pages of events and of substreams are as large as the server makes them.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A peer that vanished without a word is noticed while a watcher waits.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
 
 class Connection:
     """A channel with its stubs, and what was learnt over it. Closed when nobody holds it any more.
 
     Attributes:
-        address: of the tracker, `host:port`.
+        address: of the tracker, `host:port`, or of a relay.
         pid: the process that may use it.
         stubs: the contract's calls, except Report's.
         report: Report, written in columns.
@@ -29,21 +44,8 @@ class Connection:
     def __init__(self, address: str) -> None:
         self.address = address
         self.pid = os.getpid()
-        options = [
-            # Channels of equal target and options share a connection, even one that a parent process opened.
-            ("substream.tracker.pid", self.pid),
-            # Every call is repeated here if it may be, and only here.
-            ("grpc.enable_retries", 0),
-            # A server that restarts is found again soon.
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 2_000),
-            # Pages of events and of substreams are as large as the server makes them.
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.max_send_message_length", -1),
-            # A peer that vanished without a word is noticed while a watcher waits.
-            ("grpc.keepalive_time_ms", 30_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-        ]
+        # Channels of equal target and options share a connection, even one that a parent process opened.
+        options = [("substream.tracker.pid", self.pid), *CHANNEL_OPTIONS]
         with forking.using_grpc():
             self._channel = grpc.insecure_channel(address, options=options)
             self.stubs = tracker_pb2_grpc.TrackerStub(self._channel)

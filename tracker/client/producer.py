@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
-from tracker.client import messages
+from tracker.client import messages, relay
 from tracker.client.calls import Calls
 from tracker.client.errors import TrackerError
 from tracker.client.report import Contents, Finish, Frontier, Report, Reported
@@ -26,14 +26,18 @@ class Producer:
         producer: its name, the same across restarts.
         run: this start of it.
         committed_epoch: the last epoch that was committed when the run was opened; None: none, or not asked.
+        keep_apart: the engine may drop some of what this run reports, so a relay must combine none of it.
     """
 
-    def __init__(self, calls: Calls, job: str, producer: str, run: str, committed_epoch: int | None) -> None:
+    def __init__(
+        self, calls: Calls, job: str, producer: str, run: str, committed_epoch: int | None, keep_apart: bool
+    ) -> None:
         self._calls = calls
         self.job = job
         self.producer = producer
         self.run = run
         self.committed_epoch = committed_epoch
+        self.keep_apart = keep_apart
 
     def __repr__(self) -> str:
         return f"Producer(job={self.job!r}, producer={self.producer!r}, run={self.run!r})"
@@ -66,7 +70,8 @@ class Producer:
 
         Args:
             epoch: commit every staged epoch up to and including it; None: only promises.
-            units: the manifest: the units that the engine kept; None: whatever was reported.
+            units: the manifest: the units that the engine kept; None: whatever was reported. One that may leave units
+                out needs a producer that keeps its reports apart.
             seal: check the manifest and fix the epoch by it, but do not commit yet.
             promises: take effect after the commit, also if the epoch was committed before.
 
@@ -141,4 +146,5 @@ class Producer:
         message.epoch = epoch
         message.units.extend(messages.names(units))
         message.commit = commit
-        return self._calls.repeat(lambda connection: connection.report, message)
+        message.keep_apart = self.keep_apart
+        return relay.report(self._calls, message)

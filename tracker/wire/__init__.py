@@ -4,3 +4,6 @@ from __future__ import annotations
 
 #: `google.rpc.ErrorInfo.domain` of every refusal
 ERROR_DOMAIN = "substream.tracker"
+
+#: the metadata with which a client tells a relay which tracker a report is meant for
+SERVER_KEY = "substream-tracker-server"

@@ -1,0 +1,90 @@
+"""`tracker relay`: runs a node's relay until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+
+from tracker.cli.asking import DEFAULT_SERVER, SERVER_VARIABLE
+from tracker.client.relay import VARIABLE, sockets
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the commands of this module."""
+    relay = commands.add_parser(
+        "relay",
+        help="run a node's relay, which combines its workers' reports",
+        description="Run a relay: clients on this node send their reports to it, and it makes one report of many. It "
+        "prints `listening on ADDRESS` when it is ready, logs to stderr, and stops gracefully on SIGTERM or Ctrl-C. "
+        f"Clients find it by themselves if it listens where it does by default; elsewhere, {VARIABLE}=ADDRESS tells "
+        "them. Exit status: 0 stopped, 1 it could not start, 2 wrong usage.",
+    )
+    relay.add_argument(
+        "--server",
+        metavar="HOST:PORT",
+        default=os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER),
+        help="the tracker's address, exactly as its clients are told it: reports that are meant for another are not "
+        f"taken (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
+    )
+    relay.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="unix:PATH, or HOST:PORT (port 0 picks a free one); default: a socket in "
+        "$XDG_RUNTIME_DIR/substream-tracker, or without that variable in /run/substream-tracker",
+    )
+    relay.add_argument(
+        "--socket-mode",
+        metavar="OCTAL",
+        type=lambda said: int(said, 8),
+        default=0o660,
+        help="who may use the socket file (default: 660, its owner and group)",
+    )
+    relay.add_argument(
+        "--max-delay",
+        metavar="MS",
+        type=float,
+        default=5.0,
+        help="how long a report waits at most for others while one is under way (default: 5)",
+    )
+    relay.add_argument(
+        "--max-pending",
+        metavar="MIB",
+        type=float,
+        default=256.0,
+        help="of reports that the tracker has not answered; more are refused until it has (default: 256)",
+    )
+    relay.add_argument(
+        "--log-level", choices=["debug", "info", "warning", "error"], default="info", help="what to log (default: info)"
+    )
+    relay.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Relays; the exit status."""
+    try:
+        # Only now: the other commands need no server, and what it needs may not be installed.
+        from tracker.relay.app import Options, relay
+        from tracker.relay.listening import CannotListenError
+        from tracker.server.logs import log_to_stderr
+    except ModuleNotFoundError as missing:
+        print(f"tracker relay: needs {missing.name}: pip install 'substream-tracker[server]'", file=sys.stderr)
+        return 2
+    log_to_stderr(arguments.log_level)
+    try:
+        options = Options(
+            server=arguments.server,
+            listen=arguments.listen or f"unix:{next(sockets(arguments.server))}",
+            socket_mode=arguments.socket_mode,
+            max_delay=arguments.max_delay / 1000,
+            max_pending_bytes=round(arguments.max_pending * (1 << 20)),
+        )
+        asyncio.run(relay(options))
+    except ValueError as error:
+        print(f"tracker relay: {error}", file=sys.stderr)
+        return 2
+    except CannotListenError as error:
+        print(f"tracker relay: {error}", file=sys.stderr)
+        return 1
+    return 0

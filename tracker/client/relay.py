@@ -1,0 +1,98 @@
+"""The relay of this node: what it could combine with others' reports goes to it first.
+
+A relay is a convenience, never a condition. Where there is none, where it is another tracker's, and where it does not
+answer, the tracker itself is asked; it knows each unit of an epoch, so it does not matter whether the relay had
+passed the report on before it went away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+import grpc
+
+from tracker.client.calls import Calls
+from tracker.client.connection import Connection
+from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.wire import SERVER_KEY
+from tracker.wire.gen import columns_pb2, tracker_pb2
+
+VARIABLE: Final = "TRACKER_RELAY"
+
+_SHORTEST_REST: Final = 1.0
+_REST: Final = 10  #: a relay that did not answer is left alone for so many times what the attempt took
+
+_rests: dict[str, float] = {}  #: by address, until when (monotonic) it is left alone
+
+
+def sockets(server: str) -> Iterator[Path]:
+    """Where a relay for a tracker listens if nobody says otherwise, the first choice first.
+
+    Args:
+        server: the tracker's address, as both its clients and the relay are told it.
+
+    >>> os.environ.pop("XDG_RUNTIME_DIR", None) and None
+    >>> list(map(str, sockets("tracker.shop:7654")))
+    ['/run/substream-tracker/tracker.shop:7654.sock']
+    """
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    name = re.sub(r"[^A-Za-z0-9.:_-]", "_", server)
+    for directory in filter(None, (own, "/run")):
+        yield Path(directory, "substream-tracker", f"{name}.sock")
+
+
+def find(server: str) -> str | None:
+    """The address of this node's relay for a tracker; None: there is none.
+
+    The environment variable `TRACKER_RELAY` names it (empty: use none); without it, its socket is where `sockets` says.
+    """
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return named if named != server else None
+    for path in sockets(server):
+        with suppress(OSError):
+            if stat.S_ISSOCK(path.stat().st_mode):
+                return f"unix:{path}"
+    return None
+
+
+def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.ReportResponse:
+    """Delivers a report: over this node's relay if there is one and it helps, else to the tracker.
+
+    Raises:
+        TrackerError: the tracker refuses it.
+        TrackerUnavailable: no answer in time.
+    """
+    alone = message.keep_apart or message.commit or message.promises
+    relay = None if alone else find(calls.address)
+    if relay and time.monotonic() >= _rests.get(relay, 0.0):
+        started = time.monotonic()
+        try:
+            return calls.nearby(relay).repeat(partial(_to_relay, calls.address), message)
+        except TrackerUnavailable:
+            pass
+        except TrackerError as refused:
+            if refused.reason != refused.code:
+                raise
+            # Not the tracker's word: whatever listens there is no relay, or cannot take this.
+        ended = time.monotonic()
+        _rests[relay] = ended + max(_SHORTEST_REST, _REST * (ended - started))
+    return calls.repeat(lambda connection: connection.report, message)
+
+
+def _to_relay(
+    server: str, connection: Connection
+) -> grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse]:
+    """Report, saying which tracker it is meant for."""
+    return cast(
+        "grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse]",
+        partial(connection.report, metadata=((SERVER_KEY, server),)),
+    )

@@ -1,0 +1,79 @@
+"""The relay as a process: it listens, passes on until it is told to stop, and leaves when what it took is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from dataclasses import dataclass
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+from tracker.client.connection import CHANNEL_OPTIONS
+
+from .listening import bound
+from .service import SERVICE, Relay
+
+log = logging.getLogger("tracker.relay")
+
+_GRACE_S = 10.0  # for reports under way when the relay stops
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a relay is to run."""
+
+    server: str  #: the tracker's address, exactly as its clients say it
+    listen: str  #: ``unix:PATH`` or ``HOST:PORT``; port 0 picks one
+    socket_mode: int = 0o660  #: of the socket file
+    max_delay: float = 0.005  #: seconds that a report waits at most for others
+    max_pending_bytes: int = 256 << 20  #: of reports that are not answered, and of one message
+
+    def __post_init__(self) -> None:
+        if self.max_delay < 0 or self.max_pending_bytes < 1:
+            raise ValueError("the delay cannot be negative, and what may be pending must be something")
+
+
+async def relay(options: Options) -> None:
+    """Relay until SIGTERM or SIGINT; prints ``listening on ADDRESS`` when ready. The tracker need not be there yet.
+
+    Raises:
+        ValueError: an option makes no sense.
+        CannotListenError: the address is taken, or cannot be listened on.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server = grpc.aio.server(
+        options=[
+            ("grpc.so_reuseport", 0),  # two relays on one port would share its callers out between them
+            ("grpc.max_receive_message_length", options.max_pending_bytes),
+            ("grpc.max_send_message_length", -1),
+            # As the tracker itself: watchers may ask often, and one whose machine is gone is let go.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.keepalive_time_ms", 60_000),
+            ("grpc.keepalive_timeout_ms", 20_000),
+        ]
+    )
+    async with grpc.aio.insecure_channel(options.server, CHANNEL_OPTIONS) as channel:
+        handlers = Relay(options.server, channel, options.max_delay, options.max_pending_bytes)
+        server.add_generic_rpc_handlers((handlers,))
+        health_service = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+        with bound(server, options.listen, options.socket_mode) as address:
+            await server.start()
+            for name in ("", SERVICE):
+                await health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
+            log.info("relaying", extra={"server": options.server, "listen": address})
+            print(f"listening on {address}", flush=True)
+
+            await stop.wait()
+            log.info("stopping")
+            await health_service.enter_graceful_shutdown()
+            handlers.stop()
+            await server.stop(_GRACE_S)
+        gatherer = handlers.gatherer
+        log.info("stopped", extra={"reports": gatherer.taken, "messages": gatherer.sent})
