@@ -1,0 +1,207 @@
+"""A whole simulated dataflow: what a seed makes of it, how it goes on, and how it comes to rest.
+
+Nothing in it fails unless the tracker does, or somebody is told to break a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from tracker.core.commands import DefineJob, Drain, Mode, Ordering, Spec
+from tracker.core.refusal import Refused
+
+from .actors import BUSY, IDLE, Actor, Flush, Life, Query, Source, Superseded, Surroundings
+from .world import (
+    ALL_RULES,
+    GRAPH,
+    JOB,
+    Channel,
+    Element,
+    FoundOut,
+    Graph,
+    Kind,
+    Lost,
+    Network,
+    Oracle,
+    Rules,
+    Substream,
+)
+
+SCOPES = ["t0", "t1"]
+WINDOW = 10
+KINDS = [Kind(Mode.STAGED), Kind(Mode.STAGED), Kind(Mode.STAGED, seals=True), Kind(Mode.IMMEDIATE)]
+
+
+class Dataflow:
+    """Sources into a query that cleans and retries, one that keeps windows, and two readers of its results.
+
+    Args:
+        seed: decides everything.
+        rules: what those who report hold to.
+        kinds: among which each producer's way to report is chosen.
+        told: the graph that the tracker is told of; the elements travel on the real one.
+    """
+
+    def __init__(self, seed: int, rules: Rules = ALL_RULES, kinds: Iterable[Kind] = KINDS, told: Graph = GRAPH) -> None:
+        self.told = told
+        self.random = r = Random(seed)
+        self.rules = rules
+        choices = list(kinds)
+        chosen = [r.choice(choices) for _ in range(5)]
+        self.oracle = Oracle(at_least_once=any(kind.mode == Mode.IMMEDIATE for kind in chosen))
+        self.failures = r.choice([0.0, 0.1, 0.3])
+        self.network = Network(r, self.failures, self.oracle)
+        doubles = r.choice([0.0, 0.2])
+        self.channels = {segment: Channel(r, doubles) for segment in GRAPH if segment != "st"}
+        self.around = Surroundings(r, self.network, self.oracle, self.channels, rules)
+        self.source_kind = Kind(chosen[0].mode)
+        self.windows = r.randint(2, 6)
+        self.actors: list[Actor] = [
+            Query("clean", chosen[1], self.around, inputs=("a", "r")),
+            Query("windows", chosen[2], self.around, inputs=("b",)),
+            Query("reader", chosen[3], self.around, inputs=("c",)),
+            Query("other", chosen[4], self.around, inputs=("d",)),
+        ]
+        self.sources: list[Source] = []
+        self.deployment = 1
+        self.ordering = r.choice(list(Ordering))
+        self.progress = r.random() < 0.5
+        self.lives: dict[str, Life] = {}
+        self.drains = r.random() < 0.4
+        for _ in range(r.randint(1, 3)):
+            self._add_source(SCOPES, first_window=0, sessions=["s0", "s1"])
+        self.fronts = [source.front for source in self.sources]
+
+    def _add_source(self, scopes: list[str], first_window: int, sessions: list[str]) -> None:
+        r = self.random
+        name = f"source{len(self.sources)}"
+        front = f"f{len(self.sources)}"
+        elements = []
+        for number in range(r.randint(3, 25)):
+            window = r.randint(first_window, first_window + self.windows)
+            scope = r.choice(scopes)
+            substream = Substream(scope, f"w{window}", WINDOW * (window + 1))
+            if sessions and r.random() < 0.15:
+                substream = Substream(scope, r.choice(sessions), None)
+            elements.append(Element(f"{name}:{number}", substream, "a"))
+        elements.sort(key=lambda element: (element.substream.end_time or r.randint(0, 80)) + r.randint(-15, 15))
+        self.oracle.begins(elements)
+        flushes = []
+        closed: set[Substream] = set()
+        while elements:
+            size = r.randint(1, 6)
+            flush, elements = elements[:size], elements[size:]
+            times = [element.substream.end_time for element in elements if element.substream.end_time is not None]
+            frontier = min(times) - 1 if times else WINDOW * (first_window + self.windows + 1)
+            over = {Substream(scope, session, None) for scope in scopes for session in sessions}
+            over -= {element.substream for element in elements} | closed
+            closing = sorted((s for s in over if r.random() < 0.5), key=lambda s: (s.scope, s.name))
+            closed |= set(closing)
+            flushes.append(Flush(flush, frontier, closing))
+        source = Source(name, self.source_kind, self.around, front=front, flushes=flushes)
+        self.sources.append(source)
+        self.actors.append(source)
+
+    # -- the operator
+
+    def _define(self, fronts: list[str]) -> bool:
+        """Deploy; whether it came to that."""
+        deployment = f"d{self.deployment}"
+        spec = Spec(JOB, deployment, tuple(self.told.items()), tuple(fronts), self.ordering, self.progress)
+        while True:
+            try:
+                self.network.call(DefineJob(spec))
+            except Lost:
+                continue
+            except Refused as refused:
+                if refused.reason in ("DRAIN_IN_PROGRESS", "EPOCH_STAGED"):
+                    return False
+                raise
+            return True
+
+    def _redeploy(self) -> None:
+        """A rolling deployment; a front that has finished may go, another source may come."""
+        r = self.random
+        unfinished = [source.front for source in self.sources if not source.finished]
+        gone = {source.front for source in self.sources if source.finished and r.random() < 0.3}
+        fronts = [front for front in self.fronts if front not in gone] or self.fronts[:1]
+        comes = bool(unfinished) and r.random() < 0.5
+        self.deployment += 1
+        if comes:
+            fronts = [*fronts, f"f{len(self.sources)}"]
+        if not self._define(fronts):
+            self.deployment -= 1
+            return
+        self.fronts = fronts  # what is removed never comes back: it would be another, unfinished
+        if comes:
+            # It may send nothing at or below the floor; nobody has promised more than this.
+            promised = [flush.frontier for source in self.sources for flush in source.flushes[: source.begun + 3]]
+            self._add_source(SCOPES, first_window=max(promised, default=0) // WINDOW + 1, sessions=[])
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self.network.call(Drain(JOB, f"d{self.deployment}", "the drain"))
+            except Lost:
+                continue
+            return
+
+    # -- how it goes on
+
+    def run(self, steps: int = 400) -> None:
+        """Go on for so many steps, then without further failures until everything is at rest, and check that it is.
+
+        Raises:
+            FoundOut: the tracker, or somebody who breaks a rule, is found out.
+        """
+        r = self.random
+        self._define(self.fronts)
+        drain_at = r.randrange(steps) if self.drains else -1
+        for step in range(steps):
+            chance = r.random()
+            if step == drain_at:
+                self._drain()
+            elif chance < 0.01:
+                self._redeploy()
+            elif chance < 0.1:
+                r.choice(list(self.channels.values())).deliver()
+            elif chance < 0.14:
+                self.network.late_arrival()
+            else:
+                actor = r.choice(self.actors)
+                if r.random() < self.failures / 6:
+                    self.lives.pop(actor.name, None)  # it dies where it stands
+                self._step(actor)
+        self._come_to_rest()
+        self.oracle.check_nothing_missing()
+        if self.network.drain_is_asked_for and not self.oracle.drained:
+            raise FoundOut("the drain has not been confirmed")
+
+    def _step(self, actor: Actor) -> str:
+        if actor.finished:
+            return IDLE
+        life = self.lives.get(actor.name)
+        if life is None:
+            life = self.lives[actor.name] = actor.life()
+        try:
+            return next(life)
+        except (StopIteration, Superseded):
+            del self.lives[actor.name]
+            return BUSY
+
+    def _come_to_rest(self) -> None:
+        self.network.failures = 0.0
+        while self.network.delayed:
+            self.network.late_arrival()
+        quiet = 0
+        for _ in range(3000):
+            before = len(self.network.events)
+            for channel in self.channels.values():
+                channel.deliver(everything=True)
+            idle = [self._step(actor) == IDLE for actor in self.actors]
+            at_rest = all(idle) and len(self.network.events) == before
+            quiet = quiet + 1 if at_rest and not any(channel.inbox for channel in self.channels.values()) else 0
+            if quiet == 20:
+                return
+        raise FoundOut("it does not come to rest")

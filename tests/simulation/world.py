@@ -1,0 +1,296 @@
+"""What surrounds the actors of a simulation: a tracker behind a bad network, channels, and somebody who knows it all.
+
+The oracle is told where every element really is: what sources will still send, what is under way, what state is kept.
+From that alone it judges each event of the tracker. It knows nothing of labels, accumulators or epochs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeAlias
+
+from tracker.core import Tracker
+from tracker.core.commands import Answer, Command, Commit, Mode, Recovered, Report, Tick
+from tracker.core.events import Advanced, Drained, DrainRequested, Ended, Event, Late, Reason
+from tracker.core.refusal import Refused
+
+JOB = "job"
+Graph: TypeAlias = Mapping[str, tuple[str, ...]]
+
+GRAPH: Graph = {
+    "a": ("b", "r"),  # what the sources send
+    "r": ("b", "r"),  # elements that are tried again
+    "b": ("st",),  # what goes into windows
+    "st": ("c", "d"),  # windows that are open: state that later emits
+    "c": (),  # a topic of results that two queries read: two segments
+    "d": (),
+}
+
+
+@dataclass(frozen=True)
+class Substream:
+    scope: str
+    name: str
+    end_time: int | None
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element on one hop; `lineage` tells it from all others, and is the same in a replay."""
+
+    lineage: str
+    substream: Substream
+    segment: str
+
+    def child(self, segment: str, number: int = 0, attempt: str = "") -> Element:
+        return Element(f"{self.lineage}>{segment}{number}{attempt}", self.substream, segment)
+
+    def chance(self, what: str) -> float:
+        """A number from 0 to 1 that belongs to the element: what happens to it is the same in a replay."""
+        return label_of(f"{self.lineage}?{what}") / 2**64
+
+    @property
+    def label(self) -> int:
+        return label_of(self.lineage)
+
+
+def label_of(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class FoundOut(AssertionError):  # noqa: N818 - read aloud, it is what happens
+    """The tracker has said what is not so, or has not said what is; or who reports has broken a rule, and it shows."""
+
+
+Place: TypeAlias = tuple[Substream, str]
+
+
+class Oracle:
+    """Knows where every element is.
+
+    Args:
+        at_least_once: some query is IMMEDIATE, so what was processed once may be processed again after its end.
+    """
+
+    def __init__(self, at_least_once: bool) -> None:
+        self.at_least_once = at_least_once
+        self.alive: dict[Place, set[str]] = defaultdict(set)
+        self.begun: set[str] = set()
+        self.gone: set[str] = set()
+        self.travelled: Counter[Place] = Counter()
+        self.ended: dict[Place, Ended] = {}
+        self.named: set[Substream] = set()
+        self.advanced: dict[str, int] = {}
+        self.drained = False
+        self.seq = 0
+        self.upstream = {segment: self._upstream(segment) for segment in GRAPH}
+
+    def _upstream(self, segment: str) -> set[str]:
+        found = {segment}
+        while more := {name for name, feeds in GRAPH.items() if name not in found and found & set(feeds)}:
+            found |= more
+        return found
+
+    # -- what really happens
+
+    def begins(self, elements: Iterable[Element]) -> None:
+        """These exist from now on, or will: a source is going to send them, a query has."""
+        for element in elements:
+            if element.lineage in self.begun:
+                continue
+            self.begun.add(element.lineage)
+            for segment, upstream in self.upstream.items():
+                if element.segment in upstream and (element.substream, segment) in self.ended:
+                    raise FoundOut(f"{element} appears after its substream has ended on {segment!r}")
+            if element.lineage not in self.gone:  # its consumer may be ahead of its producer
+                self.alive[element.substream, element.segment].add(element.lineage)
+            self.travelled[element.substream, element.segment] += 1
+
+    def passes(self, element: Element, children: Iterable[Element]) -> None:
+        """For good, an element has been taken off its segment, and has given rise to its children."""
+        if element.lineage in self.gone:
+            return
+        self.begins(children)
+        self.alive[element.substream, element.segment].discard(element.lineage)
+        self.gone.add(element.lineage)
+
+    def never_sent(self, element: Element) -> None:
+        """A source has stopped before it."""
+        self.alive[element.substream, element.segment].discard(element.lineage)
+        self.travelled[element.substream, element.segment] -= 1
+
+    # -- what the tracker says
+
+    def hears(self, event: Event) -> None:
+        self.seq += 1
+        if event.seq != self.seq:
+            raise FoundOut(f"event {event.seq} comes where {self.seq} was to come")
+        body = event.body
+        if self.drained:
+            raise FoundOut(f"{body} comes after the drain was confirmed")
+        if isinstance(body, Ended):
+            self._hears_end(body)
+        elif isinstance(body, Late):
+            if not self.at_least_once:
+                raise FoundOut(f"{body}: nobody reported late, and yet")
+        elif isinstance(body, Advanced):
+            for (substream, segment), left in self.alive.items():
+                over = substream.end_time is not None and substream.end_time <= body.time
+                if left and over and segment in self.upstream[body.segment]:
+                    raise FoundOut(f"{body}, but {len(left)} of {substream} are on {segment!r}")
+            if self.advanced.get(body.segment, body.time - 1) >= body.time:
+                raise FoundOut(f"{body} after {self.advanced[body.segment]}")
+            self.advanced[body.segment] = body.time
+        elif isinstance(body, Drained):
+            if under_way := self.left_over():
+                raise FoundOut(f"drained, but {under_way} are under way")
+            self.drained = True
+
+    def _hears_end(self, end: Ended) -> None:
+        substream = Substream(end.scope, end.name, end.end_time)
+        if end.reason is not Reason.COMPLETE:
+            raise FoundOut(f"{end}: nobody abandons anything here")
+        for segment in self.upstream[end.segment]:
+            if self.alive[substream, segment]:
+                left = self.alive[substream, segment]
+                raise FoundOut(f"{end}, but {left} are on {segment!r}")
+        if (substream, end.segment) in self.ended:
+            raise FoundOut(f"{end} comes twice")
+        travelled = self.travelled[substream, end.segment]
+        if end.elements != travelled and not self.at_least_once:
+            raise FoundOut(f"{end}, but {travelled} elements have travelled there")
+        self.ended[substream, end.segment] = end
+
+    def left_over(self) -> list[str]:
+        return [f"{len(left)} of {place}" for place, left in self.alive.items() if left]
+
+    def check_nothing_missing(self) -> None:
+        """Everything has been delivered, and all fronts have finished."""
+        if left := self.left_over():
+            raise FoundOut(f"all is quiet, but state waits for ends that do not come: {left}")
+        substreams = self.named | {substream for substream, _ in self.travelled if self.travelled[substream, "a"] > 0}
+        missing = [(s, g) for s in substreams for g in GRAPH if (s, g) not in self.ended]
+        if missing:
+            raise FoundOut(f"{len(missing)} ends are missing, as {missing[0]}")
+
+
+@dataclass
+class Channel:
+    """Carries the records of one segment to its one consumer; may double or delay them."""
+
+    random: Random
+    doubles: float
+    under_way: list[Element] = field(default_factory=list)
+    inbox: list[Element] = field(default_factory=list)
+
+    def publish(self, elements: Iterable[Element]) -> None:
+        for element in elements:
+            self.under_way += [element] * (2 if self.random.random() < self.doubles else 1)
+
+    def deliver(self, everything: bool = False) -> None:
+        self.random.shuffle(self.under_way)
+        count = len(self.under_way) if everything else self.random.randint(0, len(self.under_way))
+        for _ in range(count):
+            self.inbox.append(self.under_way.pop())
+
+
+class Lost(Exception):  # noqa: N818 - it is the call that is lost
+    """A call came to nothing that its caller would know of: it may have been carried out."""
+
+
+class Network:
+    """The tracker, as far as calls reach it.
+
+    Args:
+        random: decides.
+        failures: the share of calls that are lost, unanswered, or arrive (again) later.
+        oracle: hears every event as it happens.
+    """
+
+    def __init__(self, random: Random, failures: float, oracle: Oracle) -> None:
+        self.random = random
+        self.failures = failures
+        self.oracle = oracle
+        self.tracker = Tracker("log")
+        self.now = 10**18
+        self.events: list[Event] = []
+        self.delayed: list[Report | Commit] = []
+
+    def call(self, command: Command) -> Answer:
+        """Raises `Lost`, or what the tracker does."""
+        chance = self.random.random() / self.failures if self.failures else 1.0
+        if chance < 0.4:
+            if chance < 0.2:
+                self._delay(command)
+            raise Lost
+        if chance < 0.6:
+            self._delay(command)
+        elif chance < 0.7:
+            self._restart()
+        answer = self._apply(command)
+        if 0.7 <= chance < 1.0:
+            raise Lost
+        return answer
+
+    def _delay(self, command: Command) -> None:
+        if isinstance(command, Report | Commit):
+            self.delayed.append(command)
+
+    def late_arrival(self) -> None:
+        """What the network had kept, maybe of a run that is no more, arrives."""
+        if self.delayed:
+            command = self.delayed.pop(self.random.randrange(len(self.delayed)))
+            try:
+                self._apply(command)
+            except Refused as refused:
+                if refused.reason not in ("FENCED", "SEALED", "EPOCH_STAGED", "DRAINED"):
+                    raise
+
+    def _apply(self, command: Command) -> Answer:
+        self.now += 10**9
+        try:
+            return self.tracker.apply(command, self.now)
+        finally:
+            if JOB in self.tracker.jobs():
+                news, _ = self.tracker.events(JOB, len(self.events), limit=10**6)
+                self.events += news
+                for event in news:
+                    self.oracle.hears(event)
+
+    def _restart(self) -> None:
+        self.tracker = Tracker.load(self.tracker.dump())
+        self._apply(Recovered())
+        self._apply(Tick())
+
+    @property
+    def drain_is_asked_for(self) -> bool:
+        return any(isinstance(event.body, DrainRequested) for event in self.events)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What those who report hold to, by the contract's numbers. Each can be broken, to see that it is noticed."""
+
+    sends_before_receiving: bool = True  #: 2: children are reported no later than their parent is received
+    promises_after_sending: bool = True  #: 3
+    holds_state: bool = True  #: 4
+    labels_from_lineage: bool = True  #: 5: a replay reports the same
+    seals_before_the_engine_commits: bool = True  #: 5: where it does not
+    units_for_attempts: bool = True  #: 5: likewise
+    waits_for_answers: bool = True  #: 6: work has succeeded when the tracker has answered
+    drops_second_copies: bool = True  #: 6
+
+
+ALL_RULES = Rules()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a producer reports."""
+
+    mode: Mode
+    seals: bool = False
