@@ -27,7 +27,7 @@ from tracker.wire.gen import columns_pb2, tracker_pb2
 
 VARIABLE: Final = "TRACKER_RELAY"
 
-_SHORTEST_REST: Final = 1.0
+_SHORTEST_REST: Final = 0.2
 _REST: Final = 10  #: a relay that did not answer is left alone for so many times what the attempt took
 
 _rests: dict[str, float] = {}  #: by address, until when (monotonic) it is left alone

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.client.processes import Server
+from tests.relay.processes import Relay
+from tracker.client import TrackerClient
+
+_numbers = count()
+
+
+@pytest.fixture(autouse=True)
+def nothing_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No relay but the test's own is found."""
+    monkeypatch.delenv("TRACKER_RELAY", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One tracker for all tests that do not disturb it."""
+    server = Server(tmp_path_factory.mktemp("tracker"), "memory")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_relay(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    """Its relay, which nobody finds by himself."""
+    relay = Relay(tmp_path_factory.mktemp("relay"), shared_server.address)
+    yield relay
+    relay.stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A tracker of the test's own, which may be killed: its journal is a file."""
+    server = Server(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def relay(server: Server, tmp_path: Path) -> Iterator[Relay]:
+    """A relay of the test's own to that."""
+    relay = Relay(tmp_path, server.address)
+    yield relay
+    relay.kill()
+
+
+@pytest.fixture
+def client(shared_server: Server) -> Iterator[TrackerClient]:
+    with TrackerClient(shared_server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def job() -> str:
+    """A name that no other test has."""
+    return f"job-{next(_numbers)}"

@@ -1,0 +1,83 @@
+"""What must hold when the relay dies, the tracker, or both: nothing is lost, nothing counts twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import spec
+from tests.client.processes import Server
+from tests.relay.node import JOB, NAMES, PRODUCER, RUN
+from tests.relay.processes import Node, Relay, messages
+from tracker.client import TrackerClient, label
+
+KILLS: dict[str, Callable[[Server, Relay], None]] = {
+    "relay": lambda server, relay: relay.restart(),
+    "tracker": lambda server, relay: server.restart(),
+    "both": lambda server, relay: (relay.kill(), server.restart(), relay.start())[0],
+}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for what must come; the test's own time limit is the only one."""
+    while not condition():
+        time.sleep(0.01)
+
+
+def check_exact(client: TrackerClient, done: list[int]) -> None:
+    """What is counted is what the workers have done, each element once."""
+    units = [(worker, unit) for worker, count in enumerate(done) for unit in range(count)]
+    for substream in client.substreams(JOB):
+        [account] = substream.segments
+        name = int(substream.name.removeprefix("n"))
+        xor = 0
+        if name == NAMES - 1:
+            for worker, unit in units:
+                xor ^= label(worker, unit, name)
+        assert account.sent == len(units)
+        assert account.received == (0 if name == NAMES - 1 else len(units))
+        assert account.xor == xor
+
+
+@pytest.mark.parametrize("victim", list(KILLS))
+def test_kill_9_in_mid_load(victim: str, server: Server, relay: Relay, tmp_path: Path) -> None:
+    client = TrackerClient(server.address)
+    client.define_job(spec(JOB))
+    producer = client.open_producer(JOB, PRODUCER, RUN)
+    node = Node(tmp_path, server, 4, {"TRACKER_RELAY": relay.address})
+
+    def newest() -> int:
+        return max(client.job(JOB).producers[0].staged_epochs, default=-1)
+
+    for _ in range(3):
+        before = newest()
+        until(lambda: newest() > before + 6)  # noqa: B023
+        KILLS[victim](server, relay)
+    before = newest()
+    until(lambda: newest() > before + 12)
+    ended = sorted(node.stop(), key=lambda said: said["worker"])
+    done = [said["reports"] for said in ended]
+    producer.commit(newest())
+    check_exact(client, done)
+    assert all(set(said["outcomes"]) <= {"APPLIED", "DUPLICATE"} for said in ended)
+    server.kill()
+    assert messages(tmp_path)[PRODUCER] < sum(done)
+
+
+def test_workers_find_their_relay_by_themselves(server: Server, tmp_path: Path) -> None:
+    relay = Relay(tmp_path, server.address, listen="")
+    client = TrackerClient(server.address)
+    client.define_job(spec(JOB))
+    producer = client.open_producer(JOB, PRODUCER, RUN)
+    node = Node(tmp_path, server, 8, {})
+    until(lambda: max(client.job(JOB).producers[0].staged_epochs, default=-1) >= 2)
+    done = [said["reports"] for said in sorted(node.stop(), key=lambda said: said["worker"])]
+    assert relay.stop() == 0
+    producer.commit(max(done))
+    check_exact(client, done)
+    assert f"msg=stopped reports={sum(done)} " in relay.log  # every one went over it
+    server.kill()
+    assert messages(tmp_path)[PRODUCER] < sum(done) / 2
