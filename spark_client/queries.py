@@ -21,8 +21,11 @@ from spark_client.probes import ExecutorProbe, add_groups
 from spark_client.release import ReleaseQuery
 from spark_client.runs import Run, explained
 from spark_client.streams import TrackedStream
+from tracker.client import Frontier
 
 _log = logging.getLogger("spark_client")
+
+_LIVES_EVERY = 0.25  #: seconds between two looks at whether a query has ended
 
 #: What batches are run with, in the copy of the session that Spark makes for a query.
 _CONF = {
@@ -100,12 +103,13 @@ class TrackedQuery:
         self.checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self.gate = Gate()
-        self.finishing = False  #: its sources will send nothing more once it has stopped
         self._open_run = open_run
         self._opened = threading.Event()
         self._opening = threading.Lock()
         self._run: Run | None = None
         self._refused: Exception | None = None
+        self._closed = False
+        self._look_again = 0.0
 
     @property
     def fronts(self) -> list[Front]:
@@ -145,15 +149,36 @@ class TrackedQuery:
             if stream.input.front is not None:
                 run.resume_front(stream.input.front, stream.segment)
 
-    def progressed(self, epoch: int, observed: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Spark has committed a batch."""
-        self.run.committed(epoch)
+    def follow(self) -> None:
+        """Tells the tracker what Spark has committed since the last look, and closes the run if the query has ended.
+
+        Raises:
+            TrackerError: the tracker refuses it.
+        """
+        if self._closed or self._run is None or self.query is None:
+            return
+        self._committed(self._run)
+        now = time.monotonic()
+        if now >= self._look_again:
+            self._look_again = now + _LIVES_EVERY
+            if not self.query.isActive:
+                self.close()
+
+    def _committed(self, run: Run) -> None:
+        if run.owes:
+            last = last_commit(self.checkpoint)
+            if last is not None:
+                run.committed(last)
+
+    def abandon(self) -> None:
+        """The tracker has refused this run: its query must not go on untracked."""
+        self._closed = True
 
     def close(self) -> None:
         """The query has stopped, for whatever reason."""
+        self._closed = True
         last = last_commit(self.checkpoint)
-        finished = [name for front in self.fronts for name in front.names] if self.finishing else []
-        self.run.close(0 if last is None else last + 1, finished)
+        self.run.close(0 if last is None else last + 1)
 
     def stop(self) -> None:
         """Stops the query after the batch in hand, once that is committed, and before the next."""
@@ -243,17 +268,26 @@ class BatchQuery(TrackedQuery):
 class NativeQuery(TrackedQuery):
     """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
 
-    _heard: int | None = None  # the last batch whose progress has been dealt with
+    _heard: int | None = None  # the last batch whose promises have been made
 
-    def progressed(self, epoch: int, observed: Mapping[str, Any]) -> None:
-        promises = []
+    def _committed(self, run: Run) -> None:
+        last = last_commit(self.checkpoint)
+        if last is None or not self._owes(last) or self.query is None:
+            return
+        for progress in self.query.recentProgress:
+            epoch = progress["batchId"]
+            if epoch <= last and self._owes(epoch):
+                run.expect(epoch)
+                run.committed(epoch, self._promises(progress["observedMetrics"]))
+                self._heard = epoch
+
+    def _promises(self, observed: Mapping[str, Any]) -> list[Frontier]:
+        promises: list[Frontier] = []
         for stream in self.reads:
-            row = observed.get(observation_name(stream.segment))
-            if stream.input.front is not None and row is not None:
-                promises.extend(stream.input.front.of_observed(row.asDict()).frontiers)
-        self.run.expect(epoch)
-        self.run.committed(epoch, promises)
-        self._heard = epoch
+            metrics = observed.get(observation_name(stream.segment))
+            if stream.input.front is not None and metrics is not None:
+                promises.extend(stream.input.front.of_observed(metrics.asDict()).frontiers)
+        return promises
 
     def settle(self) -> None:
         if self.query is None or not self.query.isActive:
@@ -266,6 +300,11 @@ class NativeQuery(TrackedQuery):
     def _owes(self, epoch: int) -> bool:
         """Whether the promises of a batch that this run has seen committed have still to be made."""
         return epoch >= self.run.resume_epoch and (self._heard is None or epoch > self._heard)
+
+    def abandon(self) -> None:
+        super().abandon()
+        if self.query is not None:
+            threading.Thread(target=self.query.stop, name="tracking-stop", daemon=True).start()
 
     def stop(self) -> None:
         """Stops the query when it rests."""

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from spark_client.errors import TrackingError
 from spark_client.fronts import Front
@@ -85,6 +84,11 @@ class Run:
             )
         self.expect(epoch)
 
+    @property
+    def owes(self) -> bool:
+        """Whether something is staged that waits for Spark's commit."""
+        return bool(self._staged)
+
     def expect(self, epoch: int) -> None:
         """Something of this epoch is staged, by the driver or by executors."""
         with self._lock:
@@ -114,12 +118,11 @@ class Run:
         with self._lock:
             self._patiently(lambda: self._producer.commit(promises=promises))
 
-    def close(self, resume_epoch: int, finished: Sequence[str] = ()) -> None:
+    def close(self, resume_epoch: int) -> None:
         """The query has stopped.
 
         Args:
             resume_epoch: the first batch that Spark has not committed.
-            finished: fronts that will send nothing more.
         """
         with self._lock:
             if self._closed:
@@ -131,8 +134,6 @@ class Run:
                 if error.reason != "FENCED":  # another run has taken over: nothing is left to close
                     raise
             self.last_epoch = resume_epoch - 1 if resume_epoch else None
-            for front in finished:
-                self._patiently(partial(self._client.finish_front, self.job, front))
 
     def resume_front(self, front: Front, segment: str) -> None:
         """Tells a front what it has promised, and what has been counted of its source."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 import uuid
@@ -99,6 +98,7 @@ class Tracking:
         self._given = segments is not None or fronts is not None
         self._segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
         self._fronts: list[str] = list(fronts or ())
+        self._fronts_here: list[str] = []
         self._consumed: set[str] = set()
         self._rules: dict[str, Any] = {
             "ordering": ordering,
@@ -110,18 +110,14 @@ class Tracking:
         }
         self._defined: JobSpec | None = None
         self._queries: dict[str, TrackedQuery] = {}  # by run id
-        self._starting: TrackedQuery | None = None
         self._lock = threading.RLock()
-        self._mail: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._draining = threading.Event()
         self._drained = threading.Event()
         self._stopped_after_drain = threading.Event()
         self._drain_failure: Exception | None = None
         self._closed = threading.Event()
         events.register(spark)
-        self._listener = _Listener(self)
-        spark.streams.addListener(self._listener)
-        threading.Thread(target=self._deliver, name="tracking-commits", daemon=True).start()
+        threading.Thread(target=self._follow, name="tracking-commits", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"Tracking(job={self.job!r}, server={self.server!r}, deployment={self.deployment!r})"
@@ -179,6 +175,7 @@ class Tracking:
             self.job,
         )
         chosen.bind(segment, df, rule, column(window[0]) if window is not None else None)
+        self._fronts_here.extend(chosen.names)
         if not self._given:
             self._fronts.extend(chosen.names)
         elif missing := [name for name in chosen.names if name not in self._fronts]:
@@ -377,8 +374,6 @@ class Tracking:
             tracked.stop()
             tracked.close()
         self._closed.set()
-        self._mail.put(None)
-        self.spark.streams.removeListener(self._listener)
 
     # ---------------------------------------------------------------- starting
 
@@ -461,11 +456,12 @@ class Tracking:
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         with self._lock:
-            self._starting = tracked
+            listener = _Started(tracked)
+            self.spark.streams.addListener(listener)
             try:
                 query = start()
             finally:
-                self._starting = None
+                self.spark.streams.removeListener(listener)
             tracked.query = query
             self._queries[str(query.runId)] = tracked
         tracked.open(str(query.id), str(query.runId))
@@ -577,11 +573,12 @@ class Tracking:
             for tracked in entries:
                 if isinstance(tracked, NativeQuery):
                     for stream in tracked.reads:
-                        self.finish(stream)
+                        self.finish(stream)  # it goes on, until what it holds has come out
                 else:
-                    tracked.finishing = True
                     tracked.stop()
                     tracked.close()
+            for front in self._fronts_here:
+                self.client.finish_front(self.job, front)
             self._drained.wait()
             for tracked in queries:
                 if tracked not in entries or isinstance(tracked, NativeQuery):
@@ -595,56 +592,39 @@ class Tracking:
             self._drain_failure = error
         self._stopped_after_drain.set()
 
-    # ---------------------------------------------------------------- what the listener hears
+    # ---------------------------------------------------------------- commits
 
-    def started(self, query: str, run: str) -> None:
-        """A query starts: before its first batch, and before ``start()`` returns."""
-        if self._starting is not None:
-            self._starting.open(query, run)
-
-    def progressed(self, run: str, epoch: int, observed: Mapping[str, Any]) -> None:
-        """A batch is committed."""
-        self._mail.put(lambda: self._with_query(run, lambda tracked: tracked.progressed(epoch, observed)))
-
-    def terminated(self, run: str) -> None:
-        """A query has ended."""
-        self._mail.put(lambda: self._with_query(run, lambda tracked: tracked.close()))
-
-    def _with_query(self, run: str, act: Callable[[TrackedQuery], None]) -> None:
-        tracked = self._queries.get(run)
-        if tracked is None:
-            return
-        try:
-            act(tracked)
-        except Exception as error:
-            _log.error("query %s: %s", tracked.query.id if tracked.query else "?", explained(error))
-            if isinstance(tracked, NativeQuery) and tracked.query is not None:
-                threading.Thread(target=tracked.query.stop, daemon=True).start()
-
-    def _deliver(self) -> None:
-        """Talks to the tracker outside Spark's listener bus, which must not wait."""
-        while (letter := self._mail.get()) is not None:
-            letter()
+    def _follow(self) -> None:
+        """Tells the tracker what Spark has committed, and which queries have ended, soon after they have."""
+        while not self._closed.wait(_LOOK_EVERY):
+            for tracked in list(self._queries.values()):
+                try:
+                    tracked.follow()
+                except Exception as error:
+                    _log.error("query %s: %s", tracked.query.id if tracked.query else "?", explained(error))
+                    tracked.abandon()
 
 
-class _Listener(StreamingQueryListener):
-    def __init__(self, tracking: Tracking) -> None:
-        self._tracking = tracking
+class _Started(StreamingQueryListener):
+    """Hears of a query before its first batch. Only while it is started: Python hears of progress at a price."""
+
+    def __init__(self, tracked: TrackedQuery) -> None:
+        self._tracked = tracked
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        self._tracking.started(str(event.id), str(event.runId))
+        self._tracked.open(str(event.id), str(event.runId))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        progress = event.progress
-        self._tracking.progressed(str(progress.runId), progress.batchId, dict(progress.observedMetrics))
+        pass
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         pass
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        self._tracking.terminated(str(event.runId))
+        pass
 
 
+_LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
 _OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from"})
 _NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains
 

@@ -1,0 +1,298 @@
+"""What tracking costs on Spark, and what releasing by it costs against Spark's own watermark: `--help` says how.
+
+Three comparisons, each within one run of this program, taken in turns so that the machine's moods hit all alike:
+
+- release: an aggregation that is released (the tracker's way: substream by substream, and the tracker as Spark's
+  watermark) against Spark's own ``withWatermark`` aggregation in append mode. All read the same files.
+- job: two queries joined by a channel of files, tracked, against the same two queries without tracking.
+
+Figures are rows per second over all that Spark does after each query's first batch, which starts the workers up: the
+batches of rows, and those that only release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Frontier, Tracking
+from spark_client.directories import publish, write_parquet
+
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def main() -> None:
+    """Runs the comparisons that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows a batch")
+    parser.add_argument("--batches", type=int, default=5, help="batches a run, the first not counted")
+    parser.add_argument("--keys", type=int, default=1_000, help="keys in each of the ten substreams of a batch")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each way, in turns")
+    parser.add_argument("--only", choices=["release", "job"], help="one comparison")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
+        bench = Bench(Path(directory), given.rows, given.batches, given.keys)
+        try:
+            measured = bench.run(given.runs, given.only)
+        finally:
+            bench.close()
+    print(json.dumps(measured, indent=2) if given.json else table(measured))
+
+
+class Bench:
+    """One Spark session, one tracker, and the rows that all ways read."""
+
+    def __init__(self, path: Path, rows: int, batches: int, keys: int) -> None:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        self._path = path
+        self._rows = rows
+        self._batches = batches
+        self._seconds = 0.0
+        self._runs = 0
+        self.spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", False)
+            .config("spark.ui.showConsoleProgress", False)
+            .config("spark.driver.memory", "3g")
+            .config("spark.sql.shuffle.partitions", 2)
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+            .getOrCreate()
+        )
+        self.spark.sparkContext.setLogLevel("ERROR")
+        self._tracker = subprocess.Popen(
+            [sys.executable, "-m", "tracker.cli.main", "serve", "--listen", "127.0.0.1:0", "--journal", "memory"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._tracker.stdout is not None
+        self.address = self._tracker.stdout.readline().split()[-1]
+        for batch in range(batches):
+            self._make(batch, keys)
+        self._schema = self.spark.read.parquet(str(path / "raw" / "0")).schema
+
+    def close(self) -> None:
+        """Stops what was started."""
+        self.spark.stop()
+        self._tracker.terminate()
+
+    def run(self, runs: int, only: str | None) -> dict[str, Any]:
+        """All ways in turns, `runs` times."""
+        ways: dict[str, dict[str, Callable[[Path], None]]] = {
+            "release": {
+                "Spark's watermark": self.by_sparks_watermark,
+                "tracker, substream by substream": self.by_release,
+                "tracker as the watermark": self.by_exact_watermark,
+            },
+            "job": {"without tracking": self.untracked_job, "tracked": self.tracked_job},
+        }
+        measured: dict[str, Any] = {}
+        for what, compared in ways.items():
+            if only not in (None, what):
+                continue
+            times: dict[str, list[tuple[float, float]]] = {way: [] for way in compared}
+            for number in range(runs):
+                for way, start in compared.items():
+                    print(f"{what}, run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
+                    times[way].append(self._time(start))
+            floor = times[next(iter(compared))]
+            measured[what] = {
+                way: {
+                    "rows_per_second": round(self._rows / statistics.median(seconds for seconds, _ in taken)),
+                    "ratio": statistics.median(_ratios(floor, taken, 0)),
+                    "ratios": _ratios(floor, taken, 0),
+                    "processor_ratio": statistics.median(_ratios(floor, taken, 1)),
+                    "processor_ratios": _ratios(floor, taken, 1),
+                }
+                for way, taken in times.items()
+            }
+        return measured
+
+    # ---------------------------------------------------------------- ways
+
+    def by_sparks_watermark(self, path: Path) -> None:
+        """Spark's own: `withWatermark` and an aggregation in append mode."""
+        grouped = self._stream().withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 minute"), "tenant", "key")
+        writer = grouped.agg(*_aggs()).writeStream
+        writer = writer.format("parquet").option("path", str(path / "out"))
+        self._wait(writer.option("checkpointLocation", str(path / "cp")).trigger(availableNow=True).start())
+
+    def by_release(self, path: Path) -> None:
+        """Partial aggregates as state; each substream released by its own end."""
+        tracking = Tracking(self.spark, path.name, self.address)
+        released = tracking.release(self._source(tracking, "in"), ["key"], aggs=_by_name())
+        writer = released.writeStream.option("checkpointLocation", path / "cp")
+        self._run_to_the_end(tracking, lambda: writer.start(path / "out"))
+
+    def by_exact_watermark(self, path: Path) -> None:
+        """Spark's operator, moved by the tracker."""
+        tracking = Tracking(self.spark, path.name, self.address)
+        source = self._source(tracking, "in")
+        rows = tracking.with_watermark(source, "ts", "windows")
+        grouped = rows.groupBy(F.window("ts", "1 minute"), "tenant", "key").agg(*_aggs())
+        writer = tracking.write_stream(grouped, source).format("parquet").option("path", str(path / "out"))
+        writer = writer.option("checkpointLocation", str(path / "cp")).outputMode("append")
+        self._run_to_the_end(tracking, writer.start)
+
+    def untracked_job(self, path: Path) -> None:
+        """The two queries, with the same files between them, and Spark's watermark in the second."""
+        spark, clean = self.spark, path / "clean"
+        schema = _clean(self._stream()).schema
+
+        def write(rows: DataFrame, epoch: int) -> None:
+            publish(clean / f"{epoch:012d}", write_parquet(_clean(rows)))
+
+        first = self._stream().writeStream.foreachBatch(write).option("checkpointLocation", str(path / "cp1"))
+        self._wait(first.trigger(availableNow=True).start())
+        stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(f"{clean}/[0-9]*")
+        grouped = stream.withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 minute"), "tenant", "key")
+        second = grouped.agg(*_aggs()).writeStream.format("parquet").option("path", str(path / "out"))
+        self._wait(second.option("checkpointLocation", str(path / "cp2")).trigger(availableNow=True).start())
+
+    def tracked_job(self, path: Path) -> None:
+        """The two queries, tracked: sent, received, released."""
+        tracking = Tracking(self.spark, path.name, self.address)
+        channel = tracking.channel("clean", str(path / "clean"))
+        first = self._source(tracking, "in").transform(_clean).writeStream.channel(channel)
+        received = tracking.receive(channel, max_epochs_per_trigger=1)
+        second = tracking.release(received, ["key"], aggs=_by_name()).writeStream
+        first.option("checkpointLocation", path / "cp1")
+        second.option("checkpointLocation", path / "cp2")
+        self._run_to_the_end(tracking, first.start, lambda: second.start(path / "out"))
+
+    # ---------------------------------------------------------------- parts
+
+    def _make(self, batch: int, keys: int) -> None:
+        """A batch of rows: ten windows of a minute, `keys` keys in each, in two files."""
+        number = F.col("id")
+        rows = self.spark.range(batch * self._rows, (batch + 1) * self._rows, 1, 2).select(
+            number.alias("row_id"),
+            F.concat(F.lit("t"), F.pmod(F.xxhash64("id"), F.lit(2)).cast("string")).alias("tenant"),
+            F.timestamp_seconds(
+                F.lit(1_700_000_000 // 600 * 600 + batch * 300) + F.pmod(number * 7919, F.lit(300))
+            ).alias("ts"),
+            F.concat(F.lit("k"), F.pmod(F.xxhash64("id", F.lit(1)), F.lit(keys)).cast("string")).alias("key"),
+            F.pmod(F.xxhash64("id", F.lit(2)), F.lit(1000)).alias("amount"),
+            (F.pmod(F.xxhash64("id", F.lit(3)), F.lit(10_000)) / 100).alias("price"),
+            F.sha2(number.cast("string"), 256).alias("note"),
+        )
+        rows.write.parquet(str(self._path / "raw" / str(batch)))
+
+    def _stream(self) -> DataFrame:
+        """One batch of rows a micro-batch."""
+        reader = self.spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 2)
+        return reader.parquet(str(self._path / "raw" / "*"))
+
+    def _source(self, tracking: Tracking, segment: str) -> Any:
+        return tracking.source(
+            self._stream(),
+            segment,
+            scope="tenant",
+            window=("ts", "1 minute"),
+            identity=["row_id"],
+            front=Frontier("0 seconds"),
+        )
+
+    def _time(self, start: Callable[[Path], None]) -> tuple[float, float]:
+        """Seconds a batch of rows: all that Spark did after the first batch, of both queries if there are two.
+
+        And the seconds of processor time of the whole run, first batches included, which other people's work on the
+        machine disturbs less.
+        """
+        self._runs += 1
+        path = self._path / f"run-{self._runs}"
+        self._seconds = 0.0
+        before = processor_time()
+        start(path)
+        spent = processor_time() - before
+        shutil.rmtree(path, ignore_errors=True)
+        return self._seconds / (self._batches - 1), spent
+
+    def _wait(self, query: Any) -> None:
+        query.awaitTermination()
+        self._note(query)
+
+    def _note(self, query: Any) -> None:
+        progress = [p for p in query.recentProgress if p["batchId"] > 0 and "addBatch" in p["durationMs"]]
+        self._seconds += sum(p["durationMs"]["triggerExecution"] for p in progress) / 1000
+
+    def _run_to_the_end(self, tracking: Tracking, *starts: Callable[[], Any]) -> None:
+        """One query after the other, as the untracked ones run, so that each has the machine to itself."""
+        queries = []
+        for start in starts:
+            queries.append(start())
+            tracking.process_all_available()
+        for query in queries:
+            self._note(query)
+        tracking.stop()
+
+
+def processor_time() -> float:
+    """Seconds that this process and all that it has started have spent on the processor."""
+    ticks: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+            ticks[int(entry.name)] = sum(int(fields[place]) for place in (11, 12, 13, 14))
+    family = [os.getpid()]
+    for process in family:
+        family.extend(children.get(process, []))
+    return sum(ticks.get(process, 0) for process in family) / os.sysconf("SC_CLK_TCK")
+
+
+def _ratios(floor: list[tuple[float, float]], taken: list[tuple[float, float]], place: int) -> list[float]:
+    """How much quicker each run was than the first way's run beside it."""
+    return [round(base[place] / own[place], 2) for base, own in zip(floor, taken, strict=True)]
+
+
+def _by_name() -> dict[str, Column]:
+    return {"rows": F.count("*"), "amount": F.sum("amount"), "price": F.avg("price")}
+
+
+def _aggs() -> list[Column]:
+    return [value.alias(name) for name, value in _by_name().items()]
+
+
+def _clean(rows: DataFrame) -> DataFrame:
+    """What the first query does: a filter, a derived column, a dropped one."""
+    return rows.where("amount > 9").withColumn("note", F.upper(F.substring("note", 1, 16)))
+
+
+def table(measured: dict[str, Any]) -> str:
+    """The figures for people."""
+    lines = []
+    for what, ways in measured.items():
+        lines.append(f"{what:36}{'rows/s':>10}{'ratio':>7}{'cpu':>6}   ratios of each run; of processor time")
+        for way, figures in ways.items():
+            each = [", ".join(f"{ratio:.2f}" for ratio in figures[name]) for name in ("ratios", "processor_ratios")]
+            lines.append(
+                f"  {way:34}{figures['rows_per_second']:>10,}{figures['ratio']:>7.2f}{figures['processor_ratio']:>6.2f}"
+                f"   {each[0]}; {each[1]}"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    main()
+    print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
