@@ -422,8 +422,10 @@ class Generator:
                 fronts.remove(r.choice(fronts))
             if r.random() < 0.6:
                 fronts.append(f"f{len(self.lines)}")
+        if said and r.random() < 0.3:
+            fronts = []
         said["fronts"] = fronts
-        if r.random() < 0.15:
+        if r.random() < (0.4 if "force" in said else 0.15):
             said["segments"] = r.choice(GRAPHS)
         if r.random() < 0.15:
             said |= {"ordering": r.choice(["NONE", "SCOPE", "GLOBAL"]), "progress": r.random() < 0.7}

@@ -686,7 +686,7 @@ class ReferenceTracker:
             raise Refused.precondition("SEALED", str(c.epoch))
 
         self._hear(job, producer)
-        sids = self._name(job, named, len(c.names))
+        sids = self._name(job, named)
         entries = [
             (sids[i], c.segments[g], xor, sent, received)
             for i, g, xor, sent, received in zip(
@@ -764,14 +764,14 @@ class ReferenceTracker:
             check_end_time(index)
         for promise in c.promises:
             if not isinstance(promise, Close) or promise.front:
-                self._check_front(job, producer, promise.front, in_report=True)
+                self._check_front(job, producer, promise.front)
             if isinstance(promise, Close):
                 check_end_time(promise.substream_index)
         return named
 
-    def _check_front(self, job: Job, producer: Producer, name: str, in_report: bool) -> None:
+    def _check_front(self, job: Job, producer: Producer, name: str) -> None:
         if name not in job.fronts:
-            raise Refused.invalid("UNKNOWN_FRONT", name)
+            raise Refused.invalid("UNKNOWN_FRONT", name)  # reading: in a commit's promises, too
         front = job.fronts[name]
         if front.owner in ("", producer.name):
             return
@@ -787,7 +787,7 @@ class ReferenceTracker:
             front.owner, front.owner_deployment = producer.name, job.spec.deployment
             front.last_promise = self._now
 
-    def _name(self, job: Job, named: Sequence[Substream | tuple[str, str, int | None]], names: int) -> list[Sid]:
+    def _name(self, job: Job, named: Sequence[Substream | tuple[str, str, int | None]]) -> list[Sid]:
         """Bind the ids and end times of what an accepted report names."""
         sids = []
         for said in named:
@@ -811,7 +811,7 @@ class ReferenceTracker:
         if any(isinstance(promise, Close) for promise in c.promises):
             raise Refused.malformed("a commit closes nothing by name")
         for promise in c.promises:
-            self._check_front(job, producer, promise.front, in_report=False)
+            self._check_front(job, producer, promise.front)
         promises = [_resolved(promise, []) for promise in c.promises]
 
         if c.epoch is not None and not producer.settled:
