@@ -83,6 +83,7 @@ def run(options: Options, directory: Path, progress: Progress) -> Result:
     flights = replay.departures(options.first_day, options.days)
     planes = replay.planes()
     expected = truth.daily(flights, planes)
+    planes.to_parquet(directory / "planes.parquet", index=False)
     cut = Replay(flights, pd.Timedelta(hours=options.span), directory / "replay")
     progress.say(f"{len(flights):,} flights in {len(cut.files)} files of {options.span} hours each")
 
@@ -96,7 +97,7 @@ def run(options: Options, directory: Path, progress: Progress) -> Result:
                 tracker.address,
                 spark.readStream.schema(replay.DEPARTURES).parquet(str(cut.published)),
                 spark.createDataFrame(timetable),
-                spark.createDataFrame(planes),
+                spark.read.parquet(str(directory / "planes.parquet")),
                 directory,
             )
             tracked = TrackedRun(running, directory / "released", cut, truth.due(expected, flights, cut.files))
@@ -138,8 +139,9 @@ def _play(
             if file.number == half:
                 before = tracked.windows
                 accident = elsewhere.submit(_kill_and_restart, tracker, down_for, progress)
-            tracked.settle()
+            tracked.forward()
             copies.update()
+            tracked.settle()
             for watermark in watermarks:
                 watermark.settle()
             if accident is not None and file.number == half:
@@ -162,19 +164,29 @@ def _kill_and_restart(tracker: TrackerProcess, down_for: float, progress: Progre
     progress.say(f"tracker back after {down_for:g} s: pid {tracker.pid}, same port, same journal")
 
 
-def report(result: Result, options: Options) -> str:
-    """What there is to say in the end."""
-    lines = [
-        f"Windows (airport, scheduled day, carrier) of {options.days} days, replayed in steps of {options.span} hours:",
-        "",
-        table([result.tracked, *result.watermarks]),
-        "",
-        "at once: released in the same step as the last flight of the airport's day was known;",
-        "median to longest: from the departure of that flight to the release, on the replay's clock.",
-        "",
-        f"tracker: {result.tracked.comparison}; {result.before:,} of them released before it was killed",
-    ]
-    return "\n".join(lines)
+def conclude(result: Result, options: Options, artifacts: Path) -> int:
+    """Say and draw what came of it; the exit status."""
+    outcomes = [result.tracked, *result.watermarks]
+    text = f"""
+Windows (airport, scheduled day, carrier) of {options.days} days, replayed in steps of {options.span} hours:
+
+{table(outcomes)}
+
+at once: released in the same step as the last flight of the airport's day was known;
+median to longest: from the departure of that flight to the release, on the replay's clock.
+
+tracker: {result.tracked.comparison};
+         {result.before:,} windows were released before it was killed, {result.tracked.released - result.before:,} after
+"""
+    print(text)
+    (artifacts / "outcome.txt").write_text(text)
+    picture.draw(outcomes, options.span, artifacts / "release-delay.png")
+    print(f"picture: {artifacts / 'release-delay.png'}")
+    if result.exact:
+        print("exact: the released table is what a batch computation over the same rows gives")
+        return 0
+    print("NOT EXACT: the released table is not what it has to be", file=sys.stderr)
+    return 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -199,13 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DataMissingError, JavaMissingError, TrackerDiedError, OSError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)
         return 2
-    text = report(result, options)
-    print(f"\n{text}\n")
-    (given.artifacts / "outcome.txt").write_text(f"{text}\n")
-    picture.draw([result.tracked, *result.watermarks], options.span, given.artifacts / "release-delay.png")
-    print(f"picture: {given.artifacts / 'release-delay.png'}")
-    progress.say("exact" if result.exact else "NOT EXACT: the released table differs from the batch computation")
-    return 0 if result.exact else 1
+    progress.say("replayed")
+    return conclude(result, options, given.artifacts)
 
 
 def _terminate(number: int, _: FrameType | None) -> None:

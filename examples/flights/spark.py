@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,10 +52,25 @@ def local_session(directory: Path) -> SparkSession:
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-    with _stderr_to(directory / "spark.log"):
+    with _undisturbed(), _stderr_to(directory / "spark.log"):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals wait meanwhile: one that meets PySpark while it starts the JVM would leave that behind."""
+    met: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: met.append(number)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+        for late in met:
+            signal.raise_signal(late)
 
 
 @contextmanager

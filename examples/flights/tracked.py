@@ -35,9 +35,12 @@ class TrackedRun:
         self._files: dict[Path, int] = {}  # which file of the replay brought an epoch's results out
         self.windows = 0
 
-    def settle(self) -> None:
-        """Do all that can be done with what has been published."""
+    def forward(self) -> None:
+        """Let the first query do all that it can with what has been published; the second goes on with it."""
         self._running.clean.processAllAvailable()
+
+    def settle(self) -> None:
+        """Let the second query do all that it can."""
         self._running.daily.processAllAvailable()
         patience = time.monotonic() + _PATIENCE
         self._look()

@@ -1,0 +1,94 @@
+"""The demonstration as `make demo` runs it: end to end on a week of flights, and what it does when it cannot go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "examples.flights.demo", *map(str, arguments)]
+
+
+@pytest.mark.spark
+def test_a_replay_with_a_killed_tracker_is_exact_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    temporary, artifacts = tmp_path / "tmp", tmp_path / "artifacts"
+    temporary.mkdir()
+    done = subprocess.run(
+        # A week with a snow storm: hundreds of cancelled flights, delays into the next day.
+        command("--first-day", "2013-02-05", "--days", 6, "--span", 19, "--artifacts", artifacts),
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tracker killed (SIGKILL" in done.stdout
+    assert "tracker back" in done.stdout
+    assert "there, exactly once, equal" in done.stdout
+    assert done.stderr == ""
+    assert {path.name for path in artifacts.iterdir()} == {"outcome.txt", "release-delay.png"}
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            command("--days", 2, "--port", port, "--artifacts", tmp_path / "artifacts"),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_journal_survives_a_kill_and_the_port_stays(tmp_path: Path) -> None:
+    from examples.flights.agent import TrackerProcess
+    from tracker.client import JobSpec, TrackerClient
+
+    with TrackerProcess(tmp_path) as tracker, TrackerClient(tracker.address, retry_for=30) as client:
+        client.define_job(JobSpec(job="kept", deployment="1", segments={"only": []}, fronts=[]))
+        address, pid = tracker.address, tracker.pid
+        tracker.kill()
+        tracker.start()
+        assert tracker.address == address
+        assert tracker.pid != pid
+        assert list(client.jobs())
+
+
+@pytest.mark.spark
+def test_an_interrupted_demonstration_cleans_up(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        command("--artifacts", tmp_path / "artifacts"),
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert running.stdout is not None
+    tracker = ""
+    for line in running.stdout:
+        if "tracker: pid" in line:
+            tracker = line.split("pid ")[1].split(",")[0]
+            break
+    time.sleep(3)  # into the start of Spark
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{tracker}").exists()
+    assert not list(tmp_path.glob("flights-*"))

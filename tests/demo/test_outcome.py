@@ -1,0 +1,95 @@
+"""What the demonstration says of a released table: its figures, its picture, its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from examples.flights import demo, replay, truth
+from examples.flights.outcome import Outcome, judge
+
+DAYS, SPAN = 3, 5
+
+
+@pytest.fixture(scope="module")
+def flights() -> pd.DataFrame:
+    return replay.departures("2013-02-07", DAYS)
+
+
+@pytest.fixture(scope="module")
+def windows(flights: pd.DataFrame) -> pd.DataFrame:
+    return truth.daily(flights, replay.planes())
+
+
+@pytest.fixture(scope="module")
+def files(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> list[replay.File]:
+    return replay.Replay(flights, pd.Timedelta(hours=SPAN), tmp_path_factory.mktemp("replay")).files
+
+
+@pytest.fixture(scope="module")
+def exact(flights: pd.DataFrame, windows: pd.DataFrame, files: list[replay.File]) -> pd.DataFrame:
+    """Every window, released by the file with the last flight of its airport's day."""
+    released = windows.merge(truth.complete(flights), on=["origin", "day"])
+    released["file"] = [next(file.number for file in files if file.until > at) for at in released["complete"]]
+    return released.drop(columns="complete")
+
+
+@pytest.fixture
+def judged(flights: pd.DataFrame, windows: pd.DataFrame, files: list[replay.File]) -> object:
+    def hold_to_truth(released: pd.DataFrame) -> Outcome:
+        return judge("some way", released, windows, truth.complete(flights), files)
+
+    return hold_to_truth
+
+
+def test_windows_released_with_their_last_flight_are_released_at_once(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
+    outcome = judged(exact)
+    assert outcome.at_once == 1
+    assert outcome.windows["hours"].between(0, SPAN).all()
+    assert (outcome.released, outcome.wrong, outcome.never, outcome.lost) == (len(exact), 0, 0, 0)
+
+
+def test_a_window_kept_longer_is_not_released_at_once(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
+    later = exact.copy()
+    later.loc[7, "file"] += 2
+    outcome = judged(later)
+    assert outcome.windows.loc[7, "files"] == 2
+    assert outcome.windows.loc[7, "hours"] == judged(exact).windows.loc[7, "hours"] + 2 * SPAN
+    assert outcome.at_once < 1
+
+
+def test_lost_rows_make_a_window_wrong_and_are_counted(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
+    poorer = exact.copy()
+    poorer.loc[7, "flights"] -= 1
+    outcome = judged(poorer)
+    assert (outcome.wrong, outcome.lost) == (1, 1)
+    assert outcome.windows.loc[7, "wrong"]
+
+
+def test_a_window_that_never_came_out_is_counted(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
+    outcome = judged(exact.drop(index=7))
+    assert (outcome.never, outcome.released) == (1, len(exact) - 1)
+
+
+@pytest.mark.parametrize("fault", ["none", "missing", "doubled", "changed", "killed too early", "killed too late"])
+def test_the_exit_status_tells_whether_the_table_is_exact(
+    exact: pd.DataFrame,
+    judged,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+    fault: str,
+) -> None:
+    changed = exact.copy()
+    changed.loc[7, "worst_delay"] += 1
+    released = {
+        "missing": exact.drop(index=7),
+        "doubled": pd.concat([exact, exact.loc[[7]]]),
+        "changed": changed,
+    }.get(fault, exact)
+    before = {"killed too early": 0, "killed too late": len(exact)}.get(fault, 40)
+    result = demo.Result(judged(released), [judged(exact), judged(exact.iloc[:50])], before)
+    status = demo.conclude(result, demo.Options(days=DAYS, span=SPAN), tmp_path)
+    assert status == (0 if fault == "none" else 1)
+    assert (tmp_path / "release-delay.png").read_bytes().startswith(b"\x89PNG")
+    assert "some way" in (tmp_path / "outcome.txt").read_text()
