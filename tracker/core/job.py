@@ -362,16 +362,18 @@ class Job:
                 self._commit_one(producer, number)
             else:
                 self._revoke(producer, [number])
-        if start - 1 > producer.committed:
-            producer.committed = start - 1
+                if number < start:
+                    self._count_as_committed(producer, number)
+        self._count_as_committed(producer, start - 1)
+
+    def _count_as_committed(self, producer: Producer, number: int) -> None:
+        producer.committed = max(number, producer.committed)
         self._release_committed(producer)
 
     def _commit_up_to(self, producer: Producer, number: int) -> None:
         for each in sorted(staged for staged in producer.staged if staged <= number):
             self._commit_one(producer, each)
-        if number > producer.committed:
-            producer.committed = number
-        self._release_committed(producer)
+        self._count_as_committed(producer, number)
 
     def _commit_one(self, producer: Producer, number: int) -> None:
         epoch = producer.staged.pop(number)
