@@ -1,0 +1,141 @@
+"""Sequences that are too rare for chance to meet, on which the core and the model have once differed or might.
+
+Each is the shortest that shows a point of the contract; both must say the same, and what is written here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.differential import difference
+from tests.model.lines import Driver, Line
+from tracker.core import Tracker
+
+SECOND = 10**9
+
+
+def define(deployment: str = "d1", fronts: tuple[str, ...] = (), **more: Any) -> Line:
+    line = {"do": "define", "deployment": deployment, "segments": [["a", []]], "fronts": fronts, "ordering": "NONE"}
+    return line | more
+
+
+def start(run: str, mode: str = "STAGED", **more: Any) -> Line:
+    return {"do": "open", "producer": run[0], "run": run, "mode": mode} | more
+
+
+def report(run: str, epoch: int, unit: str, entries: Any = (), promises: Any = (), commit: bool = False) -> Line:
+    said = {"do": "report", "producer": run[0], "run": run, "epoch": epoch, "units": [unit], "commit": commit}
+    return said | {"entries": entries, "promises": promises}
+
+
+def commit(run: str, **more: Any) -> Line:
+    return {"do": "commit", "producer": run[0], "run": run} | more
+
+
+def tick(seconds: int) -> Line:
+    return {"do": "tick", "wait": seconds * SECOND}
+
+
+SENT = ["t", "s", 10, "a", 7, 1, 0]
+CLOSE = ["close", "", "t", "s", 10]
+
+
+def last_of(*lines: Line) -> tuple[Any, list[Any]]:
+    """What the last line answers and causes, on which core and model agree as on all before it."""
+    assert not difference([line | {"look": True} for line in lines])
+    driver = Driver(Tracker("log"))
+    *_, last = [driver.run(line) for line in lines]
+    return last
+
+
+def test_revoked_epochs_are_taken_one_after_the_other() -> None:
+    """What the first held is let go when it counts as committed, before the second is taken out."""
+    assert last_of(
+        define(),
+        start("p1", "IMMEDIATE", seals=True),
+        start("q1"),
+        report("p1", 0, "u0", [SENT]),
+        report("p1", 1, "u1", [["t", "s", 10, "a", 5, 1, 1], ["t", "s", 10, "a", 5, 0, 0]]),
+        report("q1", 0, "c", promises=[CLOSE], commit=True),
+        start("p2", "IMMEDIATE", resume_epoch=2),
+    ) == ({"committed_epoch": 1}, [["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0]])
+
+
+def test_a_refused_report_wakes_no_front() -> None:
+    idle = {"idle_after": 5 * SECOND}
+    assert last_of(
+        define(fronts=("f", "g"), durations=idle),
+        start("p1"),
+        report("p1", 0, "u0", promises=[["frontier", "f", None, 1]], commit=True),
+        tick(6),
+        commit("p1", epoch=1, units=[], seal=True),
+        report("p1", 1, "u1", [SENT]),
+    ) == ({"code": "FAILED_PRECONDITION", "reason": "SEALED"}, [])
+
+
+def test_who_claims_an_idle_front_wakes_it() -> None:
+    assert last_of(
+        define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND}),
+        start("p1"),
+        tick(6),
+        report("p1", 0, "u0", promises=[["frontier", "f", None, 1]], commit=True),
+    ) == ({"outcome": "APPLIED"}, [["FRONT_IDLE", "f", False]])
+
+
+def test_progress_is_not_said_again_of_a_segment_that_comes_back() -> None:
+    other = [["b", []]]
+    assert last_of(
+        define(fronts=("f",), progress=True),
+        start("p1"),
+        report("p1", 0, "u0", promises=[["frontier", "f", None, 5]], commit=True),
+        define("d2", ("f",), progress=True, segments=other),
+        define("d3", ("f",), progress=True),
+    ) == ({"created": False}, [])
+
+
+def test_what_a_manifest_drops_does_not_excuse_an_overtaking_promise() -> None:
+    assert last_of(
+        define(fronts=("f",)),
+        start("p1"),
+        report("p1", 0, "dropped", promises=[["frontier", "f", None, 20]]),
+        report("p1", 1, "later", [SENT]),
+        commit("p1", epoch=0, units=[], promises=[["frontier", "f", None, 20]]),
+    ) == ({"code": "FAILED_PRECONDITION", "reason": "EPOCH_STAGED"}, [])
+
+
+def test_what_force_has_ended_is_forgotten_after_retention() -> None:
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    for line in [
+        define(durations={"retention": 5 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", [["t", "s", None, "a", 7, 1, 0]], commit=True),
+        define("d2", force=True, durations={"retention": 5 * SECOND}),
+        tick(6),
+    ]:
+        driver.run(line)
+    assert tracker.job_status("job").ended_substreams == 0
+
+
+def test_a_stall_is_due_after_a_rebuild_when_it_was_before() -> None:
+    lines = [
+        define(durations={"stall_after": 20 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", [SENT], [CLOSE], commit=True),
+        tick(9),
+        {"do": "abandon", "scope": "t", "name": "nobody", "wait": 4 * SECOND, "rebuild": True},
+        tick(7),
+    ]
+    assert last_of(*lines) == ({}, [["STALLED", "t", "s", ["a"], 1]])
+
+
+def test_a_floor_outlives_its_fronts() -> None:
+    """Once the last front is taken away by force, what lies at or below the floor is still late."""
+    assert last_of(
+        define(fronts=("f",)),
+        start("p1"),
+        report("p1", 0, "u0", promises=[["frontier", "f", None, 20]], commit=True),
+        define("d2", force=True),
+        start("p2"),
+        report("p2", 1, "u1", [SENT], commit=True),
+    ) == ({"outcome": "APPLIED"}, [["LATE", "a", "t", "s", "p", 1, 0]])
