@@ -7,11 +7,13 @@ is the only file a job of your own would need. The others make the demonstration
 |---|---|
 | `pipeline` | the two tracked queries |
 | `replay` | the departures of 2013 as files, in the order in which they really happened |
-| `baseline` | the same aggregation on Spark's own watermark |
 | `truth` | the same aggregation as a batch, and the comparison that finds every missing, doubled or changed window |
 | `agent` | the tracker as a process: started, killed, restarted |
 | `spark` | the local Spark session |
-| `picture` | release delay of every window, tracker against watermark |
+| `tracked`, `baseline` | who reads the replay: the pipeline, and Spark's own watermark behind its first query |
+| `outcome`, `picture` | what each of them released and when, as a table and as a picture |
+| `progress` | the line that says how far the replay is |
 | `demo` | all of it together |
-| `price` | what the tracking costs: the two queries with and without it |
+
+What tracking costs is measured by `examples/bench_spark.py`.
 """

@@ -52,8 +52,8 @@ class Options:
 
     first_day: str = "2013-01-01"
     days: int = 365
-    span: int = 37
-    delays: tuple[str, ...] = ("1 hour", "12 hours", "24 hours")
+    span: int = 47
+    delays: tuple[str, ...] = ("1 hour", "6 hours", "24 hours")
     port: int = 0
     down_for: float = 3.0
 
