@@ -29,9 +29,11 @@ demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that
 	@$(BIN)/python -m examples.flights.demo
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker
 	@$(PYTEST) tests -m "not slow"
 
 test-fast: $(STAMP) ## without Spark
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker
 	@$(PYTEST) tests -m "not slow and not spark"
 
 test-spark: $(STAMP) ## only Spark

@@ -82,7 +82,9 @@ def main() -> int:
         cwd=ROOT,
     ).stdout.split()
     targets, commands = make_targets(), tracker_commands()
-    faults = [fault for page in listed if (ROOT / page).exists() for fault in check_page(ROOT / page, targets, commands)]
+    faults = [
+        fault for page in listed if (ROOT / page).exists() for fault in check_page(ROOT / page, targets, commands)
+    ]
     print("\n".join(faults) if faults else f"{len(listed)} pages: links, examples and commands hold")
     return 1 if faults else 0
 
