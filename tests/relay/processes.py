@@ -56,7 +56,15 @@ class Relay:
         self.kill()
         self.start()
 
-    def signal(self, number: signal.Signals) -> None:
+    def freeze(self) -> None:
+        """It stands still, its connections open."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         os.kill(self._process.pid, number)
 

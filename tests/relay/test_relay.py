@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import socket
 import stat
 import subprocess
@@ -174,10 +173,10 @@ def test_a_relay_that_stands_still_is_passed_by(server: Server, relay: Relay, mo
     client.define_job(spec("job"))
     client.open_producer("job", "q", "r1")
     assert send(client, "job", "a") is Outcome.APPLIED
-    relay.signal(signal.SIGSTOP)
+    relay.freeze()
     for unit in ("b", "c", "d"):
         assert send(client, "job", unit) in (Outcome.APPLIED, Outcome.DUPLICATE)
-    relay.signal(signal.SIGCONT)
+    relay.thaw()
     client.producer("job", "q", "r1").commit(0, units=["a", "b", "c", "d"])
     assert client.job("job").in_flight == 4
 

@@ -15,7 +15,7 @@ from tracker.cli.output import print_pairs, print_table
 if TYPE_CHECKING:
     from tracker.bench.figures import Figure
 
-_PARTS: Final = ("core", "served", "latency")
+_PARTS: Final = ("core", "served", "latency", "relay")
 _SIZES: Final = [10_000, 1_000]
 _FEWEST: Final = 30_000  # so that each of a sender's callers has a report of the larger size
 
@@ -27,13 +27,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="measure how fast the tracker is on this machine",
         description="Measure entries per second, in the core in this process and over gRPC from other processes, and "
         "the time from a promise to the end that it brings; each beside what the same costs if next to nothing is "
-        "done. It starts the servers that it needs. The figures are medians over several runs; on a machine that does "
-        "other things at the same time, only the ratios say something.",
+        "done; and what a relay saves, beside the same without one. It starts the servers that it needs. The figures "
+        "are medians over several runs; on a machine that does other things at the same time, only the ratios say "
+        "something.",
         epilog="example: tracker bench --quick --journal memory --journal sqlite",
     )
-    bench.add_argument("--quick", action="store_true", help="less of everything: under a minute")
+    bench.add_argument("--quick", action="store_true", help="less of everything: a minute or so")
     bench.add_argument(
-        "--only", metavar="PART", choices=_PARTS, action="append", help="core, served or latency; may be repeated"
+        "--only", metavar="PART", choices=_PARTS, action="append", help=f"{', '.join(_PARTS)}; may be repeated"
     )
     bench.add_argument(
         "--journal",
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]:
-    from tracker.bench import core, latency, served
+    from tracker.bench import core, latency, relay, served
 
     parts = arguments.only or _PARTS
     quick = arguments.quick
@@ -102,3 +103,7 @@ def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]
         place = f"sqlite:{directory / f'latency-{number}.db'}" if journal == "sqlite" else journal
         if "latency" in parts:
             yield from latency.measure(place, runs=2 if quick else 5, rounds=300 if quick else 1_000)
+        place = f"sqlite:{directory / f'relay-{number}.db'}" if journal == "sqlite" else journal
+        if "relay" in parts:
+            workers = (2, 8) if quick else (2, 8, 32)
+            yield from relay.measure(place, relay.Plan(workers, runs=2 if quick else 5, epochs=20 if quick else 100))
