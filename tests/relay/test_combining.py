@@ -266,10 +266,8 @@ def test_counts_that_would_run_over_are_not_added_up(shared_server: Server, clie
     assert counted(client, opened)["x"][0] == ("a", 0, 4 * most, 4 * most)
 
 
-def test_what_adds_up_to_too_much_for_the_tracker_goes_in_pieces(
-    shared_server: Server, client: TrackerClient, opened: str
-) -> None:
-    names = ["n" * 500 + str(n) for n in range(6_000)]  # 3 MB a report
+def test_what_adds_up_to_too_much_goes_in_pieces(shared_server: Server, client: TrackerClient, opened: str) -> None:
+    names = ["n" * 500 + str(n) for n in range(1_800)]  # 0.9 MB a report
     reports = [report(opened, f"u{n}", *((name, "a", 1, 1, 0) for name in names)) for n in range(5)]
     told = at_once(shared_server, reports)
     assert outcomes(told.answers) == ["APPLIED"] * 5

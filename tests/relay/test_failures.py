@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.client.conftest import spec
-from tests.client.processes import Server
+from tests.client.processes import Line, Server
 from tests.relay.node import JOB, NAMES, PRODUCER, RUN
 from tests.relay.processes import Node, Relay, messages
-from tracker.client import TrackerClient, label
+from tracker.client import Outcome, TrackerClient, label
 
 
 def kill(victim: str, server: Server, relay: Relay) -> None:
@@ -69,6 +70,49 @@ def test_kill_9_in_mid_load(victim: str, server: Server, relay: Relay, tmp_path:
     assert all(set(said["outcomes"]) <= {"APPLIED", "DUPLICATE"} for said in ended)
     server.kill()
     assert messages(tmp_path)[PRODUCER] < sum(done)
+
+
+@pytest.mark.parametrize("heard", ["applied", "not yet"])
+def test_what_a_dead_relay_had_sent_counts_once(
+    heard: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its callers report to the tracker themselves, which has its message already, or gets it now."""
+    line = Line(server.address)
+    relay = Relay(tmp_path, line.address)
+    monkeypatch.setenv("TRACKER_RELAY", relay.address)
+    client = TrackerClient(server.address)
+    client.define_job(spec(JOB))
+    client.open_producer(JOB, PRODUCER, RUN, mode="immediate")
+    far = TrackerClient(line.address)
+
+    def send(unit: int) -> Outcome:
+        report = far.producer(JOB, PRODUCER, RUN).epoch(0)
+        report.sent("raw", "s", "n", label(unit))
+        return report.report(units=[str(unit)]).outcome
+
+    def sent() -> int:
+        return sum(substream.segments[0].sent for substream in client.substreams(JOB))
+
+    assert send(0) is Outcome.APPLIED
+    line.hold_answers()
+    if heard == "not yet":
+        server.freeze()
+    with ThreadPoolExecutor(5) as pool:
+        reports = [pool.submit(send, unit) for unit in range(1, 6)]
+        if heard == "applied":
+            until(lambda: sent() == 6)
+        relay.kill()
+        line.cut()
+        server.thaw()
+        outcomes = {report.result() for report in reports}
+    assert outcomes == {Outcome.DUPLICATE} if heard == "applied" else outcomes <= {Outcome.APPLIED, Outcome.DUPLICATE}
+    assert sent() == 6
+    [substream] = client.substreams(JOB)
+    xor = 0
+    for unit in range(6):
+        xor ^= label(unit)
+    assert substream.segments[0].xor == xor
+    line.close()
 
 
 def test_workers_find_their_relay_by_themselves(server: Server, tmp_path: Path) -> None:

@@ -39,9 +39,8 @@ def sockets(server: str) -> Iterator[Path]:
     Args:
         server: the tracker's address, as both its clients and the relay are told it.
 
-    >>> os.environ.pop("XDG_RUNTIME_DIR", None) and None
-    >>> list(map(str, sockets("tracker.shop:7654")))
-    ['/run/substream-tracker/tracker.shop:7654.sock']
+    >>> str(list(sockets("tracker.shop:7654"))[-1])
+    '/run/substream-tracker/tracker.shop:7654.sock'
     """
     own = os.environ.get("XDG_RUNTIME_DIR")
     name = re.sub(r"[^A-Za-z0-9.:_-]", "_", server)

@@ -28,7 +28,7 @@ from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
 _MOST_COUNTED = 2**32 - 1  # in one entry
-_MOST_BYTES = 8 << 20  # of the reports in a combined one: far below what a tracker takes
+_MOST_BYTES = 2 << 20  # of the reports in a combined one: more would save next to nothing, and hold others up
 _SEGMENT_BITS = np.uint64(32)
 
 
