@@ -53,7 +53,7 @@ class Options:
     first_day: str = "2013-01-01"
     days: int = 365
     span: int = 47
-    delays: tuple[str, ...] = ("1 hour", "6 hours", "24 hours")
+    delays: tuple[str, ...] = ("1 hour", "24 hours")
     port: int = 0
     down_for: float = 3.0
 
@@ -197,10 +197,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-day", default=default.first_day, metavar="DATE")
     parser.add_argument("--days", type=int, default=default.days, help=f"default {default.days}")
     parser.add_argument("--span", type=int, default=default.span, help=f"hours of one file; default {default.span}")
+    parser.add_argument(
+        "--delays",
+        nargs="+",
+        default=default.delays,
+        metavar="DELAY",
+        help='of watermarks, "6 hours" say: try your own',
+    )
     parser.add_argument("--port", type=int, default=default.port, help="the tracker's; default: any free one")
     parser.add_argument("--artifacts", type=Path, default=ARTIFACTS, help=f"default {ARTIFACTS}")
     given = parser.parse_args(arguments)
-    options = Options(given.first_day, given.days, given.span, port=given.port)
+    options = Options(given.first_day, given.days, given.span, tuple(given.delays), given.port)
     signal.signal(signal.SIGTERM, _terminate)
     progress = Progress()
     try:
