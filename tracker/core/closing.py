@@ -16,7 +16,7 @@ import numpy as np
 
 from .accounts import CLOSED, DONE, KNOWN, SOLE, STALLED, Accounts, Rows
 from .commands import NO_END_TIME
-from .fronts import EVERYTHING, FIRM, UNSET, Front, Fronts, Supporter
+from .fronts import EVERYTHING, FIRM, Front, Fronts, Supporter
 
 _ID_BITS = 64
 _ID_MASK = (1 << _ID_BITS) - 1
@@ -357,29 +357,20 @@ class Closing:
         self._review(row)
 
     def settle(self, supporter: Supporter, ids: Iterable[int]) -> None:
-        """Make firm the promises of an epoch that was committed."""
-        scopes: set[str | None] = set()
-        finished = False
+        """An epoch was committed, and its frontiers and finishes are firm by now: so are its closes.
+
+        Args:
+            supporter: the epoch.
+            ids: of the substreams that it closed by name.
+        """
         for front in self._fronts:
-            for by, scope, time in front.soft:
-                if by == supporter:
-                    scopes.add(scope)
-                    front.firm[scope] = max(time, front.firm.get(scope, UNSET))
             front.soft = [promise for promise in front.soft if promise[0] != supporter]
-            if supporter in front.finishers:
-                front.finishers.discard(supporter)
-                front.finishers.add(FIRM)
-                finished = True
+            front.finishers.discard(supporter)
         for id_ in ids:
             for supporters in self._closes.get(id_, {}).values():
                 if supporter in supporters:
                     supporters.discard(supporter)
                     supporters.add(FIRM)
-        if finished:
-            self._fronts.changed()
-            self._fronts.raise_floors()
-        elif scopes:
-            self._fronts.raise_floors(scopes)
 
     # ------------------------------------------------------------ other fronts
 

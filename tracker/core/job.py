@@ -78,8 +78,9 @@ class Job:
         left: deployments that are over.
         dirty: rows to look at in the next evaluation.
         to_forget: what may be forgotten after a while, oldest first: (since when, rows).
-        pinned: rows that retention would forget, but that are still needed; `pinned_by_epochs`: some of them by
-            staged epochs; `pins_checked`, `pins_seen`: when, and at which version of the fronts, that was found.
+        pinned: rows that retention would forget, but that are still needed; `pins_pass`: some of them for what
+            passes without notice, such as staged epochs; `pins_checked`, `pins_seen`: when, and at which version of
+            the fronts, that was found.
         stalls_from: before that time nothing can stall or expire; None: look.
         producer_names: by number, forgotten ones too, since cells refer to them.
     """
@@ -108,7 +109,7 @@ class Job:
         self.ends = self._new_ends()
         self.to_forget: deque[tuple[int, Rows]] = deque()
         self.pinned = NO_ROWS
-        self.pinned_by_epochs = False
+        self.pins_pass = False
         self.pins_checked = self.pins_seen = 0
         self.stalls_from: int | None = None
 
@@ -380,6 +381,8 @@ class Job:
         if number > producer.committed:
             producer.committed = number
         if producer.mode is Mode.IMMEDIATE:
+            firmly = [pledge for piece in epoch.pieces for pledge in piece.pledges if not isinstance(pledge, CloseOf)]
+            self._keep_promises(firmly, FIRM)
             self.closing.settle((producer.name, number), self._ids(epoch.closed_rows()))
             self._release_committed(producer)
         else:

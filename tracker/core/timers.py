@@ -146,11 +146,15 @@ def _forget(job: Job, until: int) -> None:
         return
     rows = np.unique(np.concatenate([job.pinned, *due]))
     flags = job.accounts.flags[rows]
-    # One that came to be known since it was listed is listed again when it has ended.
-    rows = rows[((flags & KNOWN) == 0) | (((flags & DONE) != 0) & (job.accounts.changed[rows] <= until))]
-    staged = np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
-    pinned = staged | _above_floor(job, rows)
-    job.pinned, job.pinned_by_epochs = rows[pinned], bool(staged.any())
+    done = (flags & DONE) != 0
+    young = job.accounts.changed[rows] > until
+    # One that came to be known since it was listed is listed again when it has ended; but one that was pinned stays,
+    # which is young again if retention has grown.
+    listed = ((flags & KNOWN) == 0) | (done & (~young | np.isin(rows, job.pinned)))
+    rows, young = rows[listed], young[listed]
+    passing = young | np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
+    pinned = passing | _above_floor(job, rows)
+    job.pinned, job.pins_pass = rows[pinned], bool(passing.any())
     job.pins_checked, job.pins_seen = job.now, job.fronts.version
     rows = rows[~pinned]
     for id_ in job.accounts.ids_of(rows).tolist() if rows.size else ():
@@ -161,7 +165,7 @@ def _forget(job: Job, until: int) -> None:
 
 def _may_be_free(job: Job) -> bool:
     """Whether anything has happened that could let pinned rows go."""
-    return job.pinned_by_epochs or job.pins_seen != job.fronts.version
+    return job.pins_pass or job.pins_seen != job.fronts.version
 
 
 def _above_floor(job: Job, rows: Rows) -> NDArray[np.bool_]:
