@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
@@ -178,6 +179,9 @@ class Source(Actor):
     def life(self) -> Life:
         committed = yield from self.open(None)
         epoch = 0 if committed is None else committed + 1
+        if self.world.oracle.drained:
+            self.finished = True
+            return
         if 0 < epoch <= len(self.flushes):
             self.publish(self.flushes[epoch - 1].elements)  # an earlier run may have died before it did
         while epoch < len(self.flushes) and not (self.world.network.drain_is_asked_for and epoch > self.begun):
@@ -232,8 +236,9 @@ class Source(Actor):
         else:
             last = Work(("last",), promises=[Finish(self.front)])
             yield from self.say(last.report(self.name, self.run, epoch, commit=True))
-        yield from self.say(CloseProducer(JOB, self.name, self.run))
         self.finished = True
+        with suppress(Superseded):  # closed by the call before, whose answer was lost
+            yield from self.say(CloseProducer(JOB, self.name, self.run))
 
 
 # ---------------------------------------------------------------- queries
@@ -291,6 +296,9 @@ class Query(Actor):
         else:
             yield from self.open(None)
         while True:
+            if self.world.oracle.drained:  # what an IMMEDIATE query would do again is over
+                yield IDLE
+                continue
             epoch = self.engine_committed + 1
             self.plans.setdefault(epoch, self._plan())
             plan = self.plans[epoch]

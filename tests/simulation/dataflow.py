@@ -201,7 +201,8 @@ class Dataflow:
                 channel.deliver(everything=True)
             idle = [self._step(actor) == IDLE for actor in self.actors]
             at_rest = all(idle) and len(self.network.events) == before
-            quiet = quiet + 1 if at_rest and not any(channel.inbox for channel in self.channels.values()) else 0
+            delivered = self.oracle.drained or not any(channel.inbox for channel in self.channels.values())
+            quiet = quiet + 1 if at_rest and delivered else 0
             if quiet == 20:
                 return
         raise FoundOut("it does not come to rest")
