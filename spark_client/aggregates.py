@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.substreams import ColumnOrName, column
+from spark_client.substreams import ColumnOrName, column, names_of
 
 _Native: TypeAlias = Callable[[Column], Column]
 _Finish: TypeAlias = Callable[..., Column]
@@ -32,24 +32,27 @@ class Aggregate:
         partial: the values to keep of each batch.
         merge: how each of them is merged with those of other batches.
         finish: the result, from the merged values in the order of `partial`.
+        reads: the columns that it is over; None: an expression, whose are not known.
     """
 
     native: Column
     partial: tuple[Column, ...]
     merge: tuple[_Native, ...]
     finish: _Finish = lambda value: value
+    reads: frozenset[str] | None = None
 
 
 def count(value: ColumnOrName = "*") -> Aggregate:
     """Rows; or those in which the column is not null."""
     counted = F.count("*") if isinstance(value, str) and value == "*" else F.count(column(value))
-    return Aggregate(counted, (counted,), (F.sum,))
+    reads = frozenset[str]() if isinstance(value, str) and value == "*" else names_of([value])
+    return Aggregate(counted, (counted,), (F.sum,), reads=reads)
 
 
 def count_if(condition: ColumnOrName) -> Aggregate:
     """Rows in which the condition is true."""
     counted = F.count_if(column(condition))
-    return Aggregate(counted, (counted,), (F.sum,))
+    return Aggregate(counted, (counted,), (F.sum,), reads=names_of([condition]))
 
 
 def sum(value: ColumnOrName) -> Aggregate:  # noqa: A001 - Spark's own name
@@ -70,7 +73,7 @@ def max(value: ColumnOrName) -> Aggregate:  # noqa: A001
 def avg(value: ColumnOrName) -> Aggregate:
     """The mean, kept as a sum and a count."""
     values = column(value)
-    return Aggregate(F.avg(values), (F.sum(values), F.count(values)), (F.sum, F.sum), _mean)
+    return Aggregate(F.avg(values), (F.sum(values), F.count(values)), (F.sum, F.sum), _mean, names_of([value]))
 
 
 def bool_and(value: ColumnOrName) -> Aggregate:
@@ -114,13 +117,14 @@ def collect_set(value: ColumnOrName) -> Aggregate:
         F.collect_set(column(value)),
         (F.collect_set(column(value)),),
         (lambda parts: F.array_distinct(F.flatten(F.collect_list(parts))),),
+        reads=names_of([value]),
     )
 
 
 def count_distinct(value: ColumnOrName) -> Aggregate:
     """How many distinct values, exactly; null is none. The state grows with them: see `approx_count_distinct`."""
     distinct = collect_set(value)
-    return Aggregate(F.count_distinct(column(value)), distinct.partial, distinct.merge, lambda values: F.size(values))
+    return Aggregate(F.count_distinct(column(value)), distinct.partial, distinct.merge, F.size, distinct.reads)
 
 
 def approx_count_distinct(value: ColumnOrName) -> Aggregate:
@@ -131,6 +135,7 @@ def approx_count_distinct(value: ColumnOrName) -> Aggregate:
         (F.hll_sketch_agg(values),),
         (F.hll_union_agg,),
         lambda sketch: F.coalesce(F.hll_sketch_estimate(sketch), F.lit(0)),
+        names_of([value]),
     )
 
 
@@ -219,7 +224,7 @@ def _first_line(error: Exception) -> str:
 
 def _itself(native: _Native, merge: _Native, value: ColumnOrName) -> Aggregate:
     whole = native(column(value))
-    return Aggregate(whole, (whole,), (merge,))
+    return Aggregate(whole, (whole,), (merge,), reads=names_of([value]))
 
 
 def _mean(total: Column, number: Column) -> Column:
@@ -250,4 +255,6 @@ def _deviation(native: _Native, value: ColumnOrName, finish: Callable[[Column, C
         none = F.struct(F.lit(0.0).alias("n"), F.lit(0.0).alias("mean"), F.lit(0.0).alias("m2"))
         return F.aggregate(F.collect_list(structs), none, add)
 
-    return Aggregate(native(values), (parts,), (merge,), lambda merged: finish(merged["n"], merged["m2"]))
+    return Aggregate(
+        native(values), (parts,), (merge,), lambda merged: finish(merged["n"], merged["m2"]), names_of([value])
+    )

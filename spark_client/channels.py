@@ -108,8 +108,6 @@ class Channel:
     def rows(self, spark: SparkSession, epochs: list[tuple[str, int]]) -> DataFrame:
         """The rows of published epochs."""
         schema, _ = self.description()
-        if not epochs:
-            return spark.createDataFrame([], schema)
         paths = [str(self.path / sender / f"{epoch:012d}") for sender, epoch in epochs]
         return spark.read.schema(schema).parquet(*paths)
 

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
 from spark_client.substreams import (
-    TRACKER,
     ColumnOrName,
     Duration,
     Substream,
@@ -28,6 +27,7 @@ from spark_client.substreams import (
     column,
     declare,
     microseconds,
+    names_of,
     resolve,
 )
 from tracker.client import Finish, Frontier, Report, SubstreamStatus
@@ -63,17 +63,26 @@ class Front(ABC):
 
     moves_progress = False
 
-    def bind(self, name: str, rows: DataFrame, rule: Substreams, time: Column | None) -> None:  # noqa: ARG002
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """The columns that it looks at, beside those that make substreams; None: not known."""
+        return frozenset()
+
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
         """Learns which source it speaks for, before anything flows.
 
         Args:
             name: the front's.
             rows: the source's.
             rule: how they fall into substreams.
+            keys: the scope of a row, and its window's end in microseconds or its substream's name.
             time: the column that windows are over; None: substreams are named.
         """
         self.name = name
         self.rule = rule
+        del rows, keys, time  # for those that need them
 
     @property
     def names(self) -> list[str]:
@@ -140,14 +149,21 @@ class Marks(Front):
     def __repr__(self) -> str:
         return f"Marks({self._last!r})"
 
-    def bind(self, name: str, rows: DataFrame, rule: Substreams, time: Column | None) -> None:
-        super().bind(name, rows, rule, time)
+    @property
+    def reads(self) -> frozenset[str] | None:
+        return names_of([self._last])
+
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
+        super().bind(name, rows, rule, keys, time)
         if resolve(rows, self._last, "Marks").dataType.simpleString() != "boolean":
             raise UsageError(f"{self!r}: the column has to be boolean")
+        self._keys = keys
 
     def observed(self) -> dict[str, Column]:
-        key = self.rule.end_micros()
-        named = F.struct(F.col(f"{TRACKER}.scope").alias("scope"), key.alias("key"))
+        scope, key = self._keys
+        named = F.struct(scope.alias("scope"), key.alias("key"))
         return {"marked": F.collect_set(F.when(column(self._last), named))}
 
     def grouped(self) -> dict[str, Column]:
@@ -191,8 +207,10 @@ class Schedule(Front):
     def __repr__(self) -> str:
         return f"Schedule(<{len(self._due)} substreams>)"
 
-    def bind(self, name: str, rows: DataFrame, rule: Substreams, time: Column | None) -> None:
-        super().bind(name, rows, rule, time)
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
+        super().bind(name, rows, rule, keys, time)
         table = self._expected
         if not isinstance(table, DataFrame):
             table = rows.sparkSession.createDataFrame([tuple(row) for row in table])
@@ -312,8 +330,10 @@ class WithDelay(Front):
     def __repr__(self) -> str:
         return f"Frontier({self._delay} microseconds, partitions={self._partitions}, per_scope={self._per_scope})"
 
-    def bind(self, name: str, rows: DataFrame, rule: Substreams, time: Column | None) -> None:
-        super().bind(name, rows, rule, time)
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
+        super().bind(name, rows, rule, keys, time)
         if time is None:
             raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
         if self._partition is not None:
@@ -321,6 +341,10 @@ class WithDelay(Front):
         if self._per_scope and rule.scope is None:
             raise UsageError("Frontier(per_scope=True) needs a source with a scope")
         self._time = F.unix_micros(time.cast("timestamp"))
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        return names_of([] if self._partition is None else [self._partition])
 
     @property
     def names(self) -> list[str]:

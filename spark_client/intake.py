@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Observation
 
-from spark_client.fronts import Group, Promises
+from spark_client.fronts import Group
 from spark_client.probes import ExecutorProbe, Way, add_groups, by_substream
 from spark_client.streams import TrackedStream
 from tracker.client import Report
@@ -20,48 +20,54 @@ class Intake:
 
     Args:
         stream: that is read.
-        batch: as the query gives it.
+        raw: the rows of the batch, as the stream's input gives them.
         epoch: (query, run, batch).
         probe: for the executors' way; None: the driver's.
-        labels: whether the rows' labels are needed, for what they give rise to or because they were received.
+        labels: whether what the rows give rise to needs their labels.
+        rides: an aggregation by substream will be made of the rows anyway.
     """
 
     def __init__(
         self,
         stream: TrackedStream,
-        batch: DataFrame,
+        raw: DataFrame,
         epoch: tuple[str, str, int],
         probe: ExecutorProbe | None,
         labels: bool,
+        rides: bool,
     ) -> None:
         self._stream = stream
         self._input = stream.input
         self._front = stream.input.front
         self._way: Way = "driver" if probe is None else "executors"
-        query, _, number = epoch
+        self._raw = raw
         received = self._input.direction == "received"
-        self._counted, self.empty = self._input.rows(batch, query, number, labels or received)
-        rows = self._counted
+        query, _, number = epoch
+        self.rides = rides and not stream.steps  #: what has to be counted can be counted by that aggregation
         aggregates = self._front.observed() if self._front is not None else {}
-        self.by_group = aggregates is None  #: the front needs figures by substream
+        self._grouped = aggregates is None or self.rides  # the front takes its figures by substream
         self._observation: Observation | None = None
-        if aggregates:
+        rows = raw
+        if aggregates and not self._grouped:
             self._observation = Observation()
             rows = rows.observe(self._observation, *[value.alias(name) for name, value in aggregates.items()])
+        self._counted = self._input.tracked(raw, query, number, labels or received)
+        rows = self._input.tracked(rows, query, number, labels or received)
         if probe is not None:
             rows = probe.on(rows)
-        self.unchanged = not stream.steps  #: nothing lies between the rows as received and as given
         self.rows = stream.apply(rows)
 
     @property
     def must_count(self) -> bool:
         """Whether rows have to be counted by substream as they were received, before any step."""
-        return self.by_group or (self._way == "driver" and self._input.direction == "received")
+        return (self._front is not None and self._grouped) or (
+            self._way == "driver" and self._input.direction == "received"
+        )
 
     @property
     def measures(self) -> dict[str, Column]:
         """The aggregates that the front needs of each substream."""
-        return self._front.grouped() if self._front is not None and self.by_group else {}
+        return self._front.grouped() if self._front is not None and self._grouped else {}
 
     @property
     def counts_labels(self) -> bool:
@@ -72,28 +78,20 @@ class Intake:
         """Counts them, by an aggregation of its own."""
         return by_substream(self._counted, self._input.rule, self.measures, self.counts_labels)
 
-    def say(self, report: Report, groups: Sequence[Group] | None) -> Promises:
+    def say(self, report: Report, groups: Sequence[Group] | None) -> None:
         """Puts what was received, and what the source promises, into the report.
 
         Args:
             report: of the batch's epoch.
             groups: the rows by substream, if they were counted, with the front's aggregates if it needs them.
-
-        Returns:
-            The promises that it has put in.
         """
         if groups is not None and self._way == "driver":
             add_groups(report, self._input.segment, self._input.direction, groups)
-        if self._front is None:
-            return Promises()
-        if self.empty:
-            return Promises()
-        if self.by_group:
-            promises = self._front.of_groups(groups or [])
-        else:
-            promises = self._front.of_observed(self._observe())
-        promises.add_to(report, self._front.names[0])
-        return promises
+        if self._front is not None:
+            promises = (
+                self._front.of_groups(groups or []) if self._grouped else self._front.of_observed(self._observe())
+            )
+            promises.add_to(report, self._front.names[0])
 
     def _observe(self) -> dict[str, object]:
         assert self._front is not None
@@ -103,5 +101,5 @@ class Intake:
             return self._observation.get
         except Exception:  # Spark has optimized the rows away, and the observation with them
             aggregates = self._front.observed() or {}
-            row = self._counted.agg(*[value.alias(name) for name, value in aggregates.items()]).collect()[0]
+            row = self._raw.agg(*[value.alias(name) for name, value in aggregates.items()]).collect()[0]
             return row.asDict()

@@ -247,16 +247,18 @@ class BatchQuery(TrackedQuery):
                 spark.conf.set(key, value)
             name = (run.query, run.run, epoch)
             probe = None if self._probe is None else self._probe(name)
-            intake = Intake(self._stream, batch, name, probe, labels=self._sends is not None)
+            rows = self._stream.input.rows(batch)
+            intake = None
+            if rows is not None:
+                sends, releases = self._sends is not None, self.release is not None
+                intake = Intake(self._stream, rows, name, probe, labels=sends and not releases, rides=releases)
             if self.release is not None:
                 self.release.process(intake, run, epoch, spark)
-            else:
+            elif intake is not None:
                 self._forward(intake, run, epoch)
             self.gate.done(epoch)
 
     def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
-        if intake.empty:
-            return
         sent = self._output.write(intake.rows, run, epoch)
         report = run.report(epoch)
         if self._sends is not None:

@@ -32,7 +32,7 @@ from spark_client.probes import add_groups, groups_of
 from spark_client.runs import Run
 from spark_client.state import PartialState
 from spark_client.streams import TrackedStream
-from spark_client.substreams import TRACKER, ColumnOrName, Substream, column, resolve
+from spark_client.substreams import TRACKER, ColumnOrName, Substream, column, names_of, resolve
 from tracker.client import Ended, Late, Reason, Report, label
 
 if TYPE_CHECKING:
@@ -146,6 +146,13 @@ class Released:
         counted = [*([self._xor] if labels else []), *[value.alias(name) for name, value in measures.items()]]
         return rows.groupBy(*self._grouping).agg(*self._partial, *counted)
 
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """The columns of the stream's rows that it uses; None: not known."""
+        reads = [names_of(self._key_columns), *(measure.aggregate.reads for measure in self.measures)]
+        known = [names for names in reads if names is not None]
+        return frozenset().union(*known) if len(known) == len(reads) else None
+
     def parts(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         """The partial rows of some parts of the state."""
         return spark.read.schema(self.part_schema).parquet(*paths)
@@ -233,19 +240,19 @@ class ReleaseQuery:
         self._state = PartialState(path / "state", compact_from)
         self._over: OrderedDict[Substream, None] = OrderedDict()
 
-    def process(self, intake: Intake, run: Run, epoch: int, spark: SparkSession) -> None:
-        """Takes a batch in, releases what has ended, and reports both."""
+    def process(self, intake: Intake | None, run: Run, epoch: int, spark: SparkSession) -> None:
+        """Takes a batch in, if it has rows; releases what has ended; and reports both."""
         state, released = self._state, self._released
         state.load(epoch)
         before = state.substreams
         ended, overdue = self._take_events(run, epoch)
 
-        rides = intake.unchanged or not intake.must_count
-        measures = intake.measures if rides else {}
-        labels = rides and intake.counts_labels
         groups: list[Group] = []
         late: set[Substream] = set()
-        if not intake.empty:
+        if intake is not None:
+            rides = intake.rides or not intake.must_count
+            measures = intake.measures if rides else {}
+            labels = rides and intake.counts_labels
             part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
             kept = released.rollup(part, list(measures), labels)
             groups = kept if rides else intake.count()
@@ -262,7 +269,8 @@ class ReleaseQuery:
             left = entered - state.substreams
             self._hold_in(self._hold.segment, report, run.job, sent=entered - before, received=left)
             add_groups(report, self._hold.output, "sent", sent)
-        intake.say(report, groups)
+        if intake is not None:
+            intake.say(report, groups)
         run.send(report, epoch)
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)

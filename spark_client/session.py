@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,7 +28,7 @@ from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observat
 from spark_client.release import Hold, Released, ReleaseQuery
 from spark_client.runs import Run, explained
 from spark_client.streams import Received, Source, TrackedStream
-from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, resolve
+from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, names_of, resolve
 from spark_client.watermark import Over, with_progress
 from spark_client.writer import NativeWriter, TrackedWriter
 from tracker.client import (
@@ -165,6 +166,8 @@ class Tracking:
         chosen = front or Unspoken()
         self._declare(segment)
         self._consume(segment)
+        when = window[0] if window is not None else substream
+        assert when is not None
         origin = Source(
             df,
             segment,
@@ -173,8 +176,10 @@ class Tracking:
             [column(value) for value in identity],
             chosen,
             self.job,
+            names_of([*([scope] if scope is not None else []), when, *identity]),
         )
-        chosen.bind(segment, df, rule, column(window[0]) if window is not None else None)
+        key = F.unix_micros(keys[2]) if rule.windows else keys[1]
+        chosen.bind(segment, df, rule, (keys[0], key), column(window[0]) if window is not None else None)
         self._fronts_here.extend(chosen.names)
         if not self._given:
             self._fronts.extend(chosen.names)
@@ -426,6 +431,8 @@ class Tracking:
             state = checkpoint / "tracker"
             late = Path(options.get("late_path") or state / "late")
             hold = None if channel is None else Hold(_held(what), channel.segment)
+            if isinstance(stream.input, Source) and not stream.steps:
+                stream.input.prune(what.reads)
             release = ReleaseQuery(what, output, state, late, hold, int(options.get("compact_from", "24")))
         tracked = BatchQuery(
             stream,

@@ -63,8 +63,12 @@ class Input(Protocol):
         """What the query reads; with `bell`, a stream whose rows only make a batch happen."""
         ...
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> tuple[DataFrame, bool]:
-        """The tracked rows of a batch of `stream`, and whether it is known that there are none."""
+    def rows(self, batch: DataFrame) -> DataFrame | None:
+        """The rows of a batch of `stream`; None if it is known that there are none."""
+        ...
+
+    def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
+        """The same with `_tracker`."""
         ...
 
     def native(self) -> DataFrame:
@@ -86,6 +90,7 @@ class Source:
         identity: Sequence[Column],
         front: Front,
         salt: str,
+        reads: frozenset[str] | None,
     ) -> None:
         self.segment = segment
         self.rule = rule
@@ -94,6 +99,7 @@ class Source:
         self._keys = keys
         self._identity = identity
         self._salt = salt
+        self._reads = reads  # the columns that make substreams and labels; None: not known
 
     def stream(self, bell: DataFrame | None) -> DataFrame:
         if bell is None:
@@ -102,16 +108,32 @@ class Source:
         rings = bell.select(*nothing, F.lit(True).alias(_BELL))
         return self._df.withColumn(_BELL, F.lit(False)).unionByName(rings)
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> tuple[DataFrame, bool]:
-        if _BELL in batch.columns:
-            batch = batch.where(~F.col(_BELL)).drop(_BELL)
+    def rows(self, batch: DataFrame) -> DataFrame | None:
+        return batch.where(~F.col(_BELL)).drop(_BELL) if _BELL in batch.columns else batch
+
+    def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
         if not labels:
             label = F.lit(None).cast("long")
         elif self._identity:
             label = source_label(self._salt, self._identity)
         else:
             label = positional_label(self._salt, query, epoch)
-        return self._tracked(batch, label), False
+        return self._tracked(rows, label)
+
+    def prune(self, used: frozenset[str] | None) -> None:
+        """Reads only the columns that are used, if it is known which: what makes substreams and labels is kept.
+
+        Spark cannot see through `foreachBatch` which columns are used there, and would read all of them.
+
+        Args:
+            used: by what is done with the rows.
+        """
+        own = self._reads
+        watched = frozenset[str]() if self.front is None else self.front.reads
+        if used is not None and own is not None and watched is not None:
+            needed = used | own | watched
+            if needed <= set(self._df.columns):
+                self._df = self._df.select(*[F.col(name) for name in self._df.columns if name in needed])
 
     def native(self) -> DataFrame:
         label = source_label(self._salt, self._identity) if self._identity else F.lit(None).cast("long")
@@ -145,9 +167,12 @@ class Received:
             bell.select(F.lit(None).cast("string").alias("sender"), F.lit(0).cast("long").alias("epoch"))
         )
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, labels: bool) -> tuple[DataFrame, bool]:  # noqa: ARG002
+    def rows(self, batch: DataFrame) -> DataFrame | None:
         published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
-        return self._channel.rows(batch.sparkSession, published), not published
+        return self._channel.rows(batch.sparkSession, published) if published else None
+
+    def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002
+        return rows
 
     def native(self) -> DataFrame:
         return self._channel.native(self._tracking.spark)

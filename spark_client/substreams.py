@@ -8,7 +8,7 @@ must never look at data.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -79,6 +79,21 @@ def microseconds(duration: Duration) -> int:
 def column(value: ColumnOrName) -> Column:
     """A column, given as such or by its name."""
     return F.col(value) if isinstance(value, str) else value
+
+
+def names_of(values: Iterable[ColumnOrName]) -> frozenset[str] | None:
+    """The columns that some columns read, if each is a plain column; None: one is an expression, whose are not known.
+
+    >>> sorted(names_of(["origin", "carrier"]))
+    ['carrier', 'origin']
+    """
+    names = set()
+    for value in values:
+        plain = re.fullmatch(r"(?:Column<')?(\w+)(?:'>)?", value if isinstance(value, str) else str(value))
+        if plain is None:
+            return None
+        names.add(plain[1])
+    return frozenset(names)
 
 
 @dataclass(frozen=True, slots=True)
