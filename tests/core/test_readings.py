@@ -139,3 +139,35 @@ def test_a_floor_outlives_its_fronts() -> None:
         start("p2"),
         report("p2", 1, "u1", [SENT], commit=True),
     ) == ({"outcome": "APPLIED"}, [["LATE", "a", "t", "s", "p", 1, 0]])
+
+
+def test_the_floor_is_raised_promise_by_promise_in_either_mode() -> None:
+    for mode in ("STAGED", "IMMEDIATE"):
+        assert last_of(
+            define(fronts=("f",), progress=True),
+            start("p1", mode),
+            report("p1", 0, "u0", promises=[["frontier", "f", None, 5], ["finish", "f"]], commit=True),
+            define("d2", ("g",), progress=True),
+            start("p2", mode),
+            report("p2", 1, "u1", [["t", "s", 5, "a", 7, 1, 0]], commit=True),
+        ) == ({"outcome": "APPLIED"}, [["LATE", "a", "t", "s", "p", 1, 0]])
+
+
+def test_what_was_kept_beyond_its_retention_is_not_lost_when_retention_grows() -> None:
+    short, long = {"retention": 5 * SECOND}, {"retention": 60 * SECOND}
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    for line in [
+        define(fronts=("f",), durations=short),
+        start("p1"),
+        report("p1", 0, "u0", promises=[CLOSE], commit=True),
+        tick(6),
+        define(fronts=("f",), durations=long),
+        tick(1),
+        {"do": "finish_front", "front": "f"},
+        tick(30),
+    ]:
+        driver.run(line)
+    assert tracker.job_status("job").ended_substreams == 1
+    driver.run(tick(30))
+    assert tracker.job_status("job").ended_substreams == 0
