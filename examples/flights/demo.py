@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         default=default.delays,
         metavar="DELAY",
-        help='of watermarks, "6 hours" say: try your own',
+        help='of watermarks: try "6 hours"',
     )
     parser.add_argument("--port", type=int, default=default.port, help="the tracker's; default: any free one")
     parser.add_argument("--artifacts", type=Path, default=ARTIFACTS, help=f"default {ARTIFACTS}")
