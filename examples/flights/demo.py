@@ -52,7 +52,7 @@ class Options:
 
     first_day: str = "2013-01-01"
     days: int = 365
-    span: int = 47
+    span: int = 61
     delays: tuple[str, ...] = ("1 hour", "24 hours")
     port: int = 0
     down_for: float = 3.0
