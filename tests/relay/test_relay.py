@@ -81,16 +81,12 @@ def test_streams_of_reports_are_passed_on_in_order(shared_relay: Relay, client: 
     assert said == ["APPLIED", "APPLIED", "DUPLICATE", "REJECTED", "APPLIED"]
 
 
-def test_it_says_that_it_is_healthy_and_passes_on_what_it_does_not_know(shared_relay: Relay) -> None:
+def test_it_says_that_it_is_healthy(shared_relay: Relay) -> None:
     with grpc.insecure_channel(shared_relay.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", "substream.tracker.v1.Tracker"):
             answer = health.Check(health_pb2.HealthCheckRequest(service=service))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        newer = channel.unary_unary("/substream.tracker.v1.Tracker/Newer", None, None)
-        with pytest.raises(grpc.RpcError) as refused:
-            newer(b"")
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 # ---------------------------------------------------------------- how clients use it

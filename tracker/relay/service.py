@@ -1,7 +1,7 @@
 """The tracker's calls as a relay answers them: reports are gathered, everything else is passed on as it is.
 
-What is passed on is never read, so a call that this relay does not know is passed on like the others, with its
-metadata, its deadline, its errors, and its end: a caller who goes away ends the call at the tracker.
+What is passed on is never read. Its metadata, its deadline and its errors go with it, and so does its end: a caller who
+goes away ends the call at the tracker.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final, Never, TypeAlias
 
 import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.descriptor import MethodDescriptor
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
@@ -24,12 +26,15 @@ from .gathering import FullError, Gatherer
 
 log = logging.getLogger("tracker.relay")
 
+_METHODS: Final = wire.DESCRIPTOR.services_by_name["Tracker"].methods
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 _REPORT: Final = f"/{SERVICE}/Report"
-_LASTING: Final = frozenset({f"/{SERVICE}/{name}" for name in ("Watch", "Await", "ReportStream")})
+_LASTING: Final = frozenset({"Watch", "Await", "ReportStream"})
+#: what gRPC says of a stream that the tracker ended while a message was being written, whatever the tracker had said
+_BROKEN: Final = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
-_Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
+_Call: TypeAlias = "grpc.aio.Call"
 
 
 class Relay(grpc.GenericRpcHandler):
@@ -47,23 +52,14 @@ class Relay(grpc.GenericRpcHandler):
         self._channel = channel
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REPORT, None, None)
         self.gatherer = Gatherer(lambda request, timeout: send(request, timeout=timeout), max_delay, max_pending_bytes)
+        self._handlers = {f"/{SERVICE}/{method.name}": self._passing_on(method) for method in _METHODS}
+        self._handlers[_REPORT] = grpc.unary_unary_rpc_method_handler(self._report)
         self._lasting: set[_Call] = set()
         self._stopping = False
         self._strangers: set[str] = set()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        method = handler_call_details.method
-        if method == _REPORT:
-            return grpc.unary_unary_rpc_method_handler(self._report)
-        if not method.startswith(f"/{SERVICE}/"):
-            return None
-
-        async def pass_on(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-            async for message in self._pass_on(method, requests, context):
-                yield message
-
-        # On the wire, every kind of call is a stream both ways.
-        return grpc.stream_stream_rpc_method_handler(pass_on)
+        return self._handlers.get(handler_call_details.method)
 
     def stop(self) -> None:
         """End the calls that would not end by themselves; the others are answered."""
@@ -94,16 +90,43 @@ class Relay(grpc.GenericRpcHandler):
                 f"this relay speaks to {self._server}, not to {meant}",
             )
 
-    async def _pass_on(self, method: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        open_call: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(method, None, None)
-        call = open_call(requests, timeout=context.time_remaining(), metadata=_metadata(context))
-        if method in _LASTING:
+    def _passing_on(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+        """The handler of a call that is passed on."""
+        path = f"/{SERVICE}/{method.name}"
+        lasting = method.name in _LASTING
+        if not method.server_streaming:
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path, None, None)
+
+            async def unary(request: bytes, context: Context) -> bytes:
+                call = ask(request, timeout=context.time_remaining(), metadata=_metadata(context))
+                async with self._under_way(call, lasting, context):
+                    answer = await call
+                return answer
+
+            return grpc.unary_unary_rpc_method_handler(unary)
+
+        streamed = self._channel.stream_stream if method.client_streaming else self._channel.unary_stream
+        open_stream: Any = streamed(path, None, None)
+
+        async def stream(request: Any, context: Context) -> AsyncIterator[bytes]:
+            call = open_stream(request, timeout=context.time_remaining(), metadata=_metadata(context))
+            async with self._under_way(call, lasting, context):
+                # It says that the caller is heard, so it is not kept until there is a message.
+                await context.send_initial_metadata(tuple(await call.initial_metadata()))
+                async for message in call:
+                    yield message
+
+        if method.client_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.unary_stream_rpc_method_handler(stream)
+
+    @asynccontextmanager
+    async def _under_way(self, call: _Call, lasting: bool, context: Context) -> AsyncIterator[None]:
+        """While a call to the tracker is under way for a caller's: they end together, and in the same way."""
+        if lasting:
             self._lasting.add(call)
         try:
-            # It says that the caller is heard, so it is not kept until there is a message.
-            await context.send_initial_metadata(tuple(await call.initial_metadata()))
-            async for message in call:
-                yield message
+            yield
         except grpc.aio.AioRpcError as error:
             await _abort_like(context, error)
         except asyncio.CancelledError:
@@ -123,6 +146,8 @@ def _metadata(context: Context) -> tuple[tuple[str, str | bytes], ...]:
 
 async def _abort_like(context: Context, error: grpc.aio.AioRpcError) -> Never:
     """End a call as the tracker's ended, with all that the tracker said about it."""
+    if (error.code(), error.details()) == _BROKEN:
+        await _abort(context, grpc.StatusCode.UNAVAILABLE, "BROKEN", "the tracker ended the stream; try again")
     await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
 
 
