@@ -88,14 +88,5 @@ class WatermarkBaseline:
             day=lambda rows: pd.to_datetime(rows["day"], utc=True)
         )
 
-    @property
-    def dropped(self) -> int:
-        """What Spark itself counts as dropped. It counts after its partial aggregation, so rows are more than that."""
-        return sum(
-            operator.numRowsDroppedByWatermark
-            for progress in self._query.recentProgress
-            for operator in progress.stateOperators
-        )
-
     def _take(self, batch: DataFrame, _: int) -> None:
         self._released += [(*row, self._clock.latest) for row in batch.collect()]

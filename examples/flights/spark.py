@@ -24,7 +24,6 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # list directories without a job
-    "spark.sql.streaming.numRecentProgressUpdates": "100000",
     # Offset and commit logs on the local disk, without checksum files: a tenth of the time.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
