@@ -1,4 +1,4 @@
-"""A drain: sources stop, what was read is released, the queries stop between two batches; the next deployment goes on."""
+"""A drain: sources stop, what was read is released, queries stop between batches; the next deployment goes on."""
 
 from __future__ import annotations
 

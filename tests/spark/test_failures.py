@@ -1,4 +1,4 @@
-"""What dies while queries run: the tracker, and Spark's own driver. Every result is there once, and equal to a batch's."""
+"""What dies while queries run: the tracker, and Spark's driver. Every result is there once, equal to a batch's."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ def test_a_tracker_that_is_killed_and_comes_back_is_waited_for(
     over = threading.Event()
 
     def kill_now_and_then() -> None:
-        while not over.wait(0.7):
-            mortal_tracker.restart()
+        for _ in range(4):
+            if not over.wait(1.0):
+                mortal_tracker.restart()
 
     killing = threading.Thread(target=kill_now_and_then)
     killing.start()
@@ -94,7 +95,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
     rng = random.Random(3)
 
     def run(stop_after: int | None) -> bool:
-        """Runs the driver; kills it soon after Spark has planned that many batches more. Whether it has come to its end."""
+        """Runs the driver; kills it soon after it has planned so many batches more. Says whether it came to its end."""
         log = (tmp_path / "driver.log").open("a")
         driver = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
         offsets = tmp_path / "cp2" / "offsets"

@@ -71,7 +71,7 @@ def test_a_front_that_does_not_fit_its_source(
 @pytest.mark.parametrize(
     ("aggs", "message"),
     [
-        (lambda: {}, "needs aggs="),
+        (dict, "needs aggs="),
         (lambda: {"n": "count"}, "give an aggregate"),
         (lambda: {"n": F.col("amount")}, "is not an aggregate over these rows"),
         (lambda: {"n": F.percentile("amount", 0.5)}, "cannot be merged from parts.*with_watermark"),
@@ -153,7 +153,7 @@ def test_a_tracker_that_is_not_there_is_named_when_a_query_starts(
     tracking = Tracking(spark, "job", "127.0.0.1:1", retry_for=0.2)
     source = tracking.source(feed.stream(spark), "in", **WINDOW)
     released = tracking.release(source, aggs={"n": F.count("*")})
-    with pytest.raises(TrackingError, match="cannot be reached.*tracker serve"):
+    with pytest.raises(TrackingError, match=r"cannot be reached.*tracker serve"):
         released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
     tracking.stop()
 
@@ -171,7 +171,7 @@ def test_another_graph_needs_another_deployment(
             tracking.stop()
 
     start("in", "1")
-    with pytest.raises(TrackingError, match="SPEC_CONFLICT.*another deployment="):
+    with pytest.raises(TrackingError, match=r"SPEC_CONFLICT.*another deployment="):
         start("other", "1")
 
 
