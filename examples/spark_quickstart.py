@@ -18,9 +18,7 @@ from spark_client import Marks, Tracking
 
 ORDERS = [  # a file each, in the order in which they arrive
     [("berlin", "2026-03-01 09:00", "tea", 3, False), ("lima", "2026-03-01 23:10", "tea", 2, False)],
-    [
-        ("berlin", "2026-03-02 08:00", "rum", 1, False)
-    ],  # the next day begins; yesterday goes on
+    [("berlin", "2026-03-02 08:00", "rum", 1, False)],  # the next day begins; yesterday goes on
     [("berlin", "2026-03-01 21:30", "rum", 4, True)],  # berlin's Sunday is over, whatever lima does
     [("lima", "2026-03-01 23:50", "tea", 5, True)],
 ]
