@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +24,7 @@ class Feed:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self._files = 0
+        self._since = time.time() - 3600
         self.rows: list[dict[str, Any]] = []
 
     def put(self, *rows: Mapping[str, Any]) -> None:
@@ -29,6 +32,9 @@ class Feed:
         self._files += 1
         hidden = self.path / f".{self._files}"
         hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        # Spark takes files by their time, in milliseconds: two of the same would come in any order.
+        written = self._since + self._files
+        os.utime(hidden, (written, written))
         hidden.rename(self.path / f"{self._files:06d}.json")
         self.rows.extend(dict(row) for row in rows)
 
