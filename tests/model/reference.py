@@ -240,6 +240,7 @@ class Job:
     next_id: Sid = 0
     fronts: dict[str, Front] = field(default_factory=dict)
     firm: PromiseSet = field(default_factory=PromiseSet)  # what cannot be withdrawn any more
+    scopes: set[str] = field(default_factory=set)  # named by frontiers; only these have floors of their own
     floors: dict[str | None, int] = field(default_factory=dict)  # by scope; None: all scopes
     producers: dict[str, Producer] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)  # those kept
@@ -313,7 +314,7 @@ class Job:
         unfinished = [name for name in self.fronts if name not in self.firm.finished]
         if not unfinished:
             return
-        for scope in {None} | {scope for _, scope in self.firm.frontiers}:
+        for scope in {None} | self.scopes:
             frontiers = [self.firm.frontier(front, scope) for front in unfinished]
             times = [time for time in frontiers if time is not None]
             if len(times) == len(unfinished):
@@ -323,7 +324,12 @@ class Job:
         for promise in promises:
             if promise[0] == "close" or promise[1] in self.fronts:
                 self.firm.add(promise)
+                self.note_scope(promise)
                 self.raise_floors()
+
+    def note_scope(self, promise: Promised) -> None:
+        if promise[0] == "frontier" and promise[2] is not None:
+            self.scopes.add(promise[2])
 
     # -- what is open
 
@@ -483,6 +489,7 @@ class ReferenceTracker:
         job.substreams = {}
         job.fronts = {name: Front(name, self._now) for name in spec.fronts}
         job.firm = PromiseSet()
+        job.scopes = set()
         job.floors = {}
         job.advanced = {}
         job.drain = None
@@ -518,11 +525,13 @@ class ReferenceTracker:
 
     def _take_over(self, job: Job, spec: Spec) -> None:
         floors = dict(job.floors)  # added fronts take it as it stood
-        unfinished = [name for name in job.fronts if name not in job.firm.finished]
+        # reading: what can still be withdrawn counts, as the contract excepts it for the floor alone
+        promised = job.promised()
+        unfinished = [name for name in job.fronts if name not in promised.finished]
         closed_by_all = {
             sid
-            for front, sid in job.firm.closed
-            if front and unfinished and all((other, sid) in job.firm.closed for other in unfinished)
+            for front, sid in promised.closed
+            if front and unfinished and all((other, sid) in promised.closed for other in unfinished)
         }
         for name in set(job.fronts) - set(spec.fronts):
             job.firm.forget(name)
@@ -706,6 +715,8 @@ class ReferenceTracker:
             folded, kept = self._name_fold_and_close(job, producer, entries, promises)
             epoch.folded += folded
             epoch.withdrawable += kept
+            for promise in kept:
+                job.note_scope(promise)
             self._evaluate(job)
         if c.commit:
             self._commit_up_to(job, producer, c.epoch)
