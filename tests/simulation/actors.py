@@ -179,8 +179,7 @@ class Source(Actor):
     def life(self) -> Life:
         committed = yield from self.open(None)
         epoch = 0 if committed is None else committed + 1
-        if self.world.oracle.drained or self.finished:
-            # What has finished says so once: its front may be gone with a later deployment.
+        if self.world.oracle.drained:
             self.finished = True
             return
         if 0 < epoch <= len(self.flushes):

@@ -133,6 +133,7 @@ class Dataflow:
         if not self._define(fronts):
             self.deployment -= 1
             return
+        self.network.retired |= set(self.fronts) - set(fronts)
         self.fronts = fronts  # what is removed never comes back: it would be another, unfinished
         if comes:
             # It may send nothing at or below the floor; nobody has promised more than this.

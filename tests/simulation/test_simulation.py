@@ -33,7 +33,7 @@ def _run(seeds: range) -> None:
     for seed in seeds:
         try:
             Dataflow(seed).run()
-        except FoundOut as found:
+        except (FoundOut, Refused) as found:
             raise AssertionError(f"seed {seed}: {found}") from found
 
 

@@ -209,6 +209,9 @@ class Network:
         random: decides.
         failures: the share of calls that are lost, unanswered, or arrive (again) later.
         oracle: hears every event as it happens.
+
+    Attributes:
+        retired: fronts that have finished and that a later deployment has removed.
     """
 
     def __init__(self, random: Random, failures: float, oracle: Oracle) -> None:
@@ -219,6 +222,7 @@ class Network:
         self.now = 10**18
         self.events: list[Event] = []
         self.delayed: list[Report | Commit] = []
+        self.retired: set[str] = set()
 
     def call(self, command: Command) -> Answer:
         """Raises `Lost`, or what the tracker does."""
@@ -247,8 +251,14 @@ class Network:
             try:
                 self._apply(command)
             except Refused as refused:
-                if refused.reason not in ("FENCED", "SEALED", "EPOCH_STAGED", "DRAINED"):
+                if not self._is_refused_rightly(command, refused.reason):
                     raise
+
+    def _is_refused_rightly(self, command: Report | Commit, reason: str) -> bool:
+        """Whether what comes too late, or a second time, may be told so."""
+        if reason == "UNKNOWN_FRONT":  # a copy: the front's source had the answers to all it said when it finished
+            return any(promise.front in self.retired for promise in command.promises)
+        return reason in ("FENCED", "SEALED", "EPOCH_STAGED", "DRAINED")
 
     def _apply(self, command: Command) -> Answer:
         self.now += 10**9
