@@ -89,8 +89,7 @@ def run(options: Options, directory: Path, progress: Progress) -> Result:
 
     with TrackerProcess(directory, options.port) as tracker:
         progress.say(f"tracker: pid {tracker.pid}, {tracker.address}, journal {tracker.journal}; starting Spark")
-        spark = local_session(directory)
-        try:
+        with local_session(directory) as spark:
             timetable = flights.groupby(["origin", "day"], as_index=False).agg(flights=("row_id", "size"))
             running = pipeline.start(
                 spark,
@@ -111,8 +110,6 @@ def run(options: Options, directory: Path, progress: Progress) -> Result:
             tracked.drain(timeout=60)
             for watermark in watermarks:
                 watermark.stop()
-        finally:
-            spark.stop()
 
     complete = truth.complete(flights)
     return Result(

@@ -41,8 +41,27 @@ class JavaMissingError(Exception):
     """Spark needs Java and found none."""
 
 
-def local_session(directory: Path) -> SparkSession:
+@contextmanager
+def local_session(directory: Path) -> Iterator[SparkSession]:
     """A session on two cores whose files stay below `directory`; what Spark and its workers print is in `spark.log`."""
+    spark = _start(directory)
+    try:
+        yield spark
+    except (KeyboardInterrupt, SystemExit):
+        # A signal may have cut a call to the JVM in two; whatever is said on that connection is misunderstood.
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        gateway.proc.terminate()
+        gateway.proc.wait()
+        raise
+    except Exception:
+        spark.stop()
+        raise
+    else:
+        spark.stop()
+
+
+def _start(directory: Path) -> SparkSession:
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     if shutil.which(java) is None:
         raise JavaMissingError("Spark needs Java 17 or newer: install it, or let JAVA_HOME name it")

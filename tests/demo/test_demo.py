@@ -71,7 +71,8 @@ def test_the_journal_survives_a_kill_and_the_port_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_an_interrupted_demonstration_cleans_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["starting Spark", "rows replayed"])
+def test_an_interrupted_demonstration_cleans_up(tmp_path: Path, moment: str) -> None:
     running = subprocess.Popen(
         command("--artifacts", tmp_path / "artifacts"),
         cwd=ROOT,
@@ -85,8 +86,9 @@ def test_an_interrupted_demonstration_cleans_up(tmp_path: Path) -> None:
     for line in running.stdout:
         if "tracker: pid" in line:
             tracker = line.split("pid ")[1].split(",")[0]
+        if moment in line:
             break
-    time.sleep(3)  # into the start of Spark
+    time.sleep(1)  # into a call to the JVM
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=60)
     assert running.returncode == 128 + signal.SIGTERM
