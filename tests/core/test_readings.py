@@ -171,3 +171,38 @@ def test_what_was_kept_beyond_its_retention_is_not_lost_when_retention_grows() -
     assert tracker.job_status("job").ended_substreams == 1
     driver.run(tick(30))
     assert tracker.job_status("job").ended_substreams == 0
+
+
+def test_what_an_epoch_closes_and_opens_again_has_not_changed() -> None:
+    """The frontier closes it while g is idle; with f finished, g is waited for again. All that is one moment."""
+    lines = [
+        define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", [SENT], commit=True),
+        tick(6),
+        report("p1", 1, "u1", promises=[["frontier", "f", None, 20], ["finish", "f"]], commit=True) | {"wait": SECOND},
+    ]
+    last_of(*lines)
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    for line in lines:
+        driver.run(line)
+    (only,), _ = tracker.substreams("job")
+    assert not only.closed
+    assert only.changed == only.created
+
+
+def test_what_an_epoch_opens_and_closes_again_is_still_stalled() -> None:
+    """It was announced as stalled, and nothing has come of it since: it is not announced again."""
+    assert last_of(
+        define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND, "stall_after": 5 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", [SENT], commit=True),
+        tick(6),
+        report("p1", 1, "u1", promises=[["frontier", "f", None, 20]], commit=True),
+        tick(4),
+        report("p1", 2, "u2", commit=True),
+        tick(2),
+        report("p1", 3, "u3", promises=[["finish", "f"], CLOSE], commit=True),
+        tick(6),
+    ) == ({}, [])

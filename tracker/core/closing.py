@@ -56,7 +56,8 @@ class _Scope:
 class Closing:
     """Keeps the ``CLOSED`` flags of a job's accounts as the fronts have it.
 
-    What becomes closed, or is again not, is added to `dirty`, a list of rows for the next evaluation.
+    What becomes closed, or is again not, is added to `dirty`, a list of rows for the next evaluation; it counts as a
+    change of the substream once `note` finds it so.
 
     Args:
         accounts: the job's.
@@ -71,6 +72,7 @@ class Closing:
         self._scopes: dict[int, _Scope] = {}
         self._lowest: list[tuple[int, int]] = []  # (lowest open end time, scope number); may lag behind
         self._closes: dict[int, dict[str, set[Supporter]]] = {}  # by id: the fronts that closed it by name
+        self._turned: list[Rows] = []  # closed, or opened again, since `note`; no part has a row twice
         self._finished = False  # all fronts have, and everything known has been closed for it
         self.now = 0  #: when the command at hand was taken (ns)
 
@@ -211,11 +213,29 @@ class Closing:
         flags = self._accounts.flags
         if closed:
             flags[rows] |= CLOSED
-            # It may stall from now on, however long ago its last entry was.
-            self._accounts.changed[rows] = self.now
         else:
-            flags[rows] &= ~(CLOSED | STALLED)
+            flags[rows] &= ~CLOSED
         self._dirty.append(rows)
+        self._turned.append(rows)
+
+    def note(self) -> None:
+        """Date what has been closed, and take back the stalls of what is open again.
+
+        Asked whenever a person could look. The promises of an epoch take effect together, so what one of them closes
+        and the next opens again has not changed.
+        """
+        if not self._turned:
+            return
+        rows = self._turned[0]
+        if len(self._turned) > 1:
+            rows, times = np.unique(np.concatenate(self._turned), return_counts=True)
+            rows = rows[times % 2 == 1]
+        self._turned.clear()
+        accounts = self._accounts
+        closed = (accounts.flags[rows] & CLOSED) != 0
+        # It may stall from now on, however long ago its last entry was.
+        accounts.changed[rows[closed]] = self.now
+        accounts.flags[rows[~closed]] &= ~STALLED
 
     def advance(self, front: Front, scope: str | None, time: int, supporter: Supporter) -> None:
         """A front has promised a frontier, for a scope or for every one."""

@@ -576,6 +576,7 @@ class Job:
                 self.announce(FrontIdle(front.name, False))
         if woken:
             self.closing.fronts_changed()
+            self.closing.note()
 
     def _keep_promises(self, pledges: Iterable[Pledge], supporter: Supporter) -> None:
         for pledge in pledges:
@@ -686,6 +687,7 @@ class Job:
         self.late_reports += len(sums)
 
     def evaluate(self) -> None:
+        self.closing.note()
         rows = _distinct(self.dirty) if self.dirty else NO_ROWS
         self.dirty.clear()
         self.ends.evaluate(rows)
@@ -826,8 +828,13 @@ class Job:
             if isinstance(pledge, FinishOf)
         }
 
+    def conclude(self) -> None:
+        """The last thing of each command."""
+        self.closing.note()
+        self.confirm_drain()
+
     def confirm_drain(self) -> None:
-        """Say so if the drain under way is done: the last thing of each command."""
+        """Say so if the drain under way is done."""
         if not self.drain.under_way or self._is_open():
             return
         if self.fronts:
