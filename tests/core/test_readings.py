@@ -10,6 +10,7 @@ from typing import Any
 from tests.core.differential import difference
 from tests.model.lines import Driver, Line
 from tracker.core import Tracker
+from tracker.core.status import SubstreamStatus
 
 SECOND = 10**9
 
@@ -46,6 +47,17 @@ def last_of(*lines: Line) -> tuple[Any, list[Any]]:
     driver = Driver(Tracker("log"))
     *_, last = [driver.run(line) for line in lines]
     return last
+
+
+def open_after(*lines: Line) -> SubstreamStatus:
+    """The one open substream that the lines leave, on which core and model agree."""
+    last_of(*lines)
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    for line in lines:
+        driver.run(line)
+    (only,), _ = tracker.substreams("job")
+    return only
 
 
 def test_revoked_epochs_are_taken_one_after_the_other() -> None:
@@ -175,21 +187,15 @@ def test_what_was_kept_beyond_its_retention_is_not_lost_when_retention_grows() -
 
 def test_what_an_epoch_closes_and_opens_again_has_not_changed() -> None:
     """The frontier closes it while g is idle; with f finished, g is waited for again. All that is one moment."""
-    lines = [
+    left = open_after(
         define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND}),
         start("p1"),
         report("p1", 0, "u0", [SENT], commit=True),
         tick(6),
         report("p1", 1, "u1", promises=[["frontier", "f", None, 20], ["finish", "f"]], commit=True) | {"wait": SECOND},
-    ]
-    last_of(*lines)
-    tracker = Tracker("log")
-    driver = Driver(tracker)
-    for line in lines:
-        driver.run(line)
-    (only,), _ = tracker.substreams("job")
-    assert not only.closed
-    assert only.changed == only.created
+    )
+    assert not left.closed
+    assert left.changed == left.created
 
 
 def test_what_an_epoch_opens_and_closes_again_is_still_stalled() -> None:
@@ -205,4 +211,32 @@ def test_what_an_epoch_opens_and_closes_again_is_still_stalled() -> None:
         tick(2),
         report("p1", 3, "u3", promises=[["finish", "f"], CLOSE], commit=True),
         tick(6),
+    ) == ({}, [])
+
+
+def test_an_added_front_has_closed_what_the_others_might_still_take_back() -> None:
+    """Of the floor alone it is said that only firm promises count; who takes one back is waited for himself."""
+    left = open_after(
+        define(fronts=("f",)),
+        start("p1", "IMMEDIATE"),
+        report("p1", 0, "u0", [SENT], [["close", "f", "t", "s", 10]]),
+        define("d2", ("f", "g")),
+        start("p2", "IMMEDIATE", resume_epoch=0),
+    )
+    assert left.waiting_for == ("f",)
+
+
+def test_an_added_front_starts_at_the_floor_of_a_scope_that_was_promised_softly() -> None:
+    """A frontier below it raises nothing, so it may be promised while an epoch is staged."""
+    assert last_of(
+        define(fronts=("f", "g")),
+        start("p1", "IMMEDIATE"),
+        report("p1", 0, "u0", promises=[["frontier", "f", None, 5]], commit=True),
+        report("p1", 1, "u1", promises=[["frontier", "f", "t", 4]]),
+        start("q1"),
+        commit("q1", promises=[["frontier", "g", None, 5]]),
+        define("d2", ("f", "g", "h")),
+        start("r1"),
+        report("r1", 0, "u0", [["t", "s", 10, "a", 7, 1, 0]]),
+        commit("r1", promises=[["frontier", "h", "t", 3]]),
     ) == ({}, [])
