@@ -1,0 +1,96 @@
+"""A Kafka broker of one node (KRaft), from Maven's jars.
+
+>>> with Kafka(Path("/tmp/kafka")) as kafka:                                                # doctest: +SKIP
+...     kafka.create("orders", partitions=3)
+...     spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.servers)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+from examples.services import jars
+from examples.services.processes import Service, free_port
+
+_CLUSTER = "c3Vic3RyZWFtLXRyYWNrZQ"  # any 16 bytes
+_MEMORY = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_STARTED = b"Kafka Server started"
+
+
+class Kafka(Service):
+    """A broker in a directory of its own.
+
+    Attributes:
+        servers: its address, for clients' ``bootstrap.servers``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(directory / "kafka.log")
+        self._jars = jars.broker()
+        self._port, controller = free_port(), free_port()
+        self.servers = f"127.0.0.1:{self._port}"
+        self._properties = directory / "server.properties"
+        self._data = directory / "data"
+        self._seen = 0
+        self._properties.write_text(
+            f"""\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://{self.servers},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://{self.servers}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={self._data}
+auto.create.topics.enable=false
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
+log.cleaner.enable=false
+"""
+        )
+
+    def start(self) -> None:
+        if not self._data.exists():
+            self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._properties))
+        self._seen = self.log.stat().st_size if self.log.exists() else 0
+        self._launch([*self._command(), "kafka.Kafka", str(self._properties)])
+        self._await("the Kafka broker")
+
+    def create(self, topic: str, partitions: int = 2) -> None:
+        """Makes a topic."""
+        given = ["--bootstrap-server", self.servers, "--create", "--topic", topic, "--partitions", str(partitions)]
+        self._java("org.apache.kafka.tools.TopicCommand", *given)
+
+    def _answers(self) -> bool:
+        with self.log.open("rb") as log:
+            log.seek(self._seen)
+            return _STARTED in log.read()
+
+    def _command(self) -> list[str]:
+        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
+        if java is None:
+            raise jars.MissingError(
+                "missing: Java 17 or newer. Install it with: apt-get install openjdk-17-jre-headless"
+            )
+        return [str(java), *_MEMORY, "-cp", f"{self._jars}/*"]
+
+    def _java(self, main: str, *arguments: str) -> None:
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        run = subprocess.run([*self._command(), quiet, main, *arguments], capture_output=True, text=True)
+        if run.returncode != 0:
+            raise RuntimeError(f"{main} {' '.join(arguments)}: {run.stdout}{run.stderr}")
+
+
+def topic_name(what: str) -> str:
+    """The name of a topic that nobody else has."""
+    return f"{what}-{uuid.uuid4().hex[:8]}"
