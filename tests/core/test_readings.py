@@ -198,6 +198,21 @@ def test_what_an_epoch_closes_and_opens_again_has_not_changed() -> None:
     assert left.changed == left.created
 
 
+def test_what_a_run_takes_back_and_promises_again_has_changed() -> None:
+    """Settling is done with, whatever follows: for a moment it was open."""
+    left = open_after(
+        define(fronts=("f",)),
+        start("p1", "IMMEDIATE"),
+        start("q1"),
+        report("q1", 0, "u0", [SENT], commit=True),
+        report("p1", 0, "u0", promises=[["frontier", "f", None, 20]]),
+        start("p2", "IMMEDIATE"),
+        report("p2", 0, "u0", promises=[["frontier", "f", None, 20]]) | {"wait": SECOND},
+    )
+    assert left.closed
+    assert left.changed == left.created + SECOND
+
+
 def test_what_an_epoch_opens_and_closes_again_is_still_stalled() -> None:
     """It was announced as stalled, and nothing has come of it since: it is not announced again."""
     assert last_of(

@@ -666,6 +666,7 @@ class ReferenceTracker:
                 account.xor ^= xor
                 account.sent -= sent
                 account.received -= received
+        self._note_closing(job)
 
     def _report(self, c: Report) -> Reported:
         job = self._job(c.job)

@@ -221,8 +221,8 @@ class Closing:
     def note(self) -> None:
         """Date what has been closed, and take back the stalls of what is open again.
 
-        Asked whenever a person could look. The promises of an epoch take effect together, so what one of them closes
-        and the next opens again has not changed.
+        Asked after each thing that happens at once: the promises of an epoch, a front's turn, an epoch's revocation.
+        What one promise of an epoch closes and the next opens again has not changed.
         """
         if not self._turned:
             return
@@ -360,6 +360,7 @@ class Closing:
         for id_ in ids:
             self._unsupport(id_, supporter)
         self.fronts_changed()
+        self.note()
 
     def _unsupport(self, id_: int, supporter: Supporter) -> None:
         closes = self._closes.get(id_)

@@ -828,13 +828,8 @@ class Job:
             if isinstance(pledge, FinishOf)
         }
 
-    def conclude(self) -> None:
-        """The last thing of each command."""
-        self.closing.note()
-        self.confirm_drain()
-
     def confirm_drain(self) -> None:
-        """Say so if the drain under way is done."""
+        """Say so if the drain under way is done: the last thing of each command."""
         if not self.drain.under_way or self._is_open():
             return
         if self.fronts:

@@ -86,7 +86,7 @@ class Tracker:
         finally:
             job = self._jobs.get(command.job)
             if job is not None:
-                job.conclude()
+                job.confirm_drain()
                 if job.log.last_seq != last_seq:
                     self._woken.add(command.job)
 
@@ -126,7 +126,7 @@ class Tracker:
             last_seq = job.log.last_seq
             if isinstance(command, Tick):
                 timers.tick(job, self._retention_of(job))
-                job.conclude()
+                job.confirm_drain()
             else:
                 timers.restart_timers(job)
                 if command.lost_tail:
