@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tracker.cli import bench, drains, events, jobs, relay, repairs, serve
+from tracker.cli import bench, drains, events, jobs, load, relay, repairs, serve
 from tracker.client import TrackerError, TrackerUnavailable
 
 _REFUSED = 1
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     serving = commands.add_parser("serve", help="run a tracker")
     serve.add_arguments(serving)
     serving.set_defaults(run=serve.run)
-    for commands_of in (jobs, events, drains, repairs, relay, bench):
+    for commands_of in (jobs, events, drains, repairs, relay, bench, load):
         commands_of.add_commands(commands)
     return parser
 

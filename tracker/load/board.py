@@ -1,0 +1,111 @@
+"""What the processes of a run tell each other: numbers in files that all of them have mapped.
+
+A producer or a watcher only writes down when something happened, and a killed one loses nothing that it had written.
+Times are of the machine's monotonic clock, in seconds, which all its processes share; 0 says: not yet.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from tracker.load.plan import Plan
+from tracker.load.scenario import Scenario, read
+
+_START: Final = 0
+_STOP: Final = 1
+
+#: the columns of `counters`
+REPEATED: Final = 0  #: reports that were sent once more
+TAKEN_OVER: Final = 1  #: producers that a new run took over
+SEEN: Final = 2  #: ends that the watcher has seen
+LAST_SEQ: Final = 3  #: the last event that it has seen
+_COUNTERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a process of a run is told."""
+
+    scenario: Scenario
+    address: str
+    job: str
+
+    def write(self, directory: Path) -> None:
+        (directory / "order.json").write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, directory: Path) -> Order:
+        said = json.loads((directory / "order.json").read_text())
+        return cls(read(said["scenario"]), said["address"], said["job"])
+
+
+class Board:
+    """The numbers of one run.
+
+    Attributes:
+        sent: by producer and tick: when the report was sent first.
+        answered: likewise: when its answer was there.
+        lag: likewise: seconds from when it could have been sent until it was; it could when it was due and the
+            producer had nothing else to do.
+        disturbed: likewise: 1 if it was late because its producer had been killed or taken over.
+        ended: by producer, place and segment: when the watcher saw the end.
+        elements: likewise: how many elements were announced with it.
+        times: likewise: how often it was announced.
+        ready: by process of producers: how many lives of it have begun their work.
+        counters: by process of producers, and a last row for the watcher: see the names of the columns.
+    """
+
+    def __init__(self, directory: Path, plan: Plan, create: bool = False) -> None:
+        self._directory = directory
+        self._mode = "w+" if create else "r+"
+        reports = (plan.producers, plan.ticks)
+        ends = (plan.producers, plan.substreams, plan.scenario.segments)
+        processes = plan.scenario.processes
+        self.sent: NDArray[np.float64] = self._mapped("sent", np.float64, reports)
+        self.answered: NDArray[np.float64] = self._mapped("answered", np.float64, reports)
+        self.lag: NDArray[np.float32] = self._mapped("lag", np.float32, reports)
+        self.disturbed: NDArray[np.uint8] = self._mapped("disturbed", np.uint8, reports)
+        self.ended: NDArray[np.float64] = self._mapped("ended", np.float64, ends)
+        self.elements: NDArray[np.int64] = self._mapped("elements", np.int64, ends)
+        self.times: NDArray[np.int32] = self._mapped("times", np.int32, ends)
+        self.ready: NDArray[np.int64] = self._mapped("ready", np.int64, (processes + 1,))
+        self.counters: NDArray[np.int64] = self._mapped("counters", np.int64, (processes + 1, _COUNTERS))
+        self._moments: NDArray[np.float64] = self._mapped("moments", np.float64, (2,))
+
+    def _mapped(self, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+        mapped = np.memmap(self._directory / f"{name}.board", kind, self._mode, shape=shape)  # type: ignore[call-overload]
+        plain: NDArray[Any] = np.asarray(mapped)  # without memmap's cost at each access
+        return plain
+
+    @property
+    def start(self) -> float:
+        """When the plan begins; 0: not yet known."""
+        return float(self._moments[_START])
+
+    @start.setter
+    def start(self, at: float) -> None:
+        self._moments[_START] = at
+
+    @property
+    def stopped(self) -> bool:
+        """Whether everybody is to leave off."""
+        return bool(self._moments[_STOP])
+
+    def stop(self) -> None:
+        self._moments[_STOP] = 1
+
+    def fault(self, said: str) -> None:
+        """Writes down something that must not happen."""
+        with (self._directory / "faults").open("a") as file:
+            file.write(said.replace("\n", " ") + "\n")
+
+    def faults(self) -> list[str]:
+        """What was written down so, by anybody."""
+        file = self._directory / "faults"
+        return file.read_text().splitlines() if file.exists() else []

@@ -1,0 +1,20 @@
+"""Ends a process whose parent is gone: a load test that was killed must not go on sending."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+
+def hold_on() -> None:
+    """From now on this process ends soon after its parent does. Ctrl-C is left to the parent, too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=[os.getppid()], daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

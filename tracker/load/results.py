@@ -1,0 +1,236 @@
+"""What a run came to, as figures: latencies, the generator's own lateness, and what the server used.
+
+A report's latency is from when it was due to its answer. An end's is from when the last of the reports was due without
+which it could not be, to when the watcher saw it. Both count from the plan, so a server that stands still for a second
+is seen by all that fell due in it. What was late because the harness had killed or taken over a producer is left out,
+and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracker.load.board import REPEATED, TAKEN_OVER, Board
+from tracker.load.plan import Plan, Times
+from tracker.load.verdict import Verdict, needed
+
+_BUCKETS: Final = 240  #: pieces of time in a series
+_LOOKS: Final = 40  #: moments at which the backlog is looked at
+_BUSY: Final = 0.9  #: of a core: a process of producers that uses more cannot be trusted to be in time
+_LATE_MS: Final = 1.0  #: a generator that is later than this, and than a quarter of what it measures, is not
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A distribution, in milliseconds; NaN where there was nothing."""
+
+    count: int
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    longest: float
+
+    @classmethod
+    def of(cls, seconds: NDArray[np.floating[Any]]) -> Latency:
+        """
+        >>> import numpy as np
+        >>> Latency.of(np.array([0.001, 0.003])).p50
+        2.0
+        """
+        if not len(seconds):
+            return cls(0, *[float("nan")] * 5)
+        found = np.percentile(seconds * 1e3, [50, 90, 99, 99.9, 100])
+        return cls(len(seconds), *found.round(6).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the processes used at a moment."""
+
+    at: float  #: seconds after the start
+    memory: int | None  #: bytes, of the server; None: it is somebody else's
+    disk: int | None  #: bytes, of the server's journal
+    server: float | None  #: processor seconds
+    processes: tuple[float, ...]  #: processor seconds of each process of producers, and of the watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """How well the load was made."""
+
+    lag: Latency  #: from when a report could have been sent until it was
+    busiest: float  #: share of a core that the busiest of its processes used
+    kept_up: bool
+    repeated: int  #: reports that were sent once more
+    taken_over: int  #: producers
+    producers_killed: int  #: processes
+    servers_killed: int
+    left_out: int  #: reports that were late because a producer of theirs was killed or taken over
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The run in pieces of time; NaN where there was nothing."""
+
+    at: tuple[float, ...]  #: seconds after the start: the middle of each
+    report_p50: tuple[float, ...]  #: milliseconds
+    report_p99: tuple[float, ...]
+    end_p50: tuple[float, ...]
+    end_p99: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All of it."""
+
+    planned: int  #: reports
+    answered: int
+    rate: float  #: reports answered a second, while it was measured
+    backlog: tuple[float, float]  #: reports due and not answered: early in the measured time, and at its end
+    reports: Latency
+    ends: Latency
+    generator: Generator
+    server: float | None  #: share of a core that the server used
+    series: Series
+    samples: tuple[Sample, ...]
+    verdict: Verdict
+
+    @property
+    def backlog_grew(self) -> bool:
+        """Whether more and more was left undone: no rate that can be sustained."""
+        early, late = self.backlog
+        return late > 2 * early + 10
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        said: dict[str, Any] = _plain(asdict(self))
+        return said | {"backlog_grew": self.backlog_grew, "right": self.verdict.right}
+
+
+def evaluate(
+    plan: Plan,
+    board: Board,
+    verdict: Verdict,
+    samples: Sequence[Sample],
+    producers_killed: int,
+    servers_killed: int,
+) -> Result:
+    """The figures of a run that is over."""
+    start = board.start
+    since, until = plan.measured
+    due = plan.due
+    answered = board.answered != 0
+    counted = answered & (board.disturbed == 0)
+    latencies = board.answered - start - due
+    measured = (due >= since) & (due < until)
+    end_due, end_latencies = _ends(plan, board)
+    end_measured = (end_due >= since) & (end_due < until)
+    lag = Latency.of(board.lag[counted & measured])
+    reports = Latency.of(latencies[counted & measured])
+    busiest = max(_shares(samples, since, until), default=0.0)
+    totals = board.counters.sum(axis=0)
+    in_time = answered & (board.answered - start >= since) & (board.answered - start < until)
+    return Result(
+        planned=plan.reports,
+        answered=int(answered.sum()),
+        rate=round(float(in_time.sum()) / (until - since), 3),
+        backlog=_backlog(due, np.where(answered, board.answered - start, np.inf), since, until),
+        reports=reports,
+        ends=Latency.of(end_latencies[end_measured]),
+        generator=Generator(
+            lag=lag,
+            busiest=round(busiest, 3),
+            kept_up=busiest <= _BUSY and not lag.p99 > max(_LATE_MS, reports.p99 / 4),
+            repeated=int(totals[REPEATED]),
+            taken_over=int(totals[TAKEN_OVER]),
+            producers_killed=producers_killed,
+            servers_killed=servers_killed,
+            left_out=int((measured & (board.disturbed != 0)).sum()),
+        ),
+        server=_server_share(samples, since, until),
+        series=_series(until, (due[counted], latencies[counted]), (end_due, end_latencies)),
+        samples=tuple(samples),
+        verdict=verdict,
+    )
+
+
+def _ends(plan: Plan, board: Board) -> tuple[Times, Times]:
+    """When each end that was seen was due, and how long after that it was seen; disturbed ones left out."""
+    dues, latencies = [], []
+    for source in range(plan.producers):
+        expected = plan.expected(source)
+        for number in range(plan.scenario.segments):
+            ended = board.ended[source, :, number]
+            due = needed(plan, source, expected, number, plan.due)
+            disturbed = needed(plan, source, expected, number, board.disturbed.astype(float))
+            counted = (ended != 0) & (disturbed == 0)
+            dues.append(due[counted])
+            latencies.append(ended[counted] - board.start - due[counted])
+    return np.concatenate(dues), np.concatenate(latencies)
+
+
+def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[float, float]:
+    """How many reports were due and not answered, on average: in the first quarter and in the last."""
+    moments = np.linspace(since, until, _LOOKS)
+    waiting = np.searchsorted(np.sort(due, axis=None), moments) - np.searchsorted(np.sort(answered, axis=None), moments)
+    quarter = _LOOKS // 4
+    return float(waiting[:quarter].mean()), float(waiting[-quarter:].mean())
+
+
+def _shares(samples: Sequence[Sample], since: float, until: float) -> list[float]:
+    """Share of a core that each process of producers, and the watcher, used while it was measured."""
+    inside = [sample for sample in samples if since <= sample.at <= until]
+    if len(inside) < 2:
+        return []
+    lasted = inside[-1].at - inside[0].at
+    pairs = zip(inside[0].processes, inside[-1].processes, strict=True)
+    return [(last - first) / lasted for first, last in pairs]
+
+
+def _server_share(samples: Sequence[Sample], since: float, until: float) -> float | None:
+    inside = [(sample.at, sample.server) for sample in samples if since <= sample.at <= until]
+    used = [(at, spent) for at, spent in inside if spent is not None]
+    if len(used) < 2:
+        return None
+    return round((used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0]), 3)
+
+
+def _series(until: float, reports: tuple[Times, Times], ends: tuple[Times, Times]) -> Series:
+    width = max(1.0, until / _BUCKETS)
+    count = int(np.ceil(until / width))
+    columns = [_percentiles(due, latencies, width, count) for due, latencies in (reports, ends)]
+    return Series(
+        at=tuple(((np.arange(count) + 0.5) * width).round(3).tolist()),
+        report_p50=columns[0][0],
+        report_p99=columns[0][1],
+        end_p50=columns[1][0],
+        end_p99=columns[1][1],
+    )
+
+
+def _percentiles(due: Times, latencies: Times, width: float, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Median and 99th percentile of what fell due in each piece of time, in milliseconds."""
+    order = np.argsort(due, kind="stable")
+    edges = np.searchsorted(due[order], np.arange(count + 1) * width)
+    pieces = [Latency.of(latencies[order][first:last]) for first, last in pairwise(edges)]
+    return tuple(piece.p50 for piece in pieces), tuple(piece.p99 for piece in pieces)
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no NaN: null says that there was nothing."""
+    match value:
+        case float():
+            return None if np.isnan(value) else value
+        case dict():
+            return {name: _plain(one) for name, one in value.items()}
+        case tuple() | list():
+            return [_plain(one) for one in value]
+        case _:
+            return value

@@ -1,0 +1,259 @@
+"""One run of a scenario, from the job's definition to the verdict: starts processes, breaks what is to be broken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tracker.client import JobSpec, TrackerClient
+from tracker.load import procfs
+from tracker.load.board import LAST_SEQ, SEEN, Board, Order
+from tracker.load.plan import Plan, graph
+from tracker.load.results import Latency, Result, Sample, evaluate
+from tracker.load.scenario import Scenario, ScenarioError
+from tracker.load.servers import Remote, Target
+from tracker.load.verdict import judge
+
+_LOOK_S: Final = 0.1  # how often processes are looked after
+_SAMPLE_S: Final = 1.0
+_RECENT_S: Final = 5.0  # what a progress line speaks of
+_READY_S: Final = 60.0  # for processes to start
+_LEAVE_S: Final = 10.0  # for processes to end
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    at: float  #: seconds after the start
+    of: float  #: seconds that the plan lasts
+    due: int  #: reports
+    answered: int
+    ended: int  #: ends seen
+    recent: Latency  #: of the reports of the last seconds
+    memory: int | None  #: bytes, of the server
+
+
+class FailedError(Exception):
+    """The load could not be made."""
+
+
+def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], keep: bool = False) -> Result:
+    """Runs a scenario against a tracker, in a job of its own.
+
+    Args:
+        scenario: what to do.
+        target: the tracker; nothing else gets any traffic.
+        tell: called about once a second.
+        keep: leave the job there. One that something was wrong with is left in any case.
+
+    Raises:
+        ScenarioError: the tracker is to be killed, and is somebody else's.
+        FailedError: the processes that make the load could not be started.
+        tracker.client.TrackerError: the tracker refuses the job.
+        tracker.client.TrackerUnavailable: it cannot be reached.
+    """
+    if scenario.failures.kill_server_every and isinstance(target, Remote):
+        raise ScenarioError(
+            f"failures.kill_server_every kills the tracker, and the one at {target.address} is somebody else's: set it "
+            "to 0, or have a tracker started with --start --journal sqlite"
+        )
+    job = f"load-{uuid.uuid4().hex[:12]}"
+    plan = Plan(scenario)
+    with (
+        tempfile.TemporaryDirectory(prefix="tracker-load-") as directory,
+        TrackerClient(target.address, retry_for=scenario.patience) as client,
+    ):
+        retention = timedelta(seconds=scenario.retention)
+        client.define_job(JobSpec(job=job, deployment="d1", segments=graph(scenario), retention=retention))
+        Order(scenario, target.address, job).write(Path(directory))
+        run = _Run(plan, Board(Path(directory), plan, create=True), Path(directory), target, client, job, tell)
+        try:
+            run.go()
+        finally:
+            run.leave()
+        result = run.result()
+        if result.verdict.right and not keep:
+            client.delete_job(job, force=True)
+        return result
+
+
+class _Worker:
+    """A process of producers, through all its lives."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self._directory = directory
+        self._number = number
+        self._used = 0.0
+        self.lives = 0
+        self.start()
+
+    def start(self) -> None:
+        self.process = _python("tracker.load.producing", str(self._directory), str(self._number), str(self.lives))
+        self.lives += 1
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._used += procfs.processor_seconds(self.process.pid)
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def used(self) -> float:
+        """Processor seconds."""
+        return self._used + procfs.processor_seconds(self.process.pid)
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        board: Board,
+        directory: Path,
+        target: Target,
+        client: TrackerClient,
+        job: str,
+        tell: Callable[[Progress], None],
+    ) -> None:
+        self._plan = plan
+        self._board = board
+        self._target = target
+        self._client = client
+        self._job = job
+        self._tell = tell
+        self._samples: list[Sample] = []
+        self._servers_killed = 0
+        self._watcher = _python("tracker.load.watching", str(directory))
+        self._workers = [_Worker(directory, number) for number in range(plan.scenario.processes)]
+
+    def go(self) -> None:
+        """Lets everything happen that the plan says, and waits until it has, or patience is at its end."""
+        self._wait_until_ready()
+        self._board.start = time.monotonic() + 0.2
+        end = float(self._plan.due.max())
+        deadline = end + self._plan.scenario.patience
+        since, until = self._plan.measured
+        failures = self._plan.scenario.failures
+        kills = _Schedule(failures.kill_producers_every, since, until)
+        server_kills = _Schedule(failures.kill_server_every, since, until)
+        sampled = -_SAMPLE_S
+        while not self._over() and self._now() < deadline:
+            time.sleep(_LOOK_S)
+            now = self._now()
+            if server_kills.due(now):
+                self._target.restart()
+                self._servers_killed += 1
+            if kills.due(now):
+                worker = self._workers[kills.number % len(self._workers)]
+                if worker.process.poll() is None:
+                    worker.kill()
+                    worker.start()
+            if now - sampled >= _SAMPLE_S:
+                sampled = now
+                self._sample(now)
+                self._tell(self._progress(now, end))
+
+    def leave(self) -> None:
+        """Ends all processes."""
+        self._board.stop()
+        processes = [*(worker.process for worker in self._workers), self._watcher]
+        until = time.monotonic() + _LEAVE_S
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+            process.kill()
+            process.wait()
+
+    def result(self) -> Result:
+        verdict = judge(self._plan, self._board)
+        killed = sum(worker.lives - 1 for worker in self._workers)
+        return evaluate(self._plan, self._board, verdict, self._samples, killed, self._servers_killed)
+
+    # ---------------------------------------------------------------- looking after it
+
+    def _now(self) -> float:
+        return time.monotonic() - self._board.start
+
+    def _wait_until_ready(self) -> None:
+        until = time.monotonic() + _READY_S
+        while not self._board.ready.all():
+            if self._failed() or time.monotonic() > until:
+                why = "; ".join(self._board.faults()) or f"they were not ready after {_READY_S:g} s"
+                raise FailedError(f"the processes that make the load could not start: {why}")
+            time.sleep(_LOOK_S)
+
+    def _failed(self) -> bool:
+        """Whether a process has left off that should not have."""
+        return self._watcher.poll() is not None or any(worker.process.poll() for worker in self._workers)
+
+    def _over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        if self._failed():
+            return True
+        if any(worker.process.poll() is None for worker in self._workers):
+            return False
+        counters = self._board.counters[-1]
+        return bool(counters[SEEN] >= self._plan.ends and counters[LAST_SEQ] >= self._client.job(self._job).last_seq)
+
+    def _sample(self, now: float) -> None:
+        use = self._target.use()
+        spent = (*(worker.used for worker in self._workers), procfs.processor_seconds(self._watcher.pid))
+        if use is None:
+            self._samples.append(Sample(now, None, None, None, spent))
+        else:
+            self._samples.append(Sample(now, use.memory, use.disk, use.processor_seconds, spent))
+
+    def _progress(self, now: float, end: float) -> Progress:
+        plan, board = self._plan, self._board
+        recent = []
+        due = 0
+        for producer in range(plan.producers):
+            first, last = np.searchsorted(plan.due[producer], [now - _RECENT_S, now])
+            due += int(last)
+            answered = board.answered[producer, first:last]
+            heard = answered != 0
+            recent.append((answered - board.start - plan.due[producer, first:last])[heard])
+        return Progress(
+            at=now,
+            of=end,
+            due=due,
+            answered=int(np.count_nonzero(board.answered)),
+            ended=int(board.counters[-1, SEEN]),
+            recent=Latency.of(np.concatenate(recent)),
+            memory=self._samples[-1].memory,
+        )
+
+
+class _Schedule:
+    """Moments at equal distances inside a span; none if the distance is 0."""
+
+    def __init__(self, every: float, since: float, until: float) -> None:
+        self._every = every
+        self._next = since + every
+        self._until = until
+        self.number = 0  #: how many have been
+
+    def due(self, now: float) -> bool:
+        """Whether one has come."""
+        if not self._every or not self._next <= now or self._next >= self._until:
+            return False
+        self._next += self._every
+        self.number += 1
+        return True
+
+
+def _python(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=os.environ | {"GRPC_VERBOSITY": "NONE"})

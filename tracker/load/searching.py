@@ -1,0 +1,96 @@
+"""Finds the highest rate that a tracker sustains: runs at rates that close in on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tracker.load.results import Result
+
+_STEP: Final = 1.5
+_CLOSE: Final = 1.1  #: the search ends when the lowest rate that failed is within this of the highest that did not
+_MOST_RUNS: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of the search."""
+
+    rate: float  #: reports a second that were asked for
+    result: Result
+    failed: str  #: why this rate was not sustained; empty: it was
+
+    @property
+    def sustained(self) -> bool:
+        return not self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found.
+
+    Args:
+        steps: all runs, in their order.
+        rate: the highest rate that was sustained; 0: none was.
+        by_generator: what failed above it was the load's own making, so the tracker may sustain more.
+    """
+
+    steps: tuple[Step, ...]
+    rate: float
+    by_generator: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        steps = [
+            {"rate": step.rate, "sustained": step.sustained, "failed": step.failed, "result": step.result.as_dict()}
+            for step in self.steps
+        ]
+        return {"rate": self.rate, "by_generator": self.by_generator, "steps": steps}
+
+
+def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tell: Callable[[Step], None]) -> Search:
+    """The highest rate at which the 99th percentiles stay within a bound and no backlog grows.
+
+    Args:
+        run: one run at a rate.
+        first: the rate to begin with.
+        bound_ms: for reports and for ends.
+        tell: called after each step.
+
+    A run that finds something wrong ends the search: what is wrong matters more than a rate.
+    """
+    steps: list[Step] = []
+    low, high = 0.0, 0.0  # the highest that was sustained, the lowest that was not; 0: not known
+    rate = first
+    while len(steps) < _MOST_RUNS and not (low and high and high <= low * _CLOSE):
+        result = run(rate)
+        step = Step(rate, result, why_not(result, bound_ms))
+        steps.append(step)
+        tell(step)
+        if result.verdict.faults:
+            break
+        if step.sustained:
+            low = rate
+            rate = round((low * high) ** 0.5 if high else rate * _STEP, 1)
+        else:
+            high = rate
+            rate = round((low * high) ** 0.5 if low else rate / _STEP, 1)
+    failed = [step for step in steps if not step.sustained and step.rate == high]
+    by_generator = bool(failed) and not failed[0].result.generator.kept_up
+    return Search(tuple(steps), low, by_generator)
+
+
+def why_not(result: Result, bound_ms: float) -> str:
+    """Why a run says that its rate is not sustained; empty: it is."""
+    if result.verdict.faults:
+        return result.verdict.faults[0]
+    if result.verdict.unanswered:
+        return f"{result.verdict.unanswered:,} reports were not answered in time"
+    if result.backlog_grew:
+        return f"the backlog grew from {result.backlog[0]:.0f} reports to {result.backlog[1]:.0f}"
+    if result.reports.p99 > bound_ms:
+        return f"99 % of the reports took up to {result.reports.p99:.1f} ms"
+    if result.ends.p99 > bound_ms:
+        return f"99 % of the ends took up to {result.ends.p99:.1f} ms"
+    return ""

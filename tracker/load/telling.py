@@ -1,0 +1,109 @@
+"""What a person is shown: a line while it runs, and a table when it is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from tracker.load.results import Latency, Result
+from tracker.load.running import Progress
+from tracker.load.scenario import Scenario
+
+LATENCY_HEADER: Final = ["LATENCY IN MS", "NUMBER", "P50", "P90", "P99", "P99.9", "LONGEST"]
+
+
+def line(progress: Progress) -> str:
+    """How far it is, in one line."""
+    told = [
+        f"{max(0.0, progress.at):.0f} of {progress.of:.0f} s",
+        f"reports due {progress.due:,}, answered {progress.answered:,}",
+        f"lately p50 {_ms(progress.recent.p50)} p99 {_ms(progress.recent.p99)} ms",
+        f"ends seen {progress.ended:,}",
+    ]
+    if progress.memory is not None:
+        told.append(f"server {_mib(progress.memory)}")
+    return " | ".join(told)
+
+
+def latency_rows(result: Result) -> list[list[str]]:
+    """Under the `LATENCY_HEADER`."""
+    kinds = {
+        "report: due to answered": result.reports,
+        "end: due to seen": result.ends,
+        "of it, the generator's lateness": result.generator.lag,
+    }
+    return [_row(name, latency) for name, latency in kinds.items()]
+
+
+def _row(name: str, latency: Latency) -> list[str]:
+    numbers = (latency.p50, latency.p90, latency.p99, latency.p999, latency.longest)
+    return [name, f"{latency.count:,}", *map(_ms, numbers)]
+
+
+def pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:
+    """What there is to say beside the latencies."""
+    generator = result.generator
+    told = [
+        ("reports a second", f"{result.rate:,.1f} answered, {scenario.rate:,.1f} asked for"),
+        ("reports", f"{result.planned:,} planned, {result.answered:,} answered, {generator.repeated:,} sent twice"),
+        ("backlog", f"{result.backlog[0]:.1f} reports early on, {result.backlog[1]:.1f} at the end"),
+        ("ends checked", f"{result.verdict.checked:,}"),
+    ]
+    if generator.taken_over or generator.producers_killed or generator.servers_killed:
+        told.append(
+            (
+                "broken on purpose",
+                f"{generator.taken_over:,} runs taken over, {generator.producers_killed:,} processes of producers and "
+                f"{generator.servers_killed:,} trackers killed; {generator.left_out:,} reports left out of the "
+                "latencies",
+            )
+        )
+    told.append(("busiest process", f"{generator.busiest:.0%} of a core"))
+    if result.server is not None:
+        told.append(("server's processor", f"{result.server:.0%} of a core"))
+    for name, values in {
+        "server's memory": [sample.memory for sample in result.samples],
+        "server's disk": [sample.disk for sample in result.samples],
+    }.items():
+        known = [value for value in values if value is not None]
+        if any(known):
+            told.append((name, _course(known)))
+    return told
+
+
+def warnings(result: Result) -> list[str]:
+    """What has to be said before anybody believes the figures."""
+    generator = result.generator
+    if generator.kept_up:
+        return []
+    return [
+        "the generator could not keep up, so the latencies above are not the tracker's alone: its busiest process used "
+        f"{generator.busiest:.0%} of a core, and 1 % of the reports left {generator.lag.p99:.1f} ms late or later. Use "
+        "more processes on a machine with more free cores, or a lower rate."
+    ]
+
+
+def wrongs(result: Result) -> list[str]:
+    """What must not be, if anything."""
+    wrong = list(result.verdict.faults)
+    if result.verdict.unanswered:
+        wrong.append(
+            f"{result.verdict.unanswered:,} of {result.planned:,} reports were not answered before patience was at its "
+            "end: the tracker was too slow for this rate, or away"
+        )
+    return wrong
+
+
+def _course(values: Sequence[int]) -> str:
+    """How a quantity went: a quarter into the run, half way, and at the end; and the most."""
+    places = [len(values) // 4, len(values) // 2, len(values) - 1]
+    return f"{' → '.join(_mib(values[place]) for place in places)}, at most {_mib(max(values))}"
+
+
+def _ms(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"

@@ -1,0 +1,90 @@
+"""A process that watches the job and writes down each end when it sees it.
+
+Run as `python -m tracker.load.watching DIRECTORY`. It judges nothing that needs the plan's sums: `verdict` does.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from tracker.client import Ended, Event, Reason, TrackerClient, TrackerError, TrackerUnavailable, Watch
+from tracker.load import lifeline
+from tracker.load.board import LAST_SEQ, SEEN, Board, Order
+from tracker.load.plan import Plan, graph
+
+_MOST_FAULTS: Final = 100  #: that are written down; more say nothing new
+
+
+class _Witness:
+    """Writes down what the job announces."""
+
+    def __init__(self, plan: Plan, board: Board) -> None:
+        self._plan = plan
+        self._board = board
+        self._segments = {name: number for number, name in enumerate(graph(plan.scenario))}
+        self._counters = board.counters[-1]
+        self._faults = 0
+
+    def hear(self, event: Event, at: float) -> None:
+        """One event, and when it came."""
+        if event.seq != self._counters[LAST_SEQ] + 1:
+            self._fault(f"event {event.seq} came after event {self._counters[LAST_SEQ]}")
+        self._counters[LAST_SEQ] = event.seq
+        match event.kind:
+            case Ended() as ended:
+                found = self._plan.find(ended.scope, ended.name)
+                if found is None:
+                    self._fault(f"a substream ended that nobody had named: {ended}")
+                    return
+                if ended.reason is not Reason.COMPLETE:
+                    self._fault(f"a substream ended by force: {ended}")
+                place = (*found, self._segments[ended.segment])
+                if not self._board.times[place]:
+                    self._board.ended[place] = at
+                    self._board.elements[place] = ended.elements
+                self._board.times[place] += 1
+                self._counters[SEEN] += 1
+            case unexpected:
+                self._fault(f"an event that must not come: {unexpected}")
+
+    def _fault(self, said: str) -> None:
+        self._faults += 1
+        if self._faults <= _MOST_FAULTS:
+            self._board.fault(said)
+
+
+def _close_at_stop(board: Board, events: Watch) -> None:
+    while not board.stopped:
+        time.sleep(0.1)
+    events.close()
+
+
+def main() -> int:
+    """Runs the process; the exit status."""
+    directory = Path(sys.argv[1])
+    lifeline.hold_on()
+    order = Order.read(directory)
+    plan = Plan(order.scenario)
+    board = Board(directory, plan)
+    witness = _Witness(plan, board)
+    try:
+        with (
+            TrackerClient(order.address, retry_for=order.scenario.patience) as client,
+            client.watch(order.job) as events,
+        ):
+            threading.Thread(target=_close_at_stop, args=[board, events], daemon=True).start()
+            board.ready[-1] = 1
+            for event in events:
+                witness.hear(event, time.monotonic())
+    except (TrackerError, TrackerUnavailable) as error:
+        board.fault(f"the watcher: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
