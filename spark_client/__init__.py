@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from spark_client import aggregates
 from spark_client.aggregates import Aggregate
-from spark_client.channels import Channel
+from spark_client.channels import Channel, FileChannel
 from spark_client.errors import TrackingError, UsageError
 from spark_client.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
 from spark_client.fronts import Front, Marks, Schedule
@@ -31,6 +31,7 @@ __all__ = [
     "TRACKER",
     "Aggregate",
     "Channel",
+    "FileChannel",
     "Front",
     "Frontier",
     "Marks",

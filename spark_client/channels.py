@@ -1,15 +1,20 @@
-"""Channels of files: what one query sends, another receives, each row once.
+"""Channels between queries: what one sends, another receives; and the channel of files.
 
-A channel is a directory. The sending query publishes one directory of Parquet files for each of its epochs, whole or
-not at all, and the first publication stands: a replay finds it. The receiving query's stream is only the list of
-published epochs, from a source of our own whose offsets say how far each sender has been read; the rows themselves are
-read natively, with columns pruned. Rows carry `_tracker`, so label and substream travel with them.
+A channel knows how rows travel, and nothing of how they are counted. What both its sides have to agree on, the columns
+and how they fall into substreams, is kept beside it.
+
+The channel of files delivers each row once. It is a directory. The sending query publishes one directory of Parquet
+files for each of its epochs, whole or not at all, and the first publication stands: a replay finds it. The receiving
+query's stream is only the list of published epochs, from a source of our own whose offsets say how far each sender has
+been read; the rows themselves are read natively, with columns pruned. Rows carry `_tracker`, so label and substream
+travel with them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,22 +30,27 @@ from spark_client.substreams import TRACKER, TRACKER_TYPE, Substreams
 
 FORMAT: Final = "tracker-epochs"
 _DESCRIPTION: Final = "_channel.json"
+_MANY: Final = 1000
 
 
-class Channel:
-    """A channel of files, as `Tracking.channel` declares it. One segment, one receiving query, any number of senders.
+class Channel(ABC):
+    """How rows travel a segment from the queries that send to the one that receives.
+
+    Args:
+        segment: that they travel.
+        path: a directory for what the channel has to keep, on a file system that its users share.
 
     Attributes:
         segment: that its rows travel.
         path: its directory.
+        exact: whether a plain stream of its rows (`native`) has each row once.
     """
+
+    exact: bool
 
     def __init__(self, segment: str, path: str | os.PathLike[str]) -> None:
         self.segment = segment
         self.path = local_path(path, f"the path of channel {segment!r},")
-
-    def __repr__(self) -> str:
-        return f"Channel({self.segment!r}, {str(self.path)!r})"
 
     def describe(self, rows: T.StructType, rule: Substreams) -> None:
         """A sender says what it will write; a later one has to say the same.
@@ -61,7 +71,7 @@ class Channel:
             )
 
     def description(self) -> tuple[T.StructType, Substreams]:
-        """The rows' schema and how they fall into substreams.
+        """The rows' schema, `_tracker` last, and how they fall into substreams.
 
         Raises:
             UsageError: no sender has described it yet.
@@ -76,43 +86,88 @@ class Channel:
             raise UsageError(f"the directory {self.path} is of channel {known['segment']!r}, not of {self.segment!r}")
         return T.StructType.fromJson(known["schema"]), Substreams.from_json(known["substreams"])
 
-    # ---------------------------------------------------------------- sending
-
+    @abstractmethod
     def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
-        """Publishes an epoch's rows as children of those they were made of.
+        """Sends an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
 
         Args:
             rows: with the parents' `_tracker`.
-            sender: who sends: a directory of its own.
+            sender: who sends: a query's id.
             epoch: of the sender.
             ordinal: columns that tell the children of one parent apart.
 
         Returns:
-            What was published, to be counted as sent: its path, and its rows.
+            What is to be counted as sent: the path of Parquet files that hold it, and its rows.
         """
+
+    @abstractmethod
+    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+        """What the receiving query reads.
+
+        Args:
+            spark: the session.
+            bell: a stream whose rows only make a batch happen.
+            max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
+        """
+
+    @abstractmethod
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
+        """The rows of a batch of `stream`, each once; the same when the epoch is replayed.
+
+        Args:
+            batch: it.
+            query: who receives.
+            epoch: the batch's number.
+
+        Returns:
+            None if it is known that there are none.
+        """
+
+    @abstractmethod
+    def native(self, spark: SparkSession) -> DataFrame:
+        """The rows as a plain stream, for queries with native stateful operators."""
+
+    def children(self, rows: DataFrame, ordinal: Sequence[str]) -> DataFrame:
+        """The rows with labels of their own, as the channel's columns say."""
         label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
         children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label))
         schema, _ = self.description()
+        return children.select(*schema.fieldNames())
+
+
+class FileChannel(Channel):
+    """A channel of files, as `Tracking.channel` declares it: one receiving query, any number of senders."""
+
+    exact = True
+
+    def __repr__(self) -> str:
+        return f"FileChannel({self.segment!r}, {str(self.path)!r})"
+
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
         target = self.path / sender / f"{epoch:012d}"
-        publish(target, write_parquet(children.select(*schema.fieldNames())))
+        publish(target, write_parquet(self.children(rows, ordinal)))
+        schema, _ = self.description()
         return target, rows.sparkSession.read.schema(schema).parquet(str(target))
 
-    # ---------------------------------------------------------------- receiving
-
-    def epochs(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-        """The stream of published epochs: rows of (sender, epoch)."""
+    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
         spark.dataSource.register(PublishedEpochs)
         reader = spark.readStream.format(FORMAT).option("path", str(self.path))
-        return reader.options(**options).load()
+        epochs = reader.option("max_epochs_per_trigger", str(max_epochs or _MANY)).load()
+        if bell is None:
+            return epochs
+        return epochs.unionByName(
+            bell.select(F.lit(None).cast("string").alias("sender"), F.lit(0).cast("long").alias("epoch"))
+        )
 
-    def rows(self, spark: SparkSession, epochs: list[tuple[str, int]]) -> DataFrame:
-        """The rows of published epochs."""
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
+        published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
+        if not published:
+            return None
         schema, _ = self.description()
-        paths = [str(self.path / sender / f"{epoch:012d}") for sender, epoch in epochs]
-        return spark.read.schema(schema).parquet(*paths)
+        paths = [str(self.path / sender / f"{number:012d}") for sender, number in published]
+        return batch.sparkSession.read.schema(schema).parquet(*paths)
 
     def native(self, spark: SparkSession) -> DataFrame:
-        """The rows as an ordinary file stream, for queries with native stateful operators."""
         schema, _ = self.description()
         return spark.readStream.schema(schema).parquet(f"{self.path}/*/[0-9]*")
 
@@ -131,7 +186,7 @@ class PublishedEpochs(DataSource):
         return "sender string, epoch long"
 
     def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
-        return _EpochStream(Path(self.options["path"]), int(self.options.get("max_epochs_per_trigger", "1000")))
+        return _EpochStream(Path(self.options["path"]), int(self.options.get("max_epochs_per_trigger", _MANY)))
 
 
 class _EpochStream(SimpleDataSourceStreamReader):

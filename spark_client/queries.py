@@ -247,7 +247,7 @@ class BatchQuery(TrackedQuery):
                 spark.conf.set(key, value)
             name = (run.query, run.run, epoch)
             probe = None if self._probe is None else self._probe(name)
-            rows = self._stream.input.rows(batch)
+            rows = self._stream.input.rows(batch, run.query, epoch)
             intake = None
             if rows is not None:
                 sends, releases = self._sends is not None, self.release is not None

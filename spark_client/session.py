@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client import events
 from spark_client.aggregates import Aggregate
-from spark_client.channels import Channel
+from spark_client.channels import Channel, FileChannel
 from spark_client.directories import local_path
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import Front, Unspoken
@@ -187,7 +187,7 @@ class Tracking:
             raise UsageError(f"front {missing[0]!r} is not among fronts={self._fronts}")
         return TrackedStream(self, origin, (), origin.native())
 
-    def channel(self, segment: str, path: str) -> Channel:
+    def channel(self, segment: str, path: str) -> FileChannel:
         """A channel of files between two queries.
 
         Args:
@@ -195,14 +195,14 @@ class Tracking:
             path: its directory, on a file system that driver and executors see as a path.
         """
         self._declare(segment)
-        return Channel(segment, path)
+        return FileChannel(segment, path)
 
-    def receive(self, channel: Channel, max_epochs_per_trigger: int = 1000) -> TrackedStream:
+    def receive(self, channel: Channel, max_epochs_per_trigger: int | None = None) -> TrackedStream:
         """Rows that another query has sent into a channel.
 
         Args:
             channel: of `channel`.
-            max_epochs_per_trigger: at most so many of the sender's epochs in a batch.
+            max_epochs_per_trigger: at most so many of the sender's epochs in a batch; None: a thousand.
 
         Raises:
             UsageError: nobody has declared what is sent: do that first (``….writeStream.channel(…)``).
@@ -250,6 +250,11 @@ class Tracking:
         if self._defined is not None and not self._defined.progress:
             raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
         self._rules["progress"] = True
+        if isinstance(stream.input, Received) and not stream.input.exact:
+            raise UsageError(
+                f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
+                "doubled ones: release them, or send them through a channel of files"
+            )
         data = stream.input.native()
         front = stream.input.front
         if front is not None:

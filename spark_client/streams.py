@@ -63,7 +63,7 @@ class Input(Protocol):
         """What the query reads; with `bell`, a stream whose rows only make a batch happen."""
         ...
 
-    def rows(self, batch: DataFrame) -> DataFrame | None:
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
         """The rows of a batch of `stream`; None if it is known that there are none."""
         ...
 
@@ -108,7 +108,7 @@ class Source:
         rings = bell.select(*nothing, F.lit(True).alias(_BELL))
         return self._df.withColumn(_BELL, F.lit(False)).unionByName(rings)
 
-    def rows(self, batch: DataFrame) -> DataFrame | None:
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         return batch.where(~F.col(_BELL)).drop(_BELL) if _BELL in batch.columns else batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
@@ -151,25 +151,20 @@ class Received:
 
     direction: Direction = "received"
 
-    def __init__(self, tracking: Tracking, channel: Channel, max_epochs_per_trigger: int) -> None:
+    def __init__(self, tracking: Tracking, channel: Channel, max_epochs_per_trigger: int | None) -> None:
         self.segment = channel.segment
         self.front: Front | None = None
+        self.exact = channel.exact
         _, self.rule = channel.description()
         self._tracking = tracking
         self._channel = channel
         self._limit = max_epochs_per_trigger
 
     def stream(self, bell: DataFrame | None) -> DataFrame:
-        epochs = self._channel.epochs(self._tracking.spark, {"max_epochs_per_trigger": str(self._limit)})
-        if bell is None:
-            return epochs
-        return epochs.unionByName(
-            bell.select(F.lit(None).cast("string").alias("sender"), F.lit(0).cast("long").alias("epoch"))
-        )
+        return self._channel.stream(self._tracking.spark, bell, self._limit)
 
-    def rows(self, batch: DataFrame) -> DataFrame | None:
-        published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
-        return self._channel.rows(batch.sparkSession, published) if published else None
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
+        return self._channel.rows(batch, query, epoch)
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002
         return rows
