@@ -1,0 +1,173 @@
+"""One configuration of the experiment: one run, followed by every protocol.
+
+What is counted as a message: what tracking alone sends from one process to another, one way. Reports all go over the
+network, since the agent is on none of the machines. Punctuations between processes of one machine are counted apart.
+Answers to reports are not counted, as the papers' one-way messages have none. To be told of ends, every machine gets
+one message whenever a report made the agent announce some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from experiments import agent, punctuations, reports
+from experiments.dataflow import F8, HOP_NS, SECOND, Kind, Run, Shape, simulate
+from experiments.reports import Messages
+
+NODE_INTERVAL = 0.015 * SECOND  #: hops. The papers' nodes cannot have waited longer: 66 messages a second of each
+BATCH_INTERVAL = 1.0 * SECOND  #: hops
+
+
+class Protocol(StrEnum):
+    PUNCTUATIONS = "punctuations"
+    ACTION = "agent, each action"
+    STEP = "agent, each step"
+    NODE = "agent, node aggregation"
+    BATCH = "agent, batching"
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Hops from when a substream was over to when a machine knows."""
+
+    mean: float
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, delays: F8) -> Delay:
+        p50, p99 = np.percentile(delays, [50, 99])
+        return cls(float(delays.mean()), float(p50), float(p99))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a protocol cost on a run."""
+
+    protocol: str
+    interval_ms: float | None
+    messages: int  #: reports or punctuations, over the network
+    local_messages: int  #: punctuations between processes of one machine
+    bytes: int  #: of `messages`, serialised, without what the transport adds
+    entries: int | None  #: rows in reports; None: counted for a part only
+    notices: int  #: times that ends were announced; each machine gets a message of it
+    notice_bytes: int  #: of all those messages
+    answer_bytes: int  #: of the answers to reports
+    followed: int  #: of how many substreams ends were checked and delays taken; if not all, bytes are extrapolated
+    delay: Delay
+    total: int  #: messages, and notices to every machine
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    shape: Shape
+    results: tuple[Result, ...]
+
+    def of(self, protocol: Protocol) -> Result | None:
+        """A protocol's result; None: it is not possible here."""
+        return next((result for result in self.results if result.protocol == protocol), None)
+
+
+def measure(shape: Shape, follow: int | None) -> Cell:
+    """Run a configuration under every protocol.
+
+    Args:
+        shape: the configuration.
+        follow: put about so many messages of each protocol to the tracker: all, if a run has no more, else those of
+            the run's first elements. None: all. Messages are counted over the whole run all the same.
+
+    Raises:
+        agent.WrongEndError: the tracker made a mistake.
+    """
+    run = simulate(shape)
+    results = []
+    if shape.kind is not Kind.LOOP:
+        results.append(_punctuations(run))
+    results += [
+        _agent(run, Protocol.ACTION, reports.each_action, reports.count_each_action(run), follow),
+        _agent(run, Protocol.STEP, reports.each_step, reports.count_each_step(run), follow),
+        gathered(run, Protocol.NODE, NODE_INTERVAL, follow),
+        gathered(run, Protocol.BATCH, BATCH_INTERVAL, follow),
+    ]
+    return Cell(shape, tuple(results))
+
+
+def intervals(shape: Shape, milliseconds: list[float], follow: int | None) -> Iterator[Result]:
+    """Node aggregation with one interval after the other."""
+    run = simulate(shape)
+    for each in milliseconds:
+        yield gathered(run, Protocol.NODE, each / 1000 * SECOND, follow)
+
+
+def gathered(run: Run, protocol: Protocol, interval: float, follow: int | None) -> Result:
+    """Machines report once an interval (hops)."""
+    messages = reports.each_interval(run, interval)
+    if follow is None or len(messages) <= follow:
+        followed = agent.follow(run, messages)
+        return _result(run, protocol, interval, len(messages), len(messages.xor), run, followed)
+    part = _part(run, follow, len(messages))
+    followed = agent.follow(part, reports.each_interval(part, interval))
+    return _result(run, protocol, interval, len(messages), len(messages.xor), part, followed)
+
+
+def _agent(run: Run, protocol: Protocol, way: Callable[[Run], Messages], count: int, follow: int | None) -> Result:
+    part = run if follow is None or count <= follow else _part(run, follow, count)
+    messages = way(part)
+    entries = len(messages.xor) if part is run else None
+    return _result(run, protocol, None, count, entries, part, agent.follow(part, messages))
+
+
+def _part(run: Run, follow: int, count: int) -> Run:
+    """The first elements of a run: whole substreams, and about as many as make so many of its messages."""
+    substreams = max(2, round(run.shape.substreams * follow / count))
+    return run.start(substreams * run.shape.per_substream)
+
+
+def _result(
+    run: Run,
+    protocol: Protocol,
+    interval: float | None,
+    messages: int,
+    entries: int | None,
+    part: Run,
+    followed: agent.Followed,
+) -> Result:
+    machines, substreams = run.shape.machines, run.shape.substreams
+    scale = substreams / part.shape.substreams
+    notices = round(followed.ending_messages * scale)
+    return Result(
+        protocol=protocol,
+        interval_ms=None if interval is None else interval * HOP_NS / 1e6,
+        messages=messages,
+        local_messages=0,
+        bytes=round(followed.bytes / followed.messages * messages),
+        entries=entries,
+        notices=notices,
+        notice_bytes=round(followed.end_bytes * scale * machines),
+        answer_bytes=round(followed.answer_bytes / followed.messages * messages),
+        followed=part.shape.substreams,
+        total=messages + notices * machines,
+        delay=Delay.of(followed.delay),
+    )
+
+
+def _punctuations(run: Run) -> Result:
+    done = punctuations.follow(run, most=20_000_000)
+    return Result(
+        protocol=Protocol.PUNCTUATIONS,
+        interval_ms=None,
+        messages=done.messages,
+        local_messages=done.local_messages,
+        bytes=done.bytes,
+        entries=None,
+        notices=0,  # the last vertex knows by itself
+        notice_bytes=0,
+        answer_bytes=0,
+        followed=len(done.delay),
+        total=done.messages,
+        delay=Delay.of(done.delay),
+    )
