@@ -23,7 +23,7 @@ from tracker.load.verdict import Verdict, needed
 _BUCKETS: Final = 240  #: pieces of time in a series
 _LOOKS: Final = 40  #: moments at which the backlog is looked at
 _BUSY: Final = 0.9  #: of a core: a process of producers that uses more cannot be trusted to be in time
-_LATE_MS: Final = 1.0  #: a generator that is later than this, and than a quarter of what it measures, is not
+_LATE_MS: Final = 0.5  #: what a generator may be late at least; else a quarter of the round trips that it measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class Sample:
     disk: int | None  #: bytes, of the server's journal
     server: float | None  #: processor seconds
     processes: tuple[float, ...]  #: processor seconds of each process of producers, and of the watcher
+    machine: float  #: processor seconds of everything on this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,11 @@ class Result:
     rate: float  #: reports answered a second, while it was measured
     backlog: tuple[float, float]  #: reports due and not answered: early in the measured time, and at its end
     reports: Latency
+    round_trips: Latency  #: of the same reports, from when they left: what a closed loop would have measured
     ends: Latency
     generator: Generator
     server: float | None  #: share of a core that the server used
+    others: float | None  #: cores that were used by what has nothing to do with this; None: the server is elsewhere
     series: Series
     samples: tuple[Sample, ...]
     verdict: Verdict
@@ -133,8 +136,9 @@ def evaluate(
     end_due, end_latencies = _ends(plan, board)
     end_measured = (end_due >= since) & (end_due < until)
     lag = Latency.of(board.lag[counted & measured])
-    reports = Latency.of(latencies[counted & measured])
-    busiest = max(_shares(samples, since, until), default=0.0)
+    round_trips = Latency.of((board.answered - board.sent)[counted & measured])
+    inside = [sample for sample in samples if since <= sample.at <= until]
+    busiest = max(_shares(inside), default=0.0)
     totals = board.counters.sum(axis=0)
     in_time = answered & (board.answered - start >= since) & (board.answered - start < until)
     return Result(
@@ -142,19 +146,23 @@ def evaluate(
         answered=int(answered.sum()),
         rate=round(float(in_time.sum()) / (until - since), 3),
         backlog=_backlog(due, np.where(answered, board.answered - start, np.inf), since, until),
-        reports=reports,
+        reports=Latency.of(latencies[counted & measured]),
+        round_trips=round_trips,
         ends=Latency.of(end_latencies[end_measured]),
         generator=Generator(
             lag=lag,
             busiest=round(busiest, 3),
-            kept_up=busiest <= _BUSY and not lag.p99 > max(_LATE_MS, reports.p99 / 4),
+            kept_up=busiest <= _BUSY
+            and not lag.p50 > max(_LATE_MS, round_trips.p50 / 4)
+            and not lag.p99 > max(_LATE_MS, round_trips.p99 / 4),
             repeated=int(totals[REPEATED]),
             taken_over=int(totals[TAKEN_OVER]),
             producers_killed=producers_killed,
             servers_killed=servers_killed,
             left_out=int((measured & (board.disturbed != 0)).sum()),
         ),
-        server=_server_share(samples, since, until),
+        server=_server(inside),
+        others=_others(inside),
         series=_series(until, (due[counted], latencies[counted]), (end_due, end_latencies)),
         samples=tuple(samples),
         verdict=verdict,
@@ -184,22 +192,27 @@ def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[f
     return float(waiting[:quarter].mean()), float(waiting[-quarter:].mean())
 
 
-def _shares(samples: Sequence[Sample], since: float, until: float) -> list[float]:
+def _shares(inside: Sequence[Sample]) -> list[float]:
     """Share of a core that each process of producers, and the watcher, used while it was measured."""
-    inside = [sample for sample in samples if since <= sample.at <= until]
     if len(inside) < 2:
         return []
-    lasted = inside[-1].at - inside[0].at
-    pairs = zip(inside[0].processes, inside[-1].processes, strict=True)
-    return [(last - first) / lasted for first, last in pairs]
+    first, last = inside[0], inside[-1]
+    pairs = zip(first.processes, last.processes, strict=True)
+    return [(after - before) / (last.at - first.at) for before, after in pairs]
 
 
-def _server_share(samples: Sequence[Sample], since: float, until: float) -> float | None:
-    inside = [(sample.at, sample.server) for sample in samples if since <= sample.at <= until]
-    used = [(at, spent) for at, spent in inside if spent is not None]
-    if len(used) < 2:
+def _server(inside: Sequence[Sample]) -> float | None:
+    if len(inside) < 2 or inside[0].server is None or inside[-1].server is None:
         return None
-    return round((used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0]), 3)
+    return round((inside[-1].server - inside[0].server) / (inside[-1].at - inside[0].at), 3)
+
+
+def _others(inside: Sequence[Sample]) -> float | None:
+    server = _server(inside)
+    if server is None:
+        return None
+    everything = (inside[-1].machine - inside[0].machine) / (inside[-1].at - inside[0].at)
+    return round(max(0.0, everything - server - sum(_shares(inside))), 3)
 
 
 def _series(until: float, reports: tuple[Times, Times], ends: tuple[Times, Times]) -> Series:

@@ -211,10 +211,11 @@ class _Run:
     def _sample(self, now: float) -> None:
         use = self._target.use()
         spent = (*(worker.used for worker in self._workers), procfs.processor_seconds(self._watcher.pid))
+        machine = procfs.machine_seconds()
         if use is None:
-            self._samples.append(Sample(now, None, None, None, spent))
+            self._samples.append(Sample(now, None, None, None, spent, machine))
         else:
-            self._samples.append(Sample(now, use.memory, use.disk, use.processor_seconds, spent))
+            self._samples.append(Sample(now, use.memory, use.disk, use.processor_seconds, spent, machine))
 
     def _progress(self, now: float, end: float) -> Progress:
         plan, board = self._plan, self._board

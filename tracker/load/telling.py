@@ -31,7 +31,8 @@ def latency_rows(result: Result) -> list[list[str]]:
     kinds = {
         "report: due to answered": result.reports,
         "end: due to seen": result.ends,
-        "of it, the generator's lateness": result.generator.lag,
+        "for comparison, report: sent to answered": result.round_trips,
+        "the generator's own lateness": result.generator.lag,
     }
     return [_row(name, latency) for name, latency in kinds.items()]
 
@@ -62,6 +63,8 @@ def pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:
     told.append(("busiest process", f"{generator.busiest:.0%} of a core"))
     if result.server is not None:
         told.append(("server's processor", f"{result.server:.0%} of a core"))
+    if result.others is not None:
+        told.append(("others on this machine", f"{result.others:.2f} cores"))
     for name, values in {
         "server's memory": [sample.memory for sample in result.samples],
         "server's disk": [sample.disk for sample in result.samples],
@@ -78,9 +81,9 @@ def warnings(result: Result) -> list[str]:
     if generator.kept_up:
         return []
     return [
-        "the generator could not keep up, so the latencies above are not the tracker's alone: its busiest process used "
-        f"{generator.busiest:.0%} of a core, and 1 % of the reports left {generator.lag.p99:.1f} ms late or later. Use "
-        "more processes on a machine with more free cores, or a lower rate."
+        "the generator could not keep up, so the latencies above are not the tracker's alone: its busiest process "
+        f"used {generator.busiest:.0%} of a core; half of the reports left {generator.lag.p50:.1f} ms late or later, one in "
+        f"a hundred {generator.lag.p99:.1f} ms. Use a machine with more free cores, more processes, or a lower rate."
     ]
 
 
