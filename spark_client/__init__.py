@@ -18,6 +18,7 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
 from spark_client.fronts import Front, Marks, Schedule
 from spark_client.fronts import WithDelay as Frontier
+from spark_client.kafka import KafkaChannel, Topic
 from spark_client.labels import child_label, source_label
 from spark_client.release import Released
 from spark_client.session import Tracking
@@ -34,12 +35,14 @@ __all__ = [
     "FileChannel",
     "Front",
     "Frontier",
+    "KafkaChannel",
     "Marks",
     "NativeWriter",
     "Released",
     "Schedule",
     "Substream",
     "Substreams",
+    "Topic",
     "TrackedStream",
     "TrackedWriter",
     "TrackerDataSource",

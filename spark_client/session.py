@@ -22,6 +22,7 @@ from spark_client.channels import Channel, FileChannel
 from spark_client.directories import local_path
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import Front, Unspoken
+from spark_client.kafka import KafkaChannel
 from spark_client.outputs import Files, Function, Output, Sent
 from spark_client.probes import Direction, ExecutorProbe, Way
 from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observation_name
@@ -197,12 +198,41 @@ class Tracking:
         self._declare(segment)
         return FileChannel(segment, path)
 
+    def kafka_channel(
+        self,
+        segment: str,
+        topic: str,
+        servers: str,
+        path: str,
+        *,
+        deduplicate: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> KafkaChannel:
+        """A Kafka topic between two queries: written at least once, received once.
+
+        Args:
+            segment: that its rows travel.
+            topic: that has to be there, and is this channel's alone.
+            servers: the brokers' addresses, ``host:port,host:port``.
+            path: a directory of the channel's own, on a file system that driver and executors see as a path: for its
+                outbox, and what it remembers of what was received.
+            deduplicate: whether copies are dropped when they are received. Without, a record that was written twice
+                is counted twice, and its substream does not end.
+            options: of Spark's Kafka source and sink, such as ``maxOffsetsPerTrigger``, ``kafka.security.protocol``.
+
+        Raises:
+            UsageError: an option that the channel sets itself.
+        """
+        self._declare(segment)
+        return KafkaChannel(segment, topic, servers, path, deduplicate, options)
+
     def receive(self, channel: Channel, max_epochs_per_trigger: int | None = None) -> TrackedStream:
         """Rows that another query has sent into a channel.
 
         Args:
-            channel: of `channel`.
+            channel: of `channel` or `kafka_channel`.
             max_epochs_per_trigger: at most so many of the sender's epochs in a batch; None: a thousand.
+                Kafka's batches are bounded by the channel's options instead.
 
         Raises:
             UsageError: nobody has declared what is sent: do that first (``….writeStream.channel(…)``).

@@ -1,0 +1,297 @@
+"""Kafka: a channel between queries, and a sink for results.
+
+A record of the channel is a row: its value is the row as JSON, its header ``tracker`` says, as JSON too, which
+substream and sender's epoch it belongs to and under which label it travels, and its key is that label, so that copies
+share a partition.
+
+Kafka is written at least once: a task that is retried, and an epoch that is replayed, write records again. What is
+written must then be the same. So an epoch's rows go to the channel's outbox first, a directory that is published once
+and stands; they are counted as sent there, and written to Kafka from there, as often as need be. The receiver drops the
+copies (`deduplication`).
+
+Needs Spark's Kafka connector on the JVM's side; see docs/channels.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.channels import Channel
+from spark_client.deduplication import SENDING, SENDING_TYPE, ReceivedOnce
+from spark_client.directories import publish, read_json, remove, write_json, write_parquet
+from spark_client.errors import TrackingError, UsageError
+from spark_client.folding import files
+from spark_client.substreams import TRACKER, Substreams
+
+_HEADER: Final = "tracker"
+_BELL: Final = "_tracker_bell"
+_SENT: Final = "_sent.json"
+_FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
+
+#: Times keep their microseconds and do not depend on the session's zone.
+_JSON: Final = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+_LINEAGE: Final = T.StructType(
+    [
+        T.StructField("scope", T.StringType()),
+        T.StructField("name", T.StringType()),
+        T.StructField("end", T.LongType()),
+        T.StructField("label", T.LongType()),
+        *SENDING_TYPE.fields,
+    ]
+)
+_OURS: Final = (
+    "kafka.bootstrap.servers",
+    "subscribe",
+    "assign",
+    "subscribePattern",
+    "topic",
+    "includeHeaders",
+    "startingOffsets",
+)
+
+
+class KafkaChannel(Channel):
+    """A Kafka topic as a channel, as `Tracking.kafka_channel` declares it. The topic is this channel's alone.
+
+    Args:
+        segment: that its rows travel.
+        topic: that has to be there.
+        servers: the brokers' addresses, ``host:port,host:port``.
+        path: a directory of the channel's own, for its outbox and for what it remembers of what was received.
+        deduplicate: whether the receiver drops copies.
+        options: of Spark's Kafka source and sink: ``maxOffsetsPerTrigger``, ``kafka.security.protocol``, …
+
+    Raises:
+        UsageError: an option that the channel sets itself.
+    """
+
+    def __init__(
+        self,
+        segment: str,
+        topic: str,
+        servers: str,
+        path: str | os.PathLike[str],
+        deduplicate: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(segment, path)
+        if taken := [name for name in (options or {}) if name in _OURS]:
+            raise UsageError(f"channel {segment!r}: the option {taken[0]!r} is the channel's own")
+        self.topic = topic
+        self.servers = servers
+        self.exact = not deduplicate
+        self._options = dict(options or {})
+        self._received: dict[str, ReceivedOnce] = {}
+
+    def __repr__(self) -> str:
+        return f"KafkaChannel({self.segment!r}, {self.topic!r}, {self.servers!r})"
+
+    def describe(self, rows: T.StructType, rule: Substreams) -> None:
+        for field in rows.fields:
+            if not _in_json(field.dataType):
+                raise UsageError(
+                    f"channel {self.segment!r}: the column {field.name!r} is {field.dataType.simpleString()}, which "
+                    "JSON does not carry as it is; use strings as keys of maps"
+                )
+        super().describe(rows, rule)
+
+    # ---------------------------------------------------------------- sending
+
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
+        outbox = self.path / "outbox" / sender
+        target = outbox / f"{epoch:012d}"
+        publish(target, write_parquet(self.children(rows, ordinal)))
+        schema, _ = self.description()
+        published = rows.sparkSession.read.schema(schema).parquet(str(target))
+        sending = self._sending(target, published, sender, epoch)
+        if sending is not None:
+            write_topic(self._records(published, sending), self.topic, self.servers, self._options)
+        self._tidy(outbox, epoch)
+        return target, published
+
+    def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> dict[str, Any] | None:
+        """What the epoch consists of, written down beside it; None: nothing."""
+        sending: dict[str, Any] | None = read_json(target / _SENT)
+        if sending is None:
+            rows, xor, labels = _labels_of(target, published)
+            if rows == 0:
+                return None
+            if labels < rows:
+                raise TrackingError(
+                    f"channel {self.segment!r}: {rows} rows have only {labels} different labels, so some would be "
+                    "taken for copies. Several rows are made of one: say what tells them apart with "
+                    "channel(…, ordinal=…). Or the source's identity= does not name each row"
+                )
+            before = [int(note.parent.name) for note in target.parent.glob(f"[0-9]*/{_SENT}")]
+            after = max((number for number in before if number < epoch), default=None)
+            sending = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
+            write_json(target / _SENT, sending)
+        return sending
+
+    def _records(self, published: DataFrame, sending: Mapping[str, Any]) -> DataFrame:
+        lineage = [
+            F.col(f"{TRACKER}.scope").alias("scope"),
+            F.col(f"{TRACKER}.name").alias("name"),
+            F.unix_micros(f"{TRACKER}.end").alias("end"),
+            F.col(f"{TRACKER}.label").alias("label"),
+            *[F.lit(sending[f.name]).cast(f.dataType).alias(f.name) for f in SENDING_TYPE.fields],
+        ]
+        header = F.struct(F.lit(_HEADER).alias("key"), F.to_json(F.struct(*lineage)).cast("binary").alias("value"))
+        own = [name for name in published.columns if name != TRACKER]
+        return published.select(
+            F.col(f"{TRACKER}.label").cast("string").alias("key"), _value(own), F.array(header).alias("headers")
+        )
+
+    def _tidy(self, outbox: Path, epoch: int) -> None:
+        """Removes what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
+        earlier = sorted(path for path in outbox.glob("[0-9]*") if int(path.name) < epoch)
+        last = next((path for path in reversed(earlier) if (path / _SENT).exists()), None)
+        for path in earlier:
+            if path != last:
+                remove(path)
+
+    # ---------------------------------------------------------------- receiving
+
+    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+        if max_epochs is not None:
+            raise UsageError(
+                f"channel {self.segment!r}: a batch from Kafka is bounded by kafka_channel(…, "
+                "options={'maxOffsetsPerTrigger': …}), not by epochs"
+            )
+        records = self._read(spark)
+        if bell is None:
+            return records.withColumn(_BELL, F.lit(False))
+        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in records.schema.fields]
+        return records.withColumn(_BELL, F.lit(False)).unionByName(bell.select(*nothing, F.lit(True).alias(_BELL)))
+
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
+        records = batch.where(~F.col(_BELL)).drop(_BELL)
+        if self.exact:
+            return records.drop(SENDING)
+        received = self._received.setdefault(query, ReceivedOnce(self.path / "received" / query))
+        return received.rows(records, epoch)
+
+    def native(self, spark: SparkSession) -> DataFrame:
+        return self._read(spark).drop(SENDING)
+
+    def _read(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.format("kafka").options(**self._options).option("subscribe", self.topic)
+        reader = reader.option("kafka.bootstrap.servers", self.servers).option("startingOffsets", "earliest")
+        records = _loaded(reader.option("includeHeaders", "true"))
+        schema, _ = self.description()
+        own = T.StructType([field for field in schema.fields if field.name != TRACKER])
+        options = {**_JSON, "mode": "FAILFAST"}
+        ours = F.filter("headers", lambda header: header["key"] == F.lit(_HEADER))
+        lineage = F.from_json(F.get(ours, F.lit(0))["value"].cast("string"), _LINEAGE, options)
+        parsed = records.select(
+            F.from_json(F.col("value").cast("string"), own, options).alias("row"), lineage.alias("lineage")
+        )
+        tracker = F.struct(
+            F.col("lineage.scope").alias("scope"),
+            F.col("lineage.name").alias("name"),
+            F.timestamp_micros("lineage.end").alias("end"),
+            F.col("lineage.label").alias("label"),
+        )
+        sending = F.struct(*[F.col(f"lineage.{name}").alias(name) for name in SENDING_TYPE.fieldNames()])
+        return parsed.select("row.*", tracker.alias(TRACKER), sending.alias(SENDING))
+
+
+class Topic:
+    """A Kafka topic as a sink: one record for each result, at least once, under a key that copies share.
+
+    Args:
+        topic: that has to be there.
+        servers: the brokers' addresses.
+        key: the columns that name a result for ever: of a release the scope, ``window`` (or the substream's column) and
+            the keys.
+        options: of Spark's Kafka sink.
+
+    A record's key is the key's columns as JSON, its value the row as JSON, and the header ``tracker`` has the query and
+    the epoch. Results are final and there is one for each key, so whoever reads keeps one record of each key: a
+    compacted topic does it by itself.
+
+    >>> daily.writeStream.sink(Topic("daily", "localhost:9092", ["origin", "window", "carrier"]))   # doctest: +SKIP
+    """
+
+    def __init__(self, topic: str, servers: str, key: Sequence[str], options: Mapping[str, str] | None = None) -> None:
+        if not key:
+            raise UsageError(f"a sink of topic {topic!r} needs key=: the columns that name a result for ever")
+        self._topic = topic
+        self._servers = servers
+        self._key = list(key)
+        self._options = dict(options or {})
+
+    def write(self, rows: DataFrame, query: str, epoch: int) -> None:
+        """Writes the rows of an epoch; again the same records if it is repeated."""
+        if missing := [name for name in self._key if name not in rows.columns]:
+            raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
+        origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
+        header = F.struct(F.lit(_HEADER).alias("key"), origin.cast("binary").alias("value"))
+        key = F.to_json(F.struct(*self._key), {**_JSON, "ignoreNullFields": "false"}).alias("key")
+        records = rows.select(key, _value(rows.columns), F.array(header).alias("headers"))
+        write_topic(records, self._topic, self._servers, self._options)
+
+
+def write_topic(records: DataFrame, topic: str, servers: str, options: Mapping[str, str]) -> None:
+    """Writes records (key, value, headers) to a topic, and returns when the brokers have them.
+
+    Raises:
+        UsageError: Spark has no Kafka connector.
+    """
+    writer = records.write.format("kafka").options(**options).option("topic", topic)
+    try:
+        writer.option("kafka.bootstrap.servers", servers).save()
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def _loaded(reader: Any) -> DataFrame:
+    try:
+        frame: DataFrame = reader.load()
+    except Exception as error:
+        raise _explained(error) from error
+    return frame
+
+
+def _explained(error: Exception) -> Exception:
+    if "Failed to find data source: kafka" in str(error) or "DATA_SOURCE_NOT_FOUND" in str(error):
+        return UsageError(
+            "Spark has no Kafka connector: start the session with spark.jars.packages="
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:<your Spark's version>"
+        )
+    return error
+
+
+def _value(columns: Sequence[str]) -> Column:
+    return F.to_json(F.struct(*columns), _JSON).alias("value")
+
+
+def _labels_of(path: Path, rows: DataFrame) -> tuple[int, int, int]:
+    """Rows, the XOR of their labels, and how many different labels there are."""
+    written = files(path)
+    if written.count_rows() > _FEW:
+        label = F.col(f"{TRACKER}.label")
+        found = rows.agg(F.count("*"), F.bit_xor(label), F.count_distinct(label)).collect()[0]
+        return found[0], found[1], found[2]
+    labels = written.to_table(columns={"label": pc.field(TRACKER, "label")})["label"].to_numpy()
+    return len(labels), int(np.bitwise_xor.reduce(labels)) if len(labels) else 0, len(np.unique(labels))
+
+
+def _in_json(kind: T.DataType) -> bool:
+    """Whether values of a type come back from JSON as they were."""
+    if isinstance(kind, T.StructType):
+        return all(_in_json(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _in_json(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return isinstance(kind.keyType, T.StringType) and _in_json(kind.valueType)
+    return not isinstance(kind, T.CalendarIntervalType | T.VariantType | T.UserDefinedType)
