@@ -8,20 +8,24 @@ over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from google.protobuf.message import Message
 
 from experiments.dataflow import F8, HOP_NS, Run, hops
 from experiments.reports import NO_PROMISE, Messages, Said
 from tracker.client.messages import report_message
 from tracker.client.report import Contents, Frontier
-from tracker.core import DefineJob, Ended, OpenProducer, Reason, Reported, Spec, Tracker
+from tracker.core import Committed, DefineJob, Ended, OpenProducer, Reason, Reported, Spec, Tracker
 from tracker.server import translation
 from tracker.server.translation import Method
+from tracker.wire.gen import columns_pb2
+from tracker.wire.gen import tracker_pb2 as wire
 
-_JOB = "rr"
-_RUN = "r1"
+JOB = "rr"
+RUN = "r1"
 
 
 class WrongEndError(Exception):
@@ -52,42 +56,34 @@ def follow(run: Run, messages: Messages) -> Followed:
     rng = np.random.default_rng(run.shape.seed + 1)
     arrival = _arrivals(messages, run.shape.machines, rng)
     order = np.argsort(arrival, kind="stable")
-    witness = _Witness(run)
-    tracker = Tracker("log")
-    machines = [f"m{machine}" for machine in range(run.shape.machines)]
-    segments = run.shape.segments()
-    tracker.apply(DefineJob(Spec(_JOB, "d1", segments, fronts=tuple(machines))), 0)
-    for machine in machines:
-        tracker.apply(OpenProducer(_JOB, machine, _RUN), 0)
-    names = [name for name, _ in segments]
+    machines = names_of_machines(run)
+    tracker = new_tracker(run, producers=machines)
+    ear = Ear(run, tracker)
+    segments = [name for name, _ in run.shape.segments()]
     epochs = [0] * len(machines)
-    sent_bytes = answer_bytes = end_bytes = ends = ending = last_seq = 0
     for said, at in zip(messages.said(order), arrival[order].tolist(), strict=True):
-        data = _request(said, machines[said.machine], epochs[said.machine], names)
+        machine = machines[said.machine]
+        message = request(said, segments, machine)
+        # Each report is its producer's next epoch.
+        message.producer, message.epoch, message.commit = machine, epochs[said.machine], True
         epochs[said.machine] += 1
-        sent_bytes += len(data)
-        answer = tracker.apply(translation.command(Method.REPORT, data), int(at * HOP_NS))
-        assert isinstance(answer, Reported)
-        answer_bytes += translation.reported(answer).ByteSize()
-        if answer.last_seq > last_seq:
-            events, last_seq = tracker.events(_JOB, last_seq, limit=answer.last_seq - last_seq)
-            for event in events:
-                witness.hear(event.body, at)
-                end_bytes += translation.event(event).ByteSize()
-            ends += len(events)
-            ending += 1
-    witness.conclude(tracker)
-    return Followed(
-        messages=len(messages),
-        only_promises=messages.only_promises,
-        entries=len(messages.xor),
-        bytes=sent_bytes,
-        answer_bytes=answer_bytes,
-        ends=ends,
-        end_bytes=end_bytes,
-        ending_messages=ending,
-        delay=witness.heard - run.over + hops(rng, run.shape.substreams),
-    )
+        ear.tell(Method.REPORT, message.SerializeToString(), at)
+    return ear.followed(len(messages), len(messages.xor), messages.only_promises, rng)
+
+
+def names_of_machines(run: Run) -> list[str]:
+    """They are the job's fronts, too."""
+    return [f"m{machine}" for machine in range(run.shape.machines)]
+
+
+def new_tracker(run: Run, producers: Sequence[str]) -> Tracker:
+    """A tracker that knows the run's graph, its fronts, and who reports."""
+    tracker = Tracker("log")
+    spec = Spec(JOB, "d1", run.shape.segments(), fronts=tuple(names_of_machines(run)))
+    tracker.apply(DefineJob(spec), 0)
+    for producer in producers:
+        tracker.apply(OpenProducer(JOB, producer, RUN), 0)
+    return tracker
 
 
 def _arrivals(messages: Messages, machines: int, rng: np.random.Generator) -> F8:
@@ -99,11 +95,16 @@ def _arrivals(messages: Messages, machines: int, rng: np.random.Generator) -> F8
     return arrival
 
 
-def _request(said: Said, machine: str, epoch: int, segments: list[str]) -> bytes:
-    """The bytes of a report, made as the client makes them; each report is its producer's next epoch."""
+def request(said: Said, segments: Sequence[str], front: str = "") -> columns_pb2.ReportRequest:
+    """A report as the client makes it, but for who reports it.
+
+    Args:
+        said: its content.
+        segments: the job's.
+        front: whose promise it carries, if any.
+    """
     substreams, substream_index = np.unique(said.substream, return_inverse=True)
     spoken, segment_index = np.unique(said.segment, return_inverse=True)
-    promises = () if said.promise == NO_PROMISE else (Frontier(machine, said.promise),)
     contents = Contents(
         substreams=[("", str(substream)) for substream in substreams.tolist()],
         end_times=substreams,
@@ -113,23 +114,45 @@ def _request(said: Said, machine: str, epoch: int, segments: list[str]) -> bytes
         xor=said.xor,
         sent=said.sent.astype(np.uint32),
         received=said.received.astype(np.uint32),
-        promises=promises,
+        promises=() if said.promise == NO_PROMISE else (Frontier(front, said.promise),),
     )
-    request, _ = report_message(contents, "", [None] * len(substreams), want_ids=False)
-    request.job, request.producer, request.run, request.epoch, request.commit = _JOB, machine, _RUN, epoch, True
-    return request.SerializeToString()
+    message, _ = report_message(contents, "", [None] * len(substreams), want_ids=False)
+    message.job, message.run = JOB, RUN
+    return message
 
 
-class _Witness:
-    """Knows when each substream was over, and hears what the tracker says of it."""
+class Ear:
+    """Tells a tracker what there is to tell, counts bytes, and holds what it announces against what was so."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, tracker: Tracker) -> None:
         self._run = run
+        self._tracker = tracker
         self._numbers = {name: number for number, (name, _) in enumerate(run.shape.segments())}
         self._heard = np.zeros(run.out.shape, np.bool_)
-        self.heard = np.zeros(run.shape.substreams)  #: when its end on the last segment was announced
+        self._heard_at = np.zeros(run.shape.substreams)  # of the end on the last segment
+        self._last_seq = self._bytes = self._answer_bytes = self._end_bytes = self._ending = 0
 
-    def hear(self, body: object, at: float) -> None:
+    def tell(self, method: Method, data: bytes, at: float) -> None:
+        """Hand over a request.
+
+        Args:
+            method: what it asks for: a report or a commit.
+            data: it, serialised.
+            at: when it arrives, in hops.
+        """
+        self._bytes += len(data)
+        answer = self._tracker.apply(translation.command(method, data), int(at * HOP_NS))
+        assert isinstance(answer, Reported | Committed)
+        self._answer_bytes += _answer(answer).ByteSize()
+        if answer.last_seq == self._last_seq:
+            return
+        events, self._last_seq = self._tracker.events(JOB, self._last_seq, limit=answer.last_seq - self._last_seq)
+        for event in events:
+            self._hear(event.body, at)
+            self._end_bytes += translation.event(event).ByteSize()
+        self._ending += 1
+
+    def _hear(self, body: object, at: float) -> None:
         if not isinstance(body, Ended) or body.reason is not Reason.COMPLETE or body.in_flight:
             raise WrongEndError(f"{body} was announced, where nothing but complete ends are to be")
         substream, segment = int(body.name), self._numbers[body.segment]
@@ -141,11 +164,33 @@ class _Witness:
             raise WrongEndError(f"{body} was announced at {at}, but it was over only at {over}")
         if body.elements != self._run.travelled[substream, segment]:
             raise WrongEndError(f"{body} counts elements that are not {self._run.travelled[substream, segment]}")
-        self.heard[substream] = at
+        self._heard_at[substream] = at
 
-    def conclude(self, tracker: Tracker) -> None:
+    def followed(self, messages: int, entries: int, only_promises: int, rng: np.random.Generator) -> Followed:
+        """What it took, once everything is told.
+
+        Raises:
+            WrongEndError: an end did not come.
+        """
         if not self._heard.all():
             raise WrongEndError(f"{(~self._heard).sum()} ends did not come")
-        status = tracker.job_status(_JOB)
+        status = self._tracker.job_status(JOB)
         if status.open_substreams or status.in_flight or status.late_reports:
-            raise WrongEndError(f"at the end there are {status.open_substreams} open, {status.in_flight} in flight")
+            raise WrongEndError(f"at the end, {status.open_substreams} are open, {status.in_flight} elements in flight")
+        return Followed(
+            messages=messages,
+            only_promises=only_promises,
+            entries=entries,
+            bytes=self._bytes,
+            answer_bytes=self._answer_bytes,
+            ends=int(self._heard.sum()),
+            end_bytes=self._end_bytes,
+            ending_messages=self._ending,
+            delay=self._heard_at - self._run.over + hops(rng, self._run.shape.substreams),
+        )
+
+
+def _answer(answer: Reported | Committed) -> Message:
+    if isinstance(answer, Committed):
+        return wire.CommitResponse(last_seq=answer.last_seq)
+    return translation.reported(answer)

@@ -1,7 +1,7 @@
 """One configuration of the experiment: one run, followed by every protocol.
 
 What is counted as a message: what tracking alone sends from one process to another, one way. Reports all go over the
-network, since the agent is on none of the machines. Punctuations between processes of one machine are counted apart.
+network, since the agent is on none of the machines. What goes from process to process of one machine is counted apart.
 Answers to reports are not counted, as the papers' one-way messages have none. To be told of ends, every machine gets
 one message whenever a report made the agent announce some.
 """
@@ -9,12 +9,12 @@ one message whenever a report made the agent announce some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
-from experiments import agent, punctuations, reports
+from experiments import agent, punctuations, relayed, reports
 from experiments.dataflow import F8, HOP_NS, SECOND, Kind, Run, Shape, simulate
 from experiments.reports import Messages
 
@@ -28,6 +28,10 @@ class Protocol(StrEnum):
     STEP = "agent, each step"
     NODE = "agent, node aggregation"
     BATCH = "agent, batching"
+    RELAY = "agent, epochs through relays"
+
+
+COMPARED = tuple(protocol for protocol in Protocol if protocol is not Protocol.RELAY)  #: in every configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Result:
     protocol: str
     interval_ms: float | None
     messages: int  #: reports or punctuations, over the network
-    local_messages: int  #: punctuations between processes of one machine
+    local_messages: int  #: within a machine: punctuations, or reports to the relay
     bytes: int  #: of `messages`, serialised, without what the transport adds
     entries: int | None  #: rows in reports; None: counted for a part only
     notices: int  #: times that ends were announced; each machine gets a message of it
@@ -72,13 +76,14 @@ class Cell:
         return next((result for result in self.results if result.protocol == protocol), None)
 
 
-def measure(shape: Shape, follow: int | None) -> Cell:
+def measure(shape: Shape, follow: int | None, relays: bool = False) -> Cell:
     """Run a configuration under every protocol.
 
     Args:
         shape: the configuration.
         follow: put about so many messages of each protocol to the tracker: all, if a run has no more, else those of
             the run's first elements. None: all. Messages are counted over the whole run all the same.
+        relays: also with relays.
 
     Raises:
         agent.WrongEndError: the tracker made a mistake.
@@ -93,6 +98,11 @@ def measure(shape: Shape, follow: int | None) -> Cell:
         gathered(run, Protocol.NODE, NODE_INTERVAL, follow),
         gathered(run, Protocol.BATCH, BATCH_INTERVAL, follow),
     ]
+    if relays:
+        followed, local = relayed.follow(run, BATCH_INTERVAL)
+        messages, entries = followed.messages, followed.entries
+        over_relays = _result(run, Protocol.RELAY, BATCH_INTERVAL, messages, entries, run, followed)
+        results.append(replace(over_relays, local_messages=local))
     return Cell(shape, tuple(results))
 
 

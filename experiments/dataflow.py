@@ -54,6 +54,11 @@ class Shape:
         return -(-self.elements // self.per_substream)
 
     @property
+    def workers(self) -> int:
+        """Processes on each machine: the source, and an instance of each vertex."""
+        return 2 if self.kind is Kind.LOOP else self.size + 1
+
+    @property
     def key(self) -> tuple[int, int, int]:
         """What the papers vary."""
         return self.size, self.machines, self.per_substream
@@ -93,6 +98,11 @@ class Run:
     @cached_property
     def substream(self) -> I8:
         return self.element // self.shape.per_substream
+
+    @property
+    def worker(self) -> I8:
+        """Which of its machine's processes took each step."""
+        return np.minimum(self.place, self.shape.workers - 1)
 
     @property
     def first(self) -> Bools:
@@ -160,6 +170,7 @@ def simulate(shape: Shape) -> Run:
     (80, np.int64(60))
     """
     rng = np.random.default_rng(shape.seed)
+    entering = np.cumsum(rng.exponential(BETWEEN_ELEMENTS, shape.elements + 1))  # first: the same for all shapes
     if shape.kind is Kind.LOOP:
         handled = rng.geometric(1 / shape.size, shape.elements)
     else:
@@ -177,7 +188,6 @@ def simulate(shape: Shape) -> Run:
     taken = hops(rng, past[-1])
     taken[begin] = 0
     travelled = np.cumsum(taken)
-    entering = np.cumsum(rng.exponential(BETWEEN_ELEMENTS, shape.elements + 1))
     at = entering[element] + travelled - travelled[begin][element]
     label = rng.integers(1, 2**64, past[-1], np.uint64)
     label[last] = 0

@@ -73,17 +73,16 @@ class Messages:
 
 def each_action(run: Run) -> Messages:
     """A message whenever an element is sent or received."""
-    taken, given = np.flatnonzero(~run.first), np.flatnonzero(~run.last)
+    spoken = _Spoken.of(run)
     # What an element gives rise to is reported sent before it is reported received.
-    key = np.concatenate([2 * given, 2 * taken + 1])
-    return _messages(run, taken, given, key, np.concatenate([run.at[given], run.at[taken]]))
+    key = 2 * spoken.step + spoken.received
+    return _messages(run, spoken, key, run.at[spoken.step], _promises(run, int(key.max()) + 1))
 
 
 def each_step(run: Run) -> Messages:
     """A message for each step of an element."""
-    taken, given = np.flatnonzero(~run.first), np.flatnonzero(~run.last)
-    rows = np.concatenate([given, taken])
-    return _messages(run, taken, given, rows, run.at[rows])
+    spoken = _Spoken.of(run)
+    return _messages(run, spoken, spoken.step, run.at[spoken.step], _promises(run, len(run.at)))
 
 
 def each_interval(run: Run, interval: float) -> Messages:
@@ -93,11 +92,25 @@ def each_interval(run: Run, interval: float) -> Messages:
         run: what happened.
         interval: in hops.
     """
-    taken, given = np.flatnonzero(~run.first), np.flatnonzero(~run.last)
-    rows = np.concatenate([given, taken])
-    number = np.floor_divide(run.at[rows], interval).astype(np.int64)
-    key = number * run.shape.machines + run.machine[rows]
-    return _messages(run, taken, given, key, np.multiply(number + 1, interval, dtype=np.float64), interval)
+    spoken = _Spoken.of(run)
+    number = _number(run.at[spoken.step], interval)
+    key = number * run.shape.machines + run.machine[spoken.step]
+    promises = _promises(run, 0)
+    promised = _number(promises.at, interval)
+    together = _Promises(
+        promised * run.shape.machines + promises.machine, promises.machine, _end(promised, interval), promises.substream
+    )
+    return _messages(run, spoken, key, _end(number, interval), together)
+
+
+def each_worker(run: Run, interval: float) -> Messages:
+    """The same by each vertex's instance for itself, without promises: each says its machine."""
+    spoken = _Spoken.of(run)
+    number = _number(run.at[spoken.step], interval)
+    worker = run.machine[spoken.step] * run.shape.workers + run.worker[spoken.step]
+    key = number * run.shape.machines * run.shape.workers + worker
+    none = np.empty(0, np.int64)
+    return _messages(run, spoken, key, _end(number, interval), _Promises(none, none, np.empty(0), none))
 
 
 def count_each_action(run: Run) -> int:
@@ -110,49 +123,80 @@ def count_each_step(run: Run) -> int:
     return len(run.at) + run.shape.machines * run.shape.substreams
 
 
-def _messages(run: Run, taken: I8, given: I8, key: I8, at: F8, interval: float | None = None) -> Messages:
+def _number(at: F8, interval: float) -> I8:
+    """Which interval a time lies in."""
+    return np.floor_divide(at, interval).astype(np.int64)
+
+
+def _end(number: I8, interval: float) -> F8:
+    return np.multiply(number + 1, interval, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spoken:
+    """What there is to report of elements, one row for each time that one is sent or received."""
+
+    step: I8  #: of the run
+    received: I8  #: 1, or 0: sent
+    label: U8
+    edge: I8
+
+    @classmethod
+    def of(cls, run: Run) -> _Spoken:
+        given, taken = np.flatnonzero(~run.last), np.flatnonzero(~run.first)
+        return cls(
+            step=np.concatenate([given, taken]),
+            received=np.repeat([0, 1], [len(given), len(taken)]),
+            label=np.concatenate([run.label[given], run.taken[taken]]),
+            edge=np.concatenate([run.place[given], run.place[taken] - 1]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Promises:
+    """What sources promise, one row for each source and substream."""
+
+    key: I8  #: of the message that says it
+    machine: I8
+    at: F8  #: when that is sent
+    substream: I8
+
+
+def _promises(run: Run, first_key: int) -> _Promises:
+    """Each in a message of its own."""
+    machines, substreams = run.shape.machines, run.shape.substreams
+    substream = np.repeat(np.arange(substreams), machines)
+    machine = np.tile(np.arange(machines), substreams)
+    return _Promises(first_key + np.arange(len(substream)), machine, run.closed[substream], substream)
+
+
+def _messages(run: Run, spoken: _Spoken, key: I8, at: F8, promises: _Promises) -> Messages:
     """Gather rows into messages, and entries of one substream and segment within a message into one.
 
     Args:
         run: what happened.
-        taken: steps of which the reception is reported.
-        given: steps of which the sending is.
-        key: for each of given, then of taken, which message it goes into.
+        spoken: what there is to say of elements.
+        key: for each row of it, which message it goes into; rows of one machine's messages are in their order.
         at: when that is sent.
-        interval: whether a promise goes into a message of its machine's, too; None: into its own.
+        promises: what else there is to say, in which messages.
     """
-    machines, substreams = run.shape.machines, run.shape.substreams
-    rows = np.concatenate([given, taken])
-    closing = np.repeat(np.arange(substreams), machines)
-    promiser = np.tile(np.arange(machines), substreams)
-    if interval is None:
-        promised_at = run.closed[closing]
-        promise_key = np.arange(len(closing)) + (int(key.max()) + 1 if len(key) else 0)
-    else:
-        number = np.floor_divide(run.closed[closing], interval).astype(np.int64)
-        promised_at = np.multiply(number + 1, interval, dtype=np.float64)
-        promise_key = number * machines + promiser
-    keys, place = np.unique(np.concatenate([key, promise_key]), return_inverse=True)
-    count = len(keys)
+    keys, place = np.unique(np.concatenate([key, promises.key]), return_inverse=True)
+    count, rows = len(keys), len(key)
     machine, sent_at = np.empty(count, np.int64), np.empty(count)
-    machine[place] = np.concatenate([run.machine[rows], promiser])
-    sent_at[place] = np.concatenate([at, promised_at])
+    machine[place] = np.concatenate([run.machine[spoken.step], promises.machine])
+    sent_at[place] = np.concatenate([at, promises.at])
     promise = np.full(count, NO_PROMISE)
-    np.maximum.at(promise, place[len(rows) :], closing)
+    np.maximum.at(promise, place[rows:], promises.substream)
 
     order = np.argsort(sent_at, kind="stable")
     turn = np.empty(count, np.int64)
     turn[order] = np.arange(count)
-    segments = len(run.shape.segments())
-    edge = np.concatenate([run.place[given], run.place[taken] - 1])
-    cell = (turn[place[: len(rows)]] * substreams + run.substream[rows]) * segments + run.segment(edge)
+    segments, substreams = len(run.shape.segments()), run.shape.substreams
+    cell = (turn[place[:rows]] * substreams + run.substream[spoken.step]) * segments + run.segment(spoken.edge)
     by_cell = np.argsort(cell, kind="stable")
-    cell = cell[by_cell]
+    cell, received, xor = cell[by_cell], spoken.received[by_cell], spoken.label[by_cell]
     first = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
-    is_sent = np.concatenate([np.ones(len(given), np.int64), np.zeros(len(taken), np.int64)])[by_cell]
-    xor = np.concatenate([run.label[given], run.taken[taken]])[by_cell]
-    cell = cell[first]
-    message, rest = np.divmod(cell, substreams * segments)
+    message, rest = np.divmod(cell[first], substreams * segments)
     return Messages(
         machine=machine[order],
         at=sent_at[order],
@@ -161,6 +205,6 @@ def _messages(run: Run, taken: I8, given: I8, key: I8, at: F8, interval: float |
         substream=rest // segments,
         segment=rest % segments,
         xor=np.bitwise_xor.reduceat(xor, first),
-        sent=np.add.reduceat(is_sent, first),
-        received=np.add.reduceat(1 - is_sent, first),
+        sent=np.add.reduceat(1 - received, first),
+        received=np.add.reduceat(received, first),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from experiments import published
-from experiments.cells import Cell, Protocol, Result
+from experiments.cells import COMPARED, Cell, Protocol, Result
 from experiments.dataflow import HOP_NS, Kind, Shape
 
 
@@ -45,7 +45,7 @@ def _cell(number: float, beside: float | None = None) -> str:
 
 def against_published(cells: Iterable[Cell]) -> str:
     """Messages in all, with the papers' figures in brackets where there are any."""
-    header = ["graph", "machines", "elements a substream", *Protocol]
+    header = ["graph", "machines", "elements a substream", *COMPARED]
 
     def rows() -> Iterator[list[str]]:
         for cell in cells:
@@ -56,7 +56,7 @@ def against_published(cells: Iterable[Cell]) -> str:
                 Protocol.NODE: known and known.node,
             }
             row = name(cell.shape)
-            for protocol in Protocol:
+            for protocol in COMPARED:
                 result = cell.of(protocol)
                 row.append("not possible" if result is None else _cell(result.total, beside.get(protocol)))
             yield row
@@ -66,13 +66,24 @@ def against_published(cells: Iterable[Cell]) -> str:
 
 def in_detail(cell: Cell) -> str:
     """One configuration: every protocol's messages, bytes and delay."""
-    header = ["protocol", "messages", "MB", "notices to machines", "delay, hops: mean", "p50", "p99", "ends checked"]
+    header = [
+        "protocol",
+        "messages",
+        "within machines",
+        "MB",
+        "notices to machines",
+        "delay, hops: mean",
+        "p50",
+        "p99",
+        "ends checked",
+    ]
 
     def rows() -> Iterator[list[str]]:
         for result in cell.results:
             yield [
                 _called(result),
                 f"{result.messages:,}",
+                f"{result.local_messages:,}",
                 f"{result.bytes / 1e6:,.2f}",
                 f"{result.total - result.messages:,}",
                 f"{result.delay.mean:,.1f}",
@@ -103,10 +114,10 @@ def delays(cells: Iterable[Cell]) -> str:
 def _grid(cells: Iterable[Cell], figure: Callable[[Result], float]) -> str:
     def rows() -> Iterator[list[str]]:
         for cell in cells:
-            results = [cell.of(protocol) for protocol in Protocol]
+            results = [cell.of(protocol) for protocol in COMPARED]
             yield [*name(cell.shape), *("not possible" if each is None else f"{figure(each):,.1f}" for each in results)]
 
-    return table(["graph", "machines", "elements a substream", *Protocol], rows())
+    return table(["graph", "machines", "elements a substream", *COMPARED], rows())
 
 
 def by_interval(results: Iterable[Result], bar: float) -> str:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments import agent, reports
+from experiments import agent, relayed, reports
 from experiments.agent import WrongEndError
-from experiments.dataflow import Kind, Run, Shape, simulate
+from experiments.dataflow import SECOND, Kind, Run, Shape, simulate
 from experiments.reports import Messages
 
 WAYS: dict[str, Callable[[Run], Messages]] = {
@@ -63,3 +63,18 @@ def test_the_start_of_a_run_is_followed_as_if_there_were_no_more() -> None:
     assert start.shape.elements == 100
     assert agent.follow(start, reports.each_step(start)).ends == 10
     np.testing.assert_array_equal(start.over, run.over[:10])
+
+
+@pytest.mark.parametrize("segments_apart", [False, True], ids=["one segment", "a segment for each edge"])
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("per_substream", [1, 7])
+def test_epochs_through_relays_end_every_substream_once_and_not_early(
+    kind: Kind, segments_apart: bool, per_substream: int
+) -> None:
+    shape = Shape(kind, 6, 4, per_substream, elements=400, segments_apart=segments_apart)
+    run = simulate(shape)
+    followed, local = relayed.follow(run, SECOND)
+    epochs = int(run.over.max() // SECOND) + 1
+    assert followed.ends == shape.substreams * len(shape.segments())
+    assert followed.messages <= (shape.machines + 1) * epochs  # a report of each machine, and a commit
+    assert local > followed.messages
