@@ -1,27 +1,31 @@
 """Epochs through relays: how the tracker is meant to be used on many machines.
 
 All processes of a job are one producer. Each reports its part of an epoch, a unit, to the relay of its machine; the
-relay makes one report of them, with the relay's own code; and when all have been answered the driver commits the epoch
-and promises for the sources. So an epoch costs a message of each machine and one more, and nothing counts before it is
-committed, whatever task fails meanwhile.
+relay makes few reports of them; and when all have been answered the driver commits the epoch and promises for the
+sources. So nothing counts before it is committed, whatever task fails meanwhile.
+
+What is combined is combined by the relay's own code. When it sends is simulated here by the relay's rule: the first
+report at once, the others when an answer comes or when the first of them has waited for long enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import groupby
 
 import numpy as np
 
 from experiments import agent, reports
 from experiments.agent import JOB, RUN, Ear, Followed
-from experiments.dataflow import Run, hops
+from experiments.dataflow import F8, SECOND, Run, hops
 from experiments.reports import Said
 from tracker.relay.combining import Part, Room, combine
 from tracker.server.translation import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
 _DRIVER = "job"
+_MAX_DELAY = 0.005 * SECOND  # the relay's default
 
 
 def follow(run: Run, interval: float) -> tuple[Followed, int]:
@@ -46,14 +50,14 @@ def follow(run: Run, interval: float) -> tuple[Followed, int]:
         end = (epoch + 1) * interval
         coming = []
         for machine in range(run.shape.machines):
-            parts = said.get((epoch, machine))
-            if parts:
-                data, rows = _combined(parts, segments, epoch)
-                to_relay, to_tracker = hops(rng, 2).tolist()
-                coming.append((end + to_relay + to_tracker, data))
+            parts = said.get((epoch, machine), [])
+            data = [_report(part, worker, segments, epoch) for worker, part in enumerate(parts)]
+            for together, arrival in _departures(end + hops(rng, len(parts)), rng):
+                message, rows = _combined([data[worker] for worker in together])
+                coming.append((arrival, message))
                 entries += rows
-        for at, data in sorted(coming):
-            ear.tell(Method.REPORT, data, at)
+        for at, message in sorted(coming):
+            ear.tell(Method.REPORT, message, at)
         messages += len(coming)
         closed = int(np.searchsorted(run.closed, end)) - 1
         request = wire.CommitRequest(job=JOB, producer=_DRIVER, run=RUN, epoch=epoch)
@@ -78,16 +82,51 @@ def _by_epoch_and_machine(messages: reports.Messages, interval: float) -> Iterat
         yield key, [said for _, said in group]
 
 
-def _combined(parts: Sequence[Said], segments: Sequence[str], epoch: int) -> tuple[bytes, int]:
-    """What the relay makes of its machine's reports, and how many entries that has."""
-    room, read = Room(), []
-    for worker, said in enumerate(parts):
-        message = agent.request(said, segments)
-        message.producer, message.epoch = _DRIVER, epoch
-        message.units.append(f"{said.machine}/{worker}")
-        part = Part.read(message.SerializeToString())
+def _report(said: Said, worker: int, segments: Sequence[str], epoch: int) -> bytes:
+    message = agent.request(said, segments)
+    message.producer, message.epoch = _DRIVER, epoch
+    message.units.append(f"{said.machine}/{worker}")
+    return message.SerializeToString()
+
+
+def _departures(arrivals: F8, rng: np.random.Generator) -> Iterator[tuple[list[int], float]]:
+    """Which reports a relay sends together, and when the tracker has them.
+
+    Args:
+        arrivals: when each of its machine's processes has reported to it.
+        rng: how long messages take.
+    """
+    coming = [(at, worker) for worker, at in enumerate(arrivals.tolist())]
+    heapify(coming)
+    answers: list[float] = []
+    waiting: list[int] = []
+    alarm = float("inf")
+    while coming or waiting:
+        now = min(coming[0][0] if coming else alarm, answers[0] if answers else alarm, alarm)
+        if answers and answers[0] == now:
+            heappop(answers)
+        elif now < alarm:
+            waiting.append(heappop(coming)[1])
+            if answers:
+                alarm = min(alarm, now + _MAX_DELAY)
+                continue
+        alarm = float("inf")
+        if waiting:
+            there, back = hops(rng, 2).tolist()
+            heappush(answers, now + there + back)
+            yield waiting, now + there
+            waiting = []
+
+
+def _combined(reports: Sequence[bytes]) -> tuple[bytes, int]:
+    """What the relay makes of reports, and how many entries that has."""
+    if len(reports) == 1:
+        return reports[0], wire.ReportRequest.FromString(reports[0]).entry_count
+    room, parts = Room(), []
+    for data in reports:
+        part = Part.read(data)
         if part is None or not room.take(part):
             raise RuntimeError("the relay would not combine a report")
-        read.append(part)
-    data = combine(read).request
-    return data, wire.ReportRequest.FromString(data).entry_count
+        parts.append(part)
+    combined = combine(parts).request
+    return combined, wire.ReportRequest.FromString(combined).entry_count

@@ -74,7 +74,10 @@ def test_epochs_through_relays_end_every_substream_once_and_not_early(
     shape = Shape(kind, 6, 4, per_substream, elements=400, segments_apart=segments_apart)
     run = simulate(shape)
     followed, local = relayed.follow(run, SECOND)
-    epochs = int(run.over.max() // SECOND) + 1
     assert followed.ends == shape.substreams * len(shape.segments())
-    assert followed.messages <= (shape.machines + 1) * epochs  # a report of each machine, and a commit
-    assert local > followed.messages
+    epochs = int(run.over.max() // SECOND) + 1
+    reports_of_workers = len(reports.each_worker(run, SECOND))
+    assert local == reports_of_workers
+    assert epochs < followed.messages <= reports_of_workers + epochs  # a commit for each epoch
+    if kind is Kind.LINE:  # seven processes on a machine
+        assert followed.messages < 0.7 * reports_of_workers
