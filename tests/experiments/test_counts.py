@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import agent, punctuations, reports
-from experiments.dataflow import SECOND, Kind, Run, Shape, simulate
+from experiments.dataflow import BETWEEN_ELEMENTS, SECOND, Kind, Run, Shape, simulate
 
 SHAPES = [Shape(size=size, machines=machines, elements=300) for size in (2, 9) for machines in (1, 4)]
 LOOP = Shape(Kind.LOOP, 9, 4, elements=300)
@@ -38,6 +38,17 @@ def test_a_machine_sends_no_more_than_one_message_an_interval(run: Run, interval
     messages = reports.each_interval(run, interval)
     assert len(messages) <= run.shape.machines * (int(run.over.max() // interval) + 1)
     assert len(set(zip(messages.machine.tolist(), messages.at.tolist(), strict=True))) == len(messages)
+
+
+@pytest.mark.parametrize(("size", "machines", "per_substream"), [(3, 15, 10), (6, 5, 10), (6, 15, 1), (2, 20, 100)])
+def test_short_intervals_save_what_elements_come_together(size: int, machines: int, per_substream: int) -> None:
+    """Where elements are quick, a machine is silent in an interval if none comes by, and none closes a substream."""
+    interval = 150.0
+    run = simulate(Shape(size=size, machines=machines, per_substream=per_substream, elements=10_000))
+    comes_by = 1 - (1 - 1 / machines) ** size
+    speaks = 1 / per_substream + (1 - 1 / per_substream) * comes_by
+    expected = machines * run.over.max() / interval * (1 - np.exp(-interval / BETWEEN_ELEMENTS * speaks))
+    assert len(reports.each_interval(run, interval)) == pytest.approx(expected, rel=0.05)
 
 
 def test_aggregation_says_the_same_in_fewer_words(run: Run) -> None:
