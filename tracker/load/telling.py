@@ -82,8 +82,9 @@ def warnings(result: Result) -> list[str]:
         return []
     return [
         "the generator could not keep up, so the latencies above are not the tracker's alone: its busiest process "
-        f"used {generator.busiest:.0%} of a core; half of the reports left {generator.lag.p50:.1f} ms late or later, one in "
-        f"a hundred {generator.lag.p99:.1f} ms. Use a machine with more free cores, more processes, or a lower rate."
+        f"used {generator.busiest:.0%} of a core; half of the reports left {generator.lag.p50:.1f} ms late or "
+        f"later, one in a hundred {generator.lag.p99:.1f} ms. Use a machine with more free cores, more processes, or a "
+        "lower rate."
     ]
 
 
