@@ -6,6 +6,7 @@ One `Intake` serves one batch. It must be asked for the report only after an act
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, Observation
 
@@ -51,8 +52,8 @@ class Intake:
         if aggregates and not self._grouped:
             self._observation = Observation()
             rows = rows.observe(self._observation, *[value.alias(name) for name, value in aggregates.items()])
-        self._counted = self._input.tracked(raw, query, number, labels or received)
-        rows = self._input.tracked(rows, query, number, labels or received)
+        self._tracked = partial(self._input.tracked, query=query, epoch=number, labels=labels or received)
+        rows = self._tracked(rows)
         if probe is not None:
             rows = probe.on(rows)
         self.rows = stream.apply(rows)
@@ -76,7 +77,7 @@ class Intake:
 
     def count(self) -> list[Group]:
         """Counts them, by an aggregation of its own."""
-        return by_substream(self._counted, self._input.rule, self.measures, self.counts_labels)
+        return by_substream(self._tracked(self._raw), self._input.rule, self.measures, self.counts_labels)
 
     def say(self, report: Report, groups: Sequence[Group] | None) -> None:
         """Puts what was received, and what the source promises, into the report.

@@ -31,7 +31,8 @@ def positional_label(salt: str, query: str, epoch: int) -> Column:
     It holds for a replay of the same plan with the same partitions; a source that deals its rows out differently when
     it is read again gives them other labels, which is harmless only before anything of the batch was sent.
     """
-    return _never_zero(F.xxhash64(F.lit(salt), F.lit(query), F.lit(epoch), F.monotonically_increasing_id()))
+    # The epoch as text: a number would be another program to compile for each batch.
+    return _never_zero(F.xxhash64(F.lit(salt), F.lit(f"{query}/{epoch}"), F.monotonically_increasing_id()))
 
 
 def child_label(parent: Column, segment: str, ordinal: Sequence[Column] = ()) -> Column:

@@ -23,7 +23,13 @@ BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
 
 
 class Output(Protocol):
-    """Takes the rows of one epoch."""
+    """Takes the rows of one epoch.
+
+    Attributes:
+        concurrent: whether it may be written to while the rest of the batch runs, by another thread.
+    """
+
+    concurrent: bool
 
     def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
         """Writes them, or finds them written; says what was sent into a channel."""
@@ -32,6 +38,8 @@ class Output(Protocol):
 
 class Files:
     """A table of files: one directory ``epoch=N`` for each epoch that had results, published whole, once."""
+
+    concurrent = True
 
     def __init__(self, path: Path, file_format: str, options: Mapping[str, str], partition_by: tuple[str, ...]) -> None:
         self._path = path
@@ -50,6 +58,8 @@ class Files:
 class Function:
     """A function of the user's, as for ``foreachBatch``. It is called again when an epoch is replayed."""
 
+    concurrent = False
+
     def __init__(self, function: BatchFunction) -> None:
         self._function = function
 
@@ -67,6 +77,8 @@ class Sent:
         ordinal: columns that tell apart the children of one row.
         probe: makes the executors' probe of (query, run, batch); None: the driver counts.
     """
+
+    concurrent = True
 
     def __init__(
         self,

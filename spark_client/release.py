@@ -10,12 +10,15 @@ What comes after its substream's end never joins a result: it goes to the side o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import cached_property, partial, reduce
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import inheritable_thread_target
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
@@ -23,6 +26,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.aggregates import Aggregate, decompose, result_type
 from spark_client.directories import publish, read_json, write_json, write_parquet
 from spark_client.errors import UsageError
+from spark_client.exchanges import exchanging
 from spark_client.folding import files, fold_table
 from spark_client.fronts import Group
 from spark_client.intake import Intake
@@ -157,11 +161,12 @@ class Released:
         """The partial rows of some parts of the state."""
         return spark.read.schema(self.part_schema).parquet(*paths)
 
-    def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> list[Group]:
-        """What a batch's partial rows, as written, say of its substreams."""
+    def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
+        """What a batch's partial rows, as written, say of its substreams; and how many they are."""
         columns = ["_scope", "_key", "_rows", *(["_xor"] if labels else []), *measures]
         table = files(part).to_table(columns=columns)
-        return groups_of(fold_table(table, "_xor" if labels else None, measures).items(), self.rule)
+        folded = fold_table(table, "_xor" if labels else None, measures)
+        return groups_of(folded.items(), self.rule), table.num_rows
 
     def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The partial rows of some substreams, one for each key."""
@@ -183,24 +188,26 @@ class Released:
     def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The rows of some substreams."""
         windows = self.rule.windows
-        key = F.unix_micros("_key") if windows else F.col("_key")
-        if windows and wanted:
-            ends = [substream.end_time for substream in wanted]
-            low, high = min(end or 0 for end in ends), max(end or 0 for end in ends)
-            between = F.col("_key").between(F.timestamp_micros(F.lit(low)), F.timestamp_micros(F.lit(high)))
-            partials = partials.where(between)
-        by_scope: dict[str, list[int | str]] = {}
-        for scope, name, end_time in wanted:
-            by_scope.setdefault(scope, []).append(name if end_time is None else end_time)
         if len(wanted) <= _LISTED:
-            found = F.lit(False)
-            for scope, keys in by_scope.items():
-                found = found | ((F.col("_scope") == scope) & key.isin(*keys))
-            return partials.where(found)
-        rows = [(scope, value) for scope, keys in by_scope.items() for value in keys]
-        listed = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if windows else 'string'}")
+            # As one constant: Spark compiles what it generates anew whenever a number in it is another one.
+            listed = ", ".join(_literal(substream) for substream in wanted)
+            return partials.where(f"array_contains(array({listed}), struct(_scope, _key))")
+        rows = [(scope, name if end_time is None else end_time) for scope, name, end_time in wanted]
+        table = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if windows else 'string'}")
+        key = F.unix_micros("_key") if windows else F.col("_key")
         matches = (F.col("_scope") == F.col("_s")) & (key == F.col("_k"))
-        return partials.join(F.broadcast(listed), matches, "left_semi")
+        return partials.join(F.broadcast(table), matches, "left_semi")
+
+
+def _literal(substream: Substream) -> str:
+    """A substream's scope and key in SQL; texts in hexadecimal, so that nothing in them is read as SQL."""
+
+    def text(value: str) -> str:
+        return f"cast(X'{value.encode().hex()}' as string)"
+
+    scope, name, end_time = substream
+    key = text(name) if end_time is None else f"timestamp_micros({end_time})"
+    return f"named_struct('_scope', {text(scope)}, '_key', {key})"
 
 
 @dataclass(frozen=True)
@@ -214,6 +221,29 @@ class Hold:
 
     segment: str
     output: str
+
+
+@dataclass
+class Ending:
+    """What a batch's events end, with the parts of the state that each is kept in.
+
+    Attributes:
+        whole: substreams that are released as they are.
+        split: those of which the state also has rows that came after the end: the parts from before it.
+        late: what came after the end.
+        gone: all of them, and those that had no rows here.
+    """
+
+    whole: dict[Substream, list[str]] = field(default_factory=dict)
+    split: list[tuple[Substream, list[str]]] = field(default_factory=list)
+    late: list[tuple[Substream, list[str]]] = field(default_factory=list)
+    gone: set[Substream] = field(default_factory=set)
+
+    @property
+    def parts(self) -> set[str]:
+        """All parts that have to be read."""
+        named = chain(self.whole.values(), (parts for _, parts in chain(self.split, self.late)))
+        return set(chain.from_iterable(named))
 
 
 class ReleaseQuery:
@@ -239,31 +269,37 @@ class ReleaseQuery:
         self._hold = hold
         self._state = PartialState(path / "state", compact_from)
         self._over: OrderedDict[Substream, None] = OrderedDict()
+        self._crossing: int | None = None  # how many partial rows the last batch had
+        self._beside = ThreadPoolExecutor(1, "tracking-release")
 
     def process(self, intake: Intake | None, run: Run, epoch: int, spark: SparkSession) -> None:
         """Takes a batch in, if it has rows; releases what has ended; and reports both."""
         state, released = self._state, self._released
         state.load(epoch)
         before = state.substreams
-        ended, overdue = self._take_events(run, epoch)
+        ending = self._ending(run, epoch)
 
         groups: list[Group] = []
-        late: set[Substream] = set()
-        if intake is not None:
-            rides = intake.rides or not intake.must_count
-            measures = intake.measures if rides else {}
-            labels = rides and intake.counts_labels
-            part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
-            kept = released.rollup(part, list(measures), labels)
-            groups = kept if rides else intake.count()
-            rows = {substream: int(values["_rows"]) for substream, values in groups}
-            late = rows.keys() & ({_substream(kind) for kind in ended} | self._over.keys())
-            if late:
-                self._set_rows_aside(intake.rows, late, epoch)
-            state.add(part, epoch, rows, late)
+        sent: list[Group] = []
+        if intake is None:
+            sent = self._write_ended(ending, epoch, run, spark)
+        elif released.stream.steps or not self._output.concurrent:
+            groups = self._take_in(intake, ending, epoch)
+            sent = self._write_ended(ending, epoch, run, spark)
+        else:
+            # The ends are of earlier batches' rows, so both can be written at once, and neither needs much of Spark.
+            crossing = None if self._crossing is None else self._crossing * max(1, len(ending.parts))
+            with exchanging(spark, crossing):
+                write = partial(self._write_ended, ending, epoch, run, spark)
+                writing = self._beside.submit(inheritable_thread_target(spark)(write))
+                try:
+                    groups = self._take_in(intake, ending, epoch)
+                finally:
+                    wait([writing])
+                sent = writing.result()
         entered = state.substreams
+        state.drop(ending.gone)
 
-        sent = self._release(ended, overdue, epoch, run, spark)
         report = run.report(epoch)
         if self._hold is not None:
             left = entered - state.substreams
@@ -275,6 +311,22 @@ class ReleaseQuery:
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
 
+    def _take_in(self, intake: Intake, ending: Ending, epoch: int) -> list[Group]:
+        """Makes a batch's rows part of the state, all but those that are late; counts all."""
+        state, released = self._state, self._released
+        rides = intake.rides or not intake.must_count
+        measures = intake.measures if rides else {}
+        labels = rides and intake.counts_labels
+        part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
+        kept, self._crossing = released.rollup(part, list(measures), labels)
+        groups = kept if rides else intake.count()
+        rows = {substream: int(values["_rows"]) for substream, values in groups}
+        late = rows.keys() & (ending.gone | self._over.keys())
+        if late:
+            self._set_rows_aside(intake.rows, late, epoch)
+        state.add(part, epoch, rows, late)
+        return groups
+
     def drain(self, run: Run, spark: SparkSession) -> None:
         """Releases what has ended since the last batch, when no other batch will come: the query has stopped."""
         last = run.last_epoch
@@ -282,8 +334,9 @@ class ReleaseQuery:
             return
         epoch = -last - 1  # the number of no batch; a drain that is repeated after the same batch gives it again
         self._state.load(last + 1)
-        ended, overdue = self._take_events(run, epoch)
-        self._release(ended, overdue, epoch, run, spark)
+        ending = self._ending(run, epoch)
+        self._write_ended(ending, epoch, run, spark)
+        self._state.drop(ending.gone)
         self._state.publish(last)
 
     # ---------------------------------------------------------------- ends
@@ -307,49 +360,49 @@ class ReleaseQuery:
         kinds = [event.kind for event in events]
         return [kind for kind in kinds if isinstance(kind, Ended)], [kind for kind in kinds if isinstance(kind, Late)]
 
-    def _release(
-        self, ended: Sequence[Ended], overdue: Sequence[Late], epoch: int, run: Run, spark: SparkSession
-    ) -> list[Group]:
-        """Writes the results of what has ended, sets aside what came too late, and drops the state of both."""
-        state, released = self._state, self._released
-        whole: set[Substream] = set()
-        names: set[str] = set()
-        merged: list[DataFrame] = []
-        late: list[DataFrame] = []
-        gone: set[Substream] = set()
-
-        def parts(substream: Substream, chosen: Sequence[str]) -> DataFrame:
-            return released.merged(released.parts(spark, state.paths(chosen)), {substream})
-
+    def _ending(self, run: Run, epoch: int) -> Ending:
+        """What this epoch's events end, and which parts of the state that is about."""
+        state = self._state
+        ended, overdue = self._take_events(run, epoch)
+        ending = Ending()
         for kind in ended:
             substream = _substream(kind)
             own, after = _split(state.of(substream), kind)
             if after:
+                ending.late.append((substream, after))
                 if own:
-                    merged.append(parts(substream, own))
-                late.append(parts(substream, after))
+                    ending.split.append((substream, own))
             elif own:
-                whole.add(substream)
-                names.update(own)
-            gone.add(substream)
+                ending.whole[substream] = own
+            ending.gone.add(substream)
             self._remember(substream)
-        named = {(substream.scope, substream.name): substream for substream in state.substreams - gone}
+        named = {(substream.scope, substream.name): substream for substream in state.substreams - ending.gone}
         for lateness in overdue:
             tardy = named.get((lateness.scope, lateness.name))
-            if tardy is not None and tardy not in gone:
-                late.append(parts(tardy, [name for _, _, name in state.of(tardy)]))
-                gone.add(tardy)
+            if tardy is not None and tardy not in ending.gone:
+                ending.late.append((tardy, [name for _, _, name in state.of(tardy)]))
+                ending.gone.add(tardy)
                 self._remember(tardy)
-        if whole:
-            merged.append(released.merged(released.parts(spark, state.paths(names)), whole))
+        return ending
+
+    def _write_ended(self, ending: Ending, epoch: int, run: Run, spark: SparkSession) -> list[Group]:
+        """Writes the results of what has ended, and sets aside what came too late; says what it has sent."""
+        released = self._released
+
+        def merged(substreams: set[Substream], parts: Iterable[str]) -> DataFrame:
+            return released.merged(released.parts(spark, self._state.paths(parts)), substreams)
+
         sent: list[Group] = []
-        if merged:
-            rows = reduce(DataFrame.unionByName, merged)
+        ended = [merged({substream}, own) for substream, own in ending.split]
+        if ending.whole:
+            ended.append(merged(set(ending.whole), chain.from_iterable(ending.whole.values())))
+        if ended:
+            rows = reduce(DataFrame.unionByName, ended)
             results = released.results(rows) if self._hold is None else released.tracked(rows, run.job)
             sent = self._output.write(results, run, epoch)
-        if late:
+        if ending.late:
+            late = [merged({substream}, after) for substream, after in ending.late]
             self._set_aggregates_aside(reduce(DataFrame.unionByName, late), epoch)
-        state.drop(gone)
         return sent
 
     def _remember(self, substream: Substream) -> None:

@@ -9,6 +9,7 @@ accounted for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -100,8 +101,10 @@ class Source:
         self._identity = identity
         self._salt = salt
         self._reads = reads  # the columns that make substreams and labels; None: not known
+        self._rings = False
 
     def stream(self, bell: DataFrame | None) -> DataFrame:
+        self._rings = bell is not None
         if bell is None:
             return self._df
         nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in self._df.schema.fields]
@@ -109,16 +112,16 @@ class Source:
         return self._df.withColumn(_BELL, F.lit(False)).unionByName(rings)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
-        return batch.where(~F.col(_BELL)).drop(_BELL) if _BELL in batch.columns else batch
+        return batch.where(self._not_the_bell).drop(_BELL) if self._rings else batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
         if not labels:
-            label = F.lit(None).cast("long")
+            tracked = self._unlabelled
         elif self._identity:
-            label = source_label(self._salt, self._identity)
+            tracked = self._labelled
         else:
-            label = positional_label(self._salt, query, epoch)
-        return self._tracked(rows, label)
+            tracked = self._struct(positional_label(self._salt, query, epoch))
+        return rows.withColumn(TRACKER, tracked)
 
     def prune(self, used: frozenset[str] | None) -> None:
         """Reads only the columns that are used, if it is known which: what makes substreams and labels is kept.
@@ -136,14 +139,25 @@ class Source:
                 self._df = self._df.select(*[F.col(name) for name in self._df.columns if name in needed])
 
     def native(self) -> DataFrame:
-        label = source_label(self._salt, self._identity) if self._identity else F.lit(None).cast("long")
-        return self._tracked(self._df, label)
+        return self._df.withColumn(TRACKER, self._labelled if self._identity else self._unlabelled)
 
-    def _tracked(self, rows: DataFrame, label: Column) -> DataFrame:
+    # Made once: a column costs some calls into the JVM, which a small batch would notice.
+
+    @cached_property
+    def _not_the_bell(self) -> Column:
+        return ~F.col(_BELL)
+
+    @cached_property
+    def _unlabelled(self) -> Column:
+        return self._struct(F.lit(None).cast("long"))
+
+    @cached_property
+    def _labelled(self) -> Column:
+        return self._struct(source_label(self._salt, self._identity))
+
+    def _struct(self, label: Column) -> Column:
         scope, name, end = self._keys
-        return rows.withColumn(
-            TRACKER, F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
-        )
+        return F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
 
 
 class Received:
