@@ -22,8 +22,10 @@ from spark_client.kafka import KafkaChannel, Topic
 from spark_client.labels import child_label, source_label
 from spark_client.release import Released
 from spark_client.session import Tracking
+from spark_client.sinks import Sink
 from spark_client.streams import TrackedStream
 from spark_client.substreams import TRACKER, Substream, Substreams
+from spark_client.tables import Table, Tables, epochs_table
 from spark_client.writer import NativeWriter, TrackedWriter
 
 __all__ = [
@@ -40,8 +42,11 @@ __all__ = [
     "NativeWriter",
     "Released",
     "Schedule",
+    "Sink",
     "Substream",
     "Substreams",
+    "Table",
+    "Tables",
     "Topic",
     "TrackedStream",
     "TrackedWriter",
@@ -51,6 +56,7 @@ __all__ = [
     "UsageError",
     "aggregates",
     "child_label",
+    "epochs_table",
     "register",
     "source_label",
 ]

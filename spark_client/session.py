@@ -28,6 +28,7 @@ from spark_client.probes import Direction, ExecutorProbe, Way
 from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observation_name
 from spark_client.release import Hold, Released, ReleaseQuery
 from spark_client.runs import Run, explained
+from spark_client.sinks import Sunk
 from spark_client.streams import Received, Source, TrackedStream
 from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, names_of, resolve
 from spark_client.watermark import Over, with_progress
@@ -456,6 +457,8 @@ class Tracking:
         output: Output
         if channel is not None:
             output = Sent(channel, stream.input.rule, writer.ordinal, sending_probe if by_executors else None)
+        elif writer.to_sink is not None:
+            output = Sunk(writer.to_sink)
         elif writer.function is not None:
             output = Function(writer.function)
         else:

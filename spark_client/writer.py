@@ -14,6 +14,7 @@ from spark_client.directories import local_path
 from spark_client.errors import UsageError
 from spark_client.outputs import BatchFunction
 from spark_client.release import Released
+from spark_client.sinks import Sink
 from spark_client.streams import TrackedStream
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class TrackedWriter:
 
     Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. What goes where:
 
-    - a `TrackedStream`: to a `channel`, where its rows are counted as sent, or to a function (`foreachBatch`);
-    - a release: to files (`format` and a path), to a function, or to a `channel`.
+    - a `TrackedStream`: to a `channel`, where its rows are counted as sent, to a `sink`, or to a function
+      (`foreachBatch`);
+    - a release: to files (`format` and a path), to a `sink`, to a function, or to a `channel`.
 
     Options: ``checkpointLocation`` (required), ``queryName``, and for files those of Spark's batch writer; for a
     release ``late_path`` (where rows go that come after their substream's end; default ``tracker/late`` in the
@@ -44,6 +46,7 @@ class TrackedWriter:
         self.file_format: str | None = None
         self.function: BatchFunction | None = None
         self.to_channel: Channel | None = None
+        self.to_sink: Sink | None = None
         self.ordinal: tuple[str, ...] = ()
         self.partition_columns: tuple[str, ...] = ()
         self.name: str | None = None
@@ -94,8 +97,8 @@ class TrackedWriter:
             )
         if file_format not in _FILES:
             raise UsageError(
-                f"format({file_format!r}): a release writes {', '.join(_FILES)}; for others use .foreachBatch(…) "
-                "and write by the key (scope, window, keys), since a batch may be replayed"
+                f"format({file_format!r}): a release writes {', '.join(_FILES)}; for others use .sink(…), or "
+                ".foreachBatch(…) and write by the key (scope, window, keys), since a batch may be replayed"
             )
         self.file_format = file_format
         return self
@@ -109,6 +112,16 @@ class TrackedWriter:
         if not callable(function):
             raise UsageError(f"foreachBatch takes a function of (rows, epoch), not {function!r}")
         self.function = function
+        return self
+
+    def sink(self, sink: Sink) -> TrackedWriter:
+        """A place that sees to it that a replay puts rows there once: `tables.Tables`, `kafka.Topic`, or your own.
+
+        As with `foreachBatch`, of a release it is written to only by batches that have results.
+        """
+        if not callable(getattr(sink, "write", None)):
+            raise UsageError(f"sink takes what has a method write(rows, query, epoch), not {sink!r}")
+        self.to_sink = sink
         return self
 
     def channel(self, channel: Channel, ordinal: str | Sequence[str] = ()) -> TrackedWriter:
@@ -141,12 +154,12 @@ class TrackedWriter:
         """
         if path is not None:
             self.options_given["path"] = os.fspath(path)
-        outputs = [bool(self.to_channel), bool(self.function), bool(self.file_format or "path" in self.options_given)]
-        if sum(outputs) != 1:
+        to_files = self.file_format is not None or "path" in self.options_given
+        if sum([to_files, *(other is not None for other in (self.to_channel, self.to_sink, self.function))]) != 1:
             raise UsageError(
-                "say where the rows go: one of .channel(…), .foreachBatch(…), or for a release .start(path)"
+                "say where the rows go: one of .channel(…), .sink(…), .foreachBatch(…), or for a release .start(path)"
             )
-        if outputs[2]:
+        if to_files:
             if "path" not in self.options_given:
                 raise UsageError("give the files a place: .start('path')")
             if self.file_format is None:

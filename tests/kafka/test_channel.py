@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.kafka import Kafka
-from spark_client import Marks, Tracking, TrackingError, UsageError
+from spark_client import Marks, Tracking
 from spark_client.kafka import write_topic
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of

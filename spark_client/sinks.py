@@ -1,0 +1,43 @@
+"""Sinks: where results go when the place itself can see to it that a replay puts them there once.
+
+A sink knows rows, and the query and epoch they are of; it knows nothing of trackers and substreams. It is called again
+with the same rows, query and epoch when a batch is replayed, at whatever point the driver died.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from spark_client.fronts import Group
+from spark_client.runs import Run
+from spark_client.substreams import TRACKER
+
+
+class Sink(Protocol):
+    """What `….writeStream.sink(…)` takes."""
+
+    def write(self, rows: DataFrame, query: str, epoch: int) -> None:
+        """Writes the rows of an epoch, so that writing them again changes nothing.
+
+        Args:
+            rows: the results of a release, or the rows of a tracked stream.
+            query: the query's id: the same for as long as it keeps its checkpoint.
+            epoch: of the query. The last results of a drain have a negative one, which is the same whenever they are
+                written again.
+        """
+        ...
+
+
+class Sunk:
+    """A sink as the output of a query."""
+
+    concurrent = False
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+        self._sink.write(rows.drop(TRACKER), run.query, epoch)
+        return []
