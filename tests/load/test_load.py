@@ -69,7 +69,7 @@ def test_smoke_starts_a_tracker_and_leaves_nothing_behind(tmp_path: Path) -> Non
     assert result["reports"]["count"] + result["generator"]["left_out"] > 250
     for latency in (result["reports"], result["ends"], result["round_trips"]):
         assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p999"] <= latency["longest"]
-    assert all(sample["memory"] > 0 and sample["disk"] == 0 for sample in result["samples"])
+    assert all(sample["server"]["memory"] > 0 and sample["server"]["disk"] == 0 for sample in result["samples"])
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -92,14 +92,14 @@ def test_nothing_is_lost_or_counted_twice_when_producers_and_the_tracker_are_kil
     assert generator["repeated"] > 0
     assert generator["taken_over"] > 0
     assert generator["left_out"] > 0
-    assert result["samples"][-1]["disk"] > 0
+    assert result["samples"][-1]["server"]["disk"] > 0
     assert (tmp_path / "own.db").exists()
 
 
 def test_at_an_address_it_uses_a_job_of_its_own_and_deletes_it(tmp_path: Path, server: Server) -> None:
     load = Load(tmp_path, SMALL)
     load("--server", server.address, "--rate", "40", "--duration", "1")
-    assert load.result["samples"][0]["memory"] is None
+    assert load.result["samples"][0]["server"] is None
     assert load.result["server"] is None
     with TrackerClient(server.address) as client:
         assert client.jobs() == []

@@ -24,6 +24,7 @@ def outcome(
         ends=latency,
         generator=Generator(latency, 0.5, kept_up, 0, 0, 0, 0, 0),
         server=0.5,
+        server_waited=0.0,
         others=0.0,
         series=Series((), (), (), (), ()),
         samples=(),

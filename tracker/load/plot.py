@@ -29,17 +29,17 @@ def draw(scenario: Scenario, name: str, result: Result, path: Path) -> None:
         result: what it came to.
         path: where to.
     """
-    use = [sample for sample in result.samples if sample.memory is not None and sample.disk is not None]
-    rows = 3 if use else 2
+    uses = [(sample.at, sample.server) for sample in result.samples if sample.server is not None]
+    rows = 3 if uses else 2
     figure = Figure(figsize=(11, 2.4 * rows + 0.8), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     series = result.series
     _latency(axes[0], series, series.report_p50, series.report_p99, "Reports: due to answered")
     _latency(axes[1], series, series.end_p50, series.end_p99, "Ends: due to seen by the watcher")
-    if use:
-        at = [sample.at for sample in use]
-        axes[2].plot(at, [(sample.memory or 0) / (1 << 20) for sample in use], color=_MEDIAN, label="memory")
-        axes[2].plot(at, [(sample.disk or 0) / (1 << 20) for sample in use], color=_DISK, label="disk")
+    if uses:
+        at = [moment for moment, _ in uses]
+        axes[2].plot(at, [use.memory / (1 << 20) for _, use in uses], color=_MEDIAN, label="memory")
+        axes[2].plot(at, [use.disk / (1 << 20) for _, use in uses], color=_DISK, label="disk")
         axes[2].set_ylim(bottom=0)
         _dress(axes[2], "The tracker's memory and disk", "MiB")
     since, until = scenario.warm_up, scenario.warm_up + scenario.duration

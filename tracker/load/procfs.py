@@ -15,6 +15,17 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def waiting_seconds(pid: int) -> float:
+    """Time in which a process's threads could have run and no processor was free for them."""
+    waited = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            waited += int(task.read_text().split()[1])
+        except (OSError, IndexError):  # a thread that has just ended
+            continue
+    return waited / 1e9
+
+
 def machine_seconds() -> float:
     """Processor time that everything on this machine has used."""
     try:

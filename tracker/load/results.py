@@ -8,7 +8,7 @@ and counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tracker.load.board import REPEATED, TAKEN_OVER, Board
 from tracker.load.plan import Plan, Times
+from tracker.load.servers import Use
 from tracker.load.verdict import Verdict, needed
 
 _BUCKETS: Final = 240  #: pieces of time in a series
@@ -55,9 +56,7 @@ class Sample:
     """What the processes used at a moment."""
 
     at: float  #: seconds after the start
-    memory: int | None  #: bytes, of the server; None: it is somebody else's
-    disk: int | None  #: bytes, of the server's journal
-    server: float | None  #: processor seconds
+    server: Use | None  #: the server; None: it is somebody else's
     processes: tuple[float, ...]  #: processor seconds of each process of producers, and of the watcher
     machine: float  #: processor seconds of everything on this machine
 
@@ -99,8 +98,9 @@ class Result:
     round_trips: Latency  #: of the same reports, from when they left: what a closed loop would have measured
     ends: Latency
     generator: Generator
-    server: float | None  #: share of a core that the server used
-    others: float | None  #: cores that were used by what has nothing to do with this; None: the server is elsewhere
+    server: float | None  #: share of a core that the server used; None: it is somebody else's
+    server_waited: float | None  #: share of the time in which it had work to do and no processor was free
+    others: float | None  #: cores that were used by what has nothing to do with this; None: the server may be elsewhere
     series: Series
     samples: tuple[Sample, ...]
     verdict: Verdict
@@ -161,7 +161,8 @@ def evaluate(
             servers_killed=servers_killed,
             left_out=int((measured & (board.disturbed != 0)).sum()),
         ),
-        server=_server(inside),
+        server=_of_server(inside, lambda use: use.processor_seconds),
+        server_waited=_of_server(inside, lambda use: use.waiting_seconds),
         others=_others(inside),
         series=_series(until, (due[counted], latencies[counted]), (end_due, end_latencies)),
         samples=tuple(samples),
@@ -201,14 +202,15 @@ def _shares(inside: Sequence[Sample]) -> list[float]:
     return [(after - before) / (last.at - first.at) for before, after in pairs]
 
 
-def _server(inside: Sequence[Sample]) -> float | None:
+def _of_server(inside: Sequence[Sample], seconds: Callable[[Use], float]) -> float | None:
+    """Seconds of a kind that the server had in each second."""
     if len(inside) < 2 or inside[0].server is None or inside[-1].server is None:
         return None
-    return round((inside[-1].server - inside[0].server) / (inside[-1].at - inside[0].at), 3)
+    return round((seconds(inside[-1].server) - seconds(inside[0].server)) / (inside[-1].at - inside[0].at), 3)
 
 
 def _others(inside: Sequence[Sample]) -> float | None:
-    server = _server(inside)
+    server = _of_server(inside, lambda use: use.processor_seconds)
     if server is None:
         return None
     everything = (inside[-1].machine - inside[0].machine) / (inside[-1].at - inside[0].at)

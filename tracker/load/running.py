@@ -211,14 +211,11 @@ class _Run:
     def _sample(self, now: float) -> None:
         use = self._target.use()
         spent = (*(worker.used for worker in self._workers), procfs.processor_seconds(self._watcher.pid))
-        machine = procfs.machine_seconds()
-        if use is None:
-            self._samples.append(Sample(now, None, None, None, spent, machine))
-        else:
-            self._samples.append(Sample(now, use.memory, use.disk, use.processor_seconds, spent, machine))
+        self._samples.append(Sample(now, use, spent, procfs.machine_seconds()))
 
     def _progress(self, now: float, end: float) -> Progress:
         plan, board = self._plan, self._board
+        use = self._samples[-1].server
         recent = []
         due = 0
         for producer in range(plan.producers):
@@ -234,7 +231,7 @@ class _Run:
             answered=int(np.count_nonzero(board.answered)),
             ended=int(board.counters[-1, SEEN]),
             recent=Latency.of(np.concatenate(recent)),
-            memory=self._samples[-1].memory,
+            memory=None if use is None else use.memory,
         )
 
 

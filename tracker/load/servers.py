@@ -22,6 +22,7 @@ class Use:
     memory: int  #: bytes
     disk: int  #: bytes, of its journal and all that stands beside it
     processor_seconds: float
+    waiting_seconds: float  #: in which it had work to do and no processor was free
 
 
 class Target(Protocol):
@@ -59,7 +60,7 @@ class Started:
     def __init__(self, journal: str, log: Path) -> None:
         self._journal = journal
         self._log = log
-        self._used = 0.0  # processor seconds of those that were killed
+        self._used = self._waited = 0.0  # by those that were killed
         self.address = "127.0.0.1:0"
         self._process = self._start()
 
@@ -71,10 +72,16 @@ class Started:
         if self._process.poll() is not None:
             raise ServerFailedError(f"the tracker has ended: {self._log.read_text()}")
         pid = self._process.pid
-        return Use(procfs.memory(pid), self._disk(), self._used + procfs.processor_seconds(pid))
+        return Use(
+            memory=procfs.memory(pid),
+            disk=self._disk(),
+            processor_seconds=self._used + procfs.processor_seconds(pid),
+            waiting_seconds=self._waited + procfs.waiting_seconds(pid),
+        )
 
     def restart(self) -> None:
         self._used += procfs.processor_seconds(self._process.pid)
+        self._waited += procfs.waiting_seconds(self._process.pid)
         self._end(signal.SIGKILL)
         self._process = self._start()
 

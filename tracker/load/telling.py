@@ -62,16 +62,18 @@ def pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:
         )
     told.append(("busiest process", f"{generator.busiest:.0%} of a core"))
     if result.server is not None:
-        told.append(("server's processor", f"{result.server:.0%} of a core"))
+        told.append(
+            (
+                "server's processor",
+                f"{result.server:.0%} of a core; {result.server_waited:.0%} of the time it waited for one",
+            )
+        )
     if result.others is not None:
         told.append(("others on this machine", f"{result.others:.2f} cores"))
-    for name, values in {
-        "server's memory": [sample.memory for sample in result.samples],
-        "server's disk": [sample.disk for sample in result.samples],
-    }.items():
-        known = [value for value in values if value is not None]
-        if any(known):
-            told.append((name, _course(known)))
+    uses = [sample.server for sample in result.samples if sample.server is not None]
+    if uses:
+        told.append(("server's memory", _course([use.memory for use in uses])))
+        told.append(("server's disk", _course([use.disk for use in uses])))
     return told
 
 
