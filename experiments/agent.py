@@ -37,7 +37,6 @@ class Followed:
     """What it took to follow a run."""
 
     messages: int
-    only_promises: int  #: of them: those that spoke of no element
     entries: int
     bytes: int  #: of the requests
     answer_bytes: int  #: of the answers, one to each message
@@ -68,7 +67,7 @@ def follow(run: Run, messages: Messages) -> Followed:
         message.producer, message.epoch, message.commit = machine, epochs[said.machine], True
         epochs[said.machine] += 1
         ear.tell(Method.REPORT, message.SerializeToString(), at)
-    return ear.followed(len(messages), len(messages.xor), messages.only_promises, rng)
+    return ear.followed(len(messages), len(messages.xor), rng)
 
 
 def names_of_machines(run: Run) -> list[str]:
@@ -166,7 +165,7 @@ class Ear:
             raise WrongEndError(f"{body} counts elements that are not {self._run.travelled[substream, segment]}")
         self._heard_at[substream] = at
 
-    def followed(self, messages: int, entries: int, only_promises: int, rng: np.random.Generator) -> Followed:
+    def followed(self, messages: int, entries: int, rng: np.random.Generator) -> Followed:
         """What it took, once everything is told.
 
         Raises:
@@ -179,7 +178,6 @@ class Ear:
             raise WrongEndError(f"at the end, {status.open_substreams} are open, {status.in_flight} elements in flight")
         return Followed(
             messages=messages,
-            only_promises=only_promises,
             entries=entries,
             bytes=self._bytes,
             answer_bytes=self._answer_bytes,

@@ -18,7 +18,7 @@ from experiments import agent, punctuations, relayed, reports
 from experiments.dataflow import F8, HOP_NS, SECOND, Kind, Run, Shape, simulate
 from experiments.reports import Messages
 
-NODE_INTERVAL = 0.015 * SECOND  #: hops. The papers' nodes cannot have waited longer: 66 messages a second of each
+NODE_INTERVAL = 0.015 * SECOND  #: hops. What 66 messages a second of each machine, the papers' most, come to
 BATCH_INTERVAL = 1.0 * SECOND  #: hops
 
 

@@ -69,7 +69,7 @@ def follow(run: Run, interval: float) -> tuple[Followed, int]:
         # The answer to the relay, its to the process, that one's to the driver; and the commit.
         ear.tell(Method.COMMIT, request.SerializeToString(), answered + float(hops(rng, 4).sum()))
         messages += 1
-    return ear.followed(messages, entries, 0, rng), len(worker_reports)
+    return ear.followed(messages, entries, rng), len(worker_reports)
 
 
 def _by_epoch_and_machine(messages: reports.Messages, interval: float) -> Iterator[tuple[tuple[int, int], list[Said]]]:

@@ -51,11 +51,6 @@ class Messages:
     def __len__(self) -> int:
         return len(self.machine)
 
-    @property
-    def only_promises(self) -> int:
-        """How many messages say nothing of any element."""
-        return int((self.begin[1:] == self.begin[:-1]).sum())
-
     def said(self, order: I8) -> Iterator[Said]:
         """The messages of these numbers."""
         for number in order.tolist():
