@@ -13,10 +13,14 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
+from spark_client.substreams import TRACKER
+
 Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; None where the column is null
 
-#: Parquet's oldest form of timestamps, which Spark writes unless told otherwise, would be read as nanoseconds.
-_PARQUET: Final = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+_PARQUET: Final = ds.ParquetFileFormat(
+    coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps, unless told otherwise
+    dictionary_columns=[f"{TRACKER}.scope", f"{TRACKER}.name"],  # as they are in the files
+)
 
 
 def files(path: Path) -> ds.Dataset:
@@ -36,20 +40,21 @@ def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> di
         return {}
     scope_codes, scope_values = _codes(scopes)
     key_codes, key_values = _codes(_plain(keys))
-    cells = scope_codes * len(key_values) + key_codes
-    order = np.argsort(cells, kind="stable")
-    cells = cells[order]
-    first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
-    rows = np.diff(np.append(first, len(cells))).tolist()
-    if labels is None:
-        xors = [0] * len(first)
-    else:
-        xors = np.bitwise_xor.reduceat(labels.to_numpy(zero_copy_only=False)[order], first).tolist()
-    cells = cells[first].tolist()
     known = len(key_values)
+    cells = scope_codes * known + key_codes
+    pairs = len(scope_values) * known
+    if pairs <= 4 * len(cells):
+        taken = np.arange(pairs)
+    else:  # most of them have no row
+        taken, cells = np.unique(cells, return_inverse=True)
+    rows = np.bincount(cells, minlength=len(taken))
+    xors = np.zeros(len(taken), np.int64)
+    if labels is not None:
+        np.bitwise_xor.at(xors, cells, labels.to_numpy(zero_copy_only=False))
     return {
         (scope_values[cell // known], key_values[cell % known]): (number, xor)
-        for cell, number, xor in zip(cells, rows, xors, strict=True)
+        for cell, number, xor in zip(taken.tolist(), rows.tolist(), xors.tolist(), strict=True)
+        if number
     }
 
 
@@ -82,7 +87,11 @@ def _plain(keys: Any) -> Any:
 
 
 def _codes(values: pa.Array) -> tuple[Any, list[Any]]:
-    encoded = values.dictionary_encode(null_encoding="encode")
+    if pa.types.is_dictionary(values.type) and not values.null_count:
+        encoded = values
+    else:
+        plain = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+        encoded = plain.dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 
 

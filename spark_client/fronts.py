@@ -340,7 +340,7 @@ class WithDelay(Front):
             resolve(rows, self._partition, "Frontier(partition)")
         if self._per_scope and rule.scope is None:
             raise UsageError("Frontier(per_scope=True) needs a source with a scope")
-        self._time = F.unix_micros(time.cast("timestamp"))
+        self._time = time.cast("timestamp")
 
     @property
     def reads(self) -> frozenset[str] | None:
@@ -357,10 +357,11 @@ class WithDelay(Front):
 
     def grouped(self) -> dict[str, Column]:
         if self._partition is None:
-            return {"_newest_0": F.max(self._time)}
+            return {"_newest_0": F.unix_micros(F.max(self._time))}
         partition = column(self._partition)
         newest = {
-            f"_newest_{number}": F.max(F.when(partition == number, self._time)) for number in range(self._partitions)
+            f"_newest_{number}": F.unix_micros(F.max(F.when(partition == number, self._time)))
+            for number in range(self._partitions)
         }
         outside = F.max(F.when(~partition.between(0, self._partitions - 1) | partition.isNull(), F.lit(1)))
         return {**newest, "_outside": outside}

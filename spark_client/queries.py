@@ -276,7 +276,11 @@ class NativeQuery(TrackedQuery):
         last = last_commit(self.checkpoint)
         if last is None or not self._owes(last) or self.query is None:
             return
-        for progress in self.query.recentProgress:
+        newest = self.query.lastProgress
+        if newest is None or not self._owes(newest["batchId"]):
+            return  # Spark tells of a batch a little after its commit
+        alone = newest["batchId"] == last and (self._heard == last - 1 or run.resume_epoch == last)
+        for progress in [newest] if alone else self.query.recentProgress:  # which are up to a hundred
             epoch = progress["batchId"]
             if epoch <= last and self._owes(epoch):
                 run.expect(epoch)
