@@ -127,12 +127,18 @@ class Channel(ABC):
     def native(self, spark: SparkSession) -> DataFrame:
         """The rows as a plain stream, for queries with native stateful operators."""
 
-    def children(self, rows: DataFrame, ordinal: Sequence[str]) -> DataFrame:
-        """The rows with labels of their own, as the channel's columns say."""
+    def publish_children(self, target: Path, rows: DataFrame, ordinal: Sequence[str]) -> DataFrame:
+        """Publishes rows with labels of their own, as the channel's columns say, unless they were published before.
+
+        Returns:
+            What is published.
+        """
         label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
-        children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label))
         schema, _ = self.description()
-        return children.select(*schema.fieldNames())
+        children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label)).select(*schema.fieldNames())
+        if not publish(target, write_parquet(children)):
+            children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+        return rows.sparkSession.read.schema(schema).parquet(str(target))
 
 
 class FileChannel(Channel):
@@ -145,9 +151,7 @@ class FileChannel(Channel):
 
     def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
         target = self.path / sender / f"{epoch:012d}"
-        publish(target, write_parquet(self.children(rows, ordinal)))
-        schema, _ = self.description()
-        return target, rows.sparkSession.read.schema(schema).parquet(str(target))
+        return target, self.publish_children(target, rows, ordinal)
 
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
         spark.dataSource.register(PublishedEpochs)

@@ -27,7 +27,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels import Channel
 from spark_client.deduplication import SENDING, SENDING_TYPE, ReceivedOnce
-from spark_client.directories import publish, read_json, remove, write_json, write_parquet
+from spark_client.directories import read_json, remove, write_json
 from spark_client.errors import TrackingError, UsageError
 from spark_client.folding import files
 from spark_client.substreams import TRACKER, Substreams
@@ -38,7 +38,11 @@ _SENT: Final = "_sent.json"
 _FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
 
 #: Times keep their microseconds and do not depend on the session's zone.
-_JSON: Final = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+_JSON: Final = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 _LINEAGE: Final = T.StructType(
     [
         T.StructField("scope", T.StringType()),
@@ -109,9 +113,7 @@ class KafkaChannel(Channel):
     def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
         outbox = self.path / "outbox" / sender
         target = outbox / f"{epoch:012d}"
-        publish(target, write_parquet(self.children(rows, ordinal)))
-        schema, _ = self.description()
-        published = rows.sparkSession.read.schema(schema).parquet(str(target))
+        published = self.publish_children(target, rows, ordinal)
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
             write_topic(self._records(published, sending), self.topic, self.servers, self._options)

@@ -14,18 +14,18 @@ __all__ = ["feed", "job", "spark", "tracker"]
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     try:
-        broker = Kafka(tmp_path_factory.mktemp("kafka"))
+        kafka = Kafka(tmp_path_factory.mktemp("kafka"))
     except MissingError as error:
         pytest.skip(str(error))
-    with broker:
-        yield broker
+    with kafka:
+        yield kafka
 
 
 @pytest.fixture
-def topic(kafka: Kafka) -> str:
+def topic(broker: Kafka) -> str:
     """A topic of the test's own."""
     name = topic_name("test")
-    kafka.create(name)
+    broker.create(name)
     return name

@@ -4,16 +4,22 @@ late."""
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.kafka import Kafka
-from spark_client import Marks, Tracking
-from spark_client.kafka import write_topic
+from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingError, UsageError, kafka
+from spark_client.kafka import KafkaChannel, write_topic
+from spark_client.substreams import TRACKER, Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -81,24 +87,24 @@ def records(spark: SparkSession, servers: str, topic: str) -> DataFrame:
 
 
 def test_rows_that_are_doubled_on_purpose_change_nothing(
-    spark: SparkSession, tracker: Server, kafka: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
+    spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
 ) -> None:
-    pipeline = Pipeline(spark, tracker.address, kafka.servers, topic, feed, tmp_path, job)
+    pipeline = Pipeline(spark, tracker.address, broker.servers, topic, feed, tmp_path, job)
     feed.put(*[row(i, i * 2, "ab"[i % 2], "xy"[i % 3 % 2], amount=i) for i in range(60)])
     pipeline.sending.start()
     pipeline.tracking.process_all_available()
-    first = records(spark, kafka.servers, topic)
+    first = records(spark, broker.servers, topic)
     assert first.count() == 57
-    write_topic(first, topic, kafka.servers, {})  # before anything was received: copies in one batch
+    write_topic(first, topic, broker.servers, {})  # before anything was received: copies in one batch
     pipeline.receiving.start(tmp_path / "out")
     pipeline.tracking.process_all_available()
 
-    write_topic(first.limit(20), topic, kafka.servers, {})  # after it was received, of substreams that are open
+    write_topic(first.limit(20), topic, broker.servers, {})  # after it was received, of substreams that are open
     feed.put(*[row(100 + i, 60 * (i // 2), "ab"[i % 2], amount=9, last=True) for i in range(4)])
     pipeline.tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
 
-    write_topic(records(spark, kafka.servers, topic), topic, kafka.servers, {})  # after their end: all of them
+    write_topic(records(spark, broker.servers, topic), topic, broker.servers, {})  # after their end: all of them
     pipeline.tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
     status = pipeline.tracking.client.job(job)
@@ -109,14 +115,14 @@ def test_rows_that_are_doubled_on_purpose_change_nothing(
 
 
 def test_without_deduplication_doubled_rows_do_damage(
-    spark: SparkSession, tracker: Server, kafka: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
+    spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
 ) -> None:
-    pipeline = Pipeline(spark, tracker.address, kafka.servers, topic, feed, tmp_path, job, deduplicate=False)
+    pipeline = Pipeline(spark, tracker.address, broker.servers, topic, feed, tmp_path, job, deduplicate=False)
     feed.put(row(1, 1, "a", amount=5), row(2, 2, "a", amount=5), row(3, 3, "b", amount=5, last=True))
     pipeline.sending.start()
     pipeline.tracking.process_all_available()
     of_a = F.col("value").cast("string").contains('"tenant":"a"')
-    write_topic(records(spark, kafka.servers, topic).where(of_a), topic, kafka.servers, {})
+    write_topic(records(spark, broker.servers, topic).where(of_a), topic, broker.servers, {})
     pipeline.receiving.start(tmp_path / "out")
     feed.put(row(4, 4, "a", amount=5, last=True))
     pipeline.tracking.process_all_available()
@@ -125,3 +131,155 @@ def test_without_deduplication_doubled_rows_do_damage(
     on = {segment.segment: segment for segment in stuck.segments}["clean"]
     assert (stuck.scope, on.sent, on.received) == ("a", 3, 5)
     pipeline.tracking.stop()
+
+
+def test_a_driver_killed_between_its_write_and_sparks_commit_doubles_rows_and_no_result(
+    spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
+) -> None:
+    for hour in range(3):
+        feed.put(*[row(100 * hour + i, 60 * hour + i, "ab"[i % 2], amount=i) for i in range(20)])
+    feed.put(*[row(1000 + i, 60 * (i // 2), "ab"[i % 2], amount=9, last=True) for i in range(6)])
+    program = [sys.executable, "-m", "tests.kafka.test_channel", tracker.address, broker.servers, topic]
+    with (tmp_path / "driver.log").open("w") as log:
+        ended = subprocess.run(
+            [*program, str(tmp_path), job], stdout=log, stderr=log, start_new_session=True, timeout=200
+        )
+    assert ended.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-4000:]
+    written = records(spark, broker.servers, topic).count()
+    assert written == 34  # two epochs of 17; the second was not committed
+
+    pipeline = Pipeline(spark, tracker.address, broker.servers, topic, feed, tmp_path, job)
+    pipeline.start()
+    pipeline.tracking.process_all_available()
+    assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
+    keys = records(spark, broker.servers, topic).select("key")
+    assert (keys.count(), keys.distinct().count()) == (3 * 17 + 6 + 17, 3 * 17 + 6)
+    status = pipeline.tracking.client.job(job)
+    assert (status.open_substreams, status.in_flight, status.late_reports) == (0, 0, 0)
+    assert pipeline.late() == []
+    assert pipeline.kept() == []
+    pipeline.tracking.stop()
+
+
+def drive() -> None:
+    """The program that is killed: right after it has written its second epoch to Kafka."""
+    from tests.spark.conftest import session
+
+    address, servers, topic, path, job = *sys.argv[1:4], Path(sys.argv[4]), sys.argv[5]
+    written: list[str] = []
+
+    def write_and_die(*given: Any) -> None:
+        write_topic(*given)
+        written.append(topic)
+        if len(written) == 2:
+            os.killpg(0, signal.SIGKILL)
+
+    kafka.write_topic = write_and_die
+    pipeline = Pipeline(session("driver"), address, servers, topic, Feed(path / "raw"), path, job)
+    pipeline.start()
+    pipeline.tracking.process_all_available()
+
+
+def test_values_arrive_as_they_were_sent(
+    spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
+) -> None:
+    def rich(rows: DataFrame) -> DataFrame:
+        return rows.withColumns(
+            {
+                "exact": F.lit("12345678901234567890.123456789").cast("decimal(38,9)") + F.col("row_id"),
+                "nan": F.lit(float("nan")),
+                "small": F.lit(-1e-300).cast("double"),
+                "bytes": F.unhex(F.lit("00ff10")),
+                "micros": F.lit(datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)),
+                "ntz": F.lit("2024-02-29 23:59:59.123456").cast("timestamp_ntz"),
+                "day": F.lit("0999-12-31").cast("date"),
+                "list": F.array(F.lit(1), F.lit(None), F.lit(3)),
+                "pairs": F.create_map(F.lit('ä"\n'), F.lit(2**62)),
+                "struct": F.struct(F.lit(None).cast("string").alias("nothing"), F.lit(True).alias("yes")),
+                "absent": F.lit(None).cast("long"),
+            }
+        )
+
+    feed.put(row(1, 1), row(2, 2, last=True))
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(
+        feed.stream(spark), "in", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+    )
+    channel = tracking.kafka_channel("rich", topic, broker.servers, str(tmp_path / "rich"))
+    source.transform(rich).writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp1").start()
+    got: list[str] = []
+
+    def take(rows: DataFrame, epoch: int) -> None:
+        got.extend(repr(r) for r in rows.select(*wanted.columns).collect())
+
+    wanted = rich(feed.batch(spark))
+    tracking.receive(channel).writeStream.foreachBatch(take).option("checkpointLocation", tmp_path / "cp2").start()
+    tracking.process_all_available()
+    assert sorted(got) == sorted(repr(r) for r in wanted.collect())
+    tracking.stop()
+
+
+def test_a_topic_takes_results_under_keys_that_copies_share(spark: SparkSession, broker: Kafka, topic: str) -> None:
+    results = spark.range(4).select(
+        F.col("id").alias("n"),
+        F.when(F.col("id") > 0, F.col("id").cast("string")).alias("tenant"),
+        F.struct(F.lit(datetime(2024, 1, 1)).alias("start"), F.lit(datetime(2024, 1, 2)).alias("end")).alias("window"),
+    )
+    sink = Topic(topic, broker.servers, ["tenant", "window"])
+    for _ in range(2):
+        sink.write(results, "query", 3)
+    written = records(spark, broker.servers, topic).withColumn("origin", F.col("headers")[0]["value"].cast("string"))
+    assert written.count() == 8
+    assert written.select("key").distinct().count() == 4
+    (origin,) = written.select("origin").distinct().collect()
+    assert json.loads(origin[0]) == {"query": "query", "epoch": 3}
+    with pytest.raises(UsageError, match="key='airport' is not a column of the rows"):
+        Topic(topic, broker.servers, ["airport"]).write(results, "query", 4)
+
+
+def tracked(spark: SparkSession, labels: int) -> DataFrame:
+    """Four rows of one substream, with so many different labels."""
+    fields = [
+        F.lit("").alias("scope"),
+        F.lit("s").alias("name"),
+        F.lit(None).cast("timestamp").alias("end"),
+        (F.col("id") % labels + 1).alias("label"),
+    ]
+    return spark.range(4).select("id", F.struct(*fields).alias(TRACKER))
+
+
+NAMED = Substreams(None, "string", "name", "string", 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["files", "kafka"])
+def test_an_epoch_that_is_repeated_is_published_once_and_its_rows_pass_again(
+    spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, kind: str
+) -> None:
+    channel: Channel = FileChannel("clean", tmp_path)
+    if kind == "kafka":
+        channel = KafkaChannel("clean", topic, broker.servers, tmp_path)
+    rows = tracked(spark, 4)
+    channel.describe(rows.schema, NAMED)
+    for _ in range(2):
+        seen = Observation()
+        _, published = channel.write(rows.observe(seen, F.count("*").alias("rows")), "sender", 0, ())
+        assert seen.get == {"rows": 4}  # what was observed on the way has to be said again
+        assert published.count() == 4
+
+
+def test_what_a_channel_cannot_carry_is_refused(spark: SparkSession, tracker: Server, tmp_path: Path, job: str) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    with pytest.raises(UsageError, match="'startingOffsets' is the channel's own"):
+        tracking.kafka_channel("a", "topic", "nowhere:1", str(tmp_path / "a"), options={"startingOffsets": "latest"})
+    channel = KafkaChannel("clean", "topic", "nowhere:1", tmp_path / "clean")
+    rows = tracked(spark, 1)
+    with pytest.raises(UsageError, match="use strings as keys"):
+        channel.describe(rows.withColumn("map", F.create_map("id", "id")).schema, NAMED)
+    channel.describe(rows.schema, NAMED)
+    with pytest.raises(TrackingError, match=r"4 rows have only 1 different labels.*ordinal="):
+        channel.write(rows, "query", 0, ())
+    tracking.stop()
+
+
+if __name__ == "__main__":
+    drive()

@@ -1,0 +1,100 @@
+"""Each row is taken once, in whatever order, number of copies and batches it comes, and however often a batch is
+replayed; no label is kept once its epoch is complete."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client import TrackingError
+from spark_client.deduplication import SENDING, SENDING_TYPE, ReceivedOnce
+from spark_client.substreams import TRACKER, TRACKER_TYPE
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = T.StructType(
+    [
+        T.StructField("n", T.LongType()),
+        T.StructField(TRACKER, TRACKER_TYPE),
+        T.StructField(SENDING, SENDING_TYPE),
+    ]
+)
+
+
+class Record(NamedTuple):
+    label: int
+    sending: tuple[str, int, int | None, int, int] | None
+
+
+def epoch(sender: str, number: int, after: int | None, labels: list[int]) -> list[Record]:
+    """The records of one epoch of a sender."""
+    xor = 0
+    for label in labels:
+        xor ^= label
+    return [Record(label, (sender, number, after, len(labels), xor)) for label in labels]
+
+
+def frame(spark: SparkSession, records: list[Record]) -> DataFrame:
+    rows: list[Any] = [(record.label, ("", "s", None, record.label), record.sending) for record in records]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def taken(rows: DataFrame | None) -> list[int]:
+    return [] if rows is None else sorted(row["n"] for row in rows.collect())
+
+
+def newest(path: Path) -> Any:
+    return json.loads(max(path.glob("version-*.json")).read_text())
+
+
+def test_each_row_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    sent: list[tuple[float, Record]] = []
+    labels: set[int] = set()
+    for sender in ("one", "two"):
+        after: int | None = None
+        for number in (0, 1, 4, 5, 6):  # 2 and 3 had no rows
+            own = [rng.randrange(-(2**63), 2**63) for _ in range(rng.randint(1, 9))]
+            labels.update(own)
+            for record in epoch(sender, number, after, own):
+                copies = range(rng.choice([1, 1, 1, 2, 3]))
+                sent.extend((number + rng.uniform(0, 2) + rng.choice([0, 0, 5]) * copy, record) for copy in copies)
+            after = number
+    sent.sort(key=lambda timed: timed[0])
+    once = ReceivedOnce(tmp_path)
+    got: list[int] = []
+    batch = 0
+    while sent:
+        size = rng.randint(1, 25)
+        records, sent = [record for _, record in sent[:size]], sent[size:]
+        found = taken(once.rows(frame(spark, records), batch))
+        if rng.random() < 0.3:  # the driver died before Spark's commit
+            once = ReceivedOnce(tmp_path)
+            assert taken(once.rows(frame(spark, records), batch)) == found
+        got.extend(found)
+        batch += 1
+    assert sorted(got) == sorted(labels)
+    assert newest(tmp_path)["incomplete"] == []
+    assert newest(tmp_path)["complete"] == {"one": [[0, 6]], "two": [[0, 6]]}
+    once.rows(frame(spark, epoch("one", 7, 6, [1])), batch)
+    assert taken(once.rows(frame(spark, epoch("one", 7, 6, [1])), batch + 1)) == []
+    assert list(tmp_path.glob("labels-*")) == []
+
+
+def test_records_of_others_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match="1 records were not sent by a query of this job"):
+        ReceivedOnce(tmp_path).rows(frame(spark, [Record(1, None), *epoch("one", 0, None, [2])]), 0)
+
+
+def test_an_epoch_that_is_sent_again_with_other_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    once = ReceivedOnce(tmp_path)
+    first = epoch("one", 0, None, [1, 2, 3])
+    assert taken(once.rows(frame(spark, first[:2]), 0)) == [1, 2]
+    with pytest.raises(TrackingError, match="was not said to consist of"):
+        once.rows(frame(spark, epoch("one", 0, None, [4, 5, 3])), 1)
