@@ -10,7 +10,7 @@ from tracker.load.verdict import Verdict
 
 
 def outcome(
-    p99: float, *, backlog: float = 0, kept_up: bool = True, faults: tuple[str, ...] = (), unanswered: int = 0
+    p99: float, *, behind: bool = False, kept_up: bool = True, faults: tuple[str, ...] = (), unanswered: int = 0
 ) -> Result:
     """What a run comes to."""
     latency = Latency(1_000, p99 / 2, p99, p99, p99, p99)
@@ -18,7 +18,8 @@ def outcome(
         planned=1_000,
         answered=1_000 - unanswered,
         rate=100.0,
-        backlog=(1.0, 1.0 + backlog),
+        backlog=(1.0, 500.0 if behind else 1.0),
+        backlog_grew=behind,
         reports=latency,
         round_trips=latency,
         ends=latency,
@@ -39,7 +40,8 @@ def search(first: float, capacity: float, failing: Result) -> Search:
 
 @pytest.mark.parametrize("first", [1, 100, 700, 5_000])
 @pytest.mark.parametrize(
-    "failing", [outcome(51.0), outcome(5.0, backlog=500), outcome(5.0, unanswered=1), outcome(float("nan"), backlog=99)]
+    "failing",
+    [outcome(51.0), outcome(5.0, behind=True), outcome(5.0, unanswered=1), outcome(float("nan"), behind=True)],
 )
 def test_it_comes_within_a_tenth_from_wherever_it_begins(first: float, failing: Result) -> None:
     found = search(first, 700, failing)
@@ -58,7 +60,7 @@ def test_what_the_generator_could_not_do_is_not_the_trackers_limit() -> None:
 
 
 def test_a_rate_at_which_answers_were_only_slow_is_tried_once_more() -> None:
-    results = iter([outcome(51.0), outcome(5.0), outcome(51.0), outcome(51.0), *[outcome(5.0, backlog=500)] * 20])
+    results = iter([outcome(51.0), outcome(5.0), outcome(51.0), outcome(51.0), *[outcome(5.0, behind=True)] * 20])
     found = find_rate(lambda rate: next(results), 100, 50.0, lambda step: None)
     assert [step.rate for step in found.steps][:5] == [100, 100, 150, 150, 122.5]
     assert found.rate == 100
