@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark import TaskContext
+from pyspark import Accumulator, TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.folding import Key, files, fold_labels, unite
 from spark_client.fronts import Group
+from spark_client.manifest import Units
 from spark_client.substreams import TRACKER, Substreams
 from tracker.client import Report, TrackerClient
 
@@ -119,6 +120,7 @@ class ExecutorProbe:
         direction: which way.
         rule: how rows fall into substreams.
         epoch: which (query, run, batch); None: as the task's own context says, in a query without `foreachBatch`.
+        kept: of a query that seals: hears which attempts have reported; their units are then each attempt's own.
     """
 
     server: str
@@ -128,6 +130,7 @@ class ExecutorProbe:
     direction: Direction
     rule: Substreams
     epoch: tuple[str, str, int] | None = None
+    kept: Accumulator[Units] | None = None
 
     def on(self, rows: DataFrame) -> DataFrame:
         """The same rows, counted on their way."""
@@ -159,7 +162,13 @@ class ExecutorProbe:
                 "an executor's probe has to know its batch: start the query with tracking.write_stream(…) or "
                 "TrackedStream.writeStream"
             )
-        report = _client(self.server, self.retry_for).producer(self.job, query, run).epoch(epoch)
+        seals = self.kept is not None
+        producer = _client(self.server, self.retry_for).producer(self.job, query, run, keep_apart=seals)
+        report = producer.epoch(epoch)
         groups = groups_of(((key, {"_rows": rows, "_xor": xor}) for key, (rows, xor) in counted.items()), self.rule)
         add_groups(report, self.segment, self.direction, groups)
-        report.report(units=[f"{self.direction}:{self.segment}/{task.partitionId()}"])
+        place = f"{self.direction}:{self.segment}/{task.partitionId()}"
+        unit = f"{place}#{task.taskAttemptId()}" if seals else place
+        report.report(units=[unit])
+        if self.kept is not None:
+            self.kept.add({place: unit})  # after the tracker's answer: what is kept has been reported

@@ -16,6 +16,7 @@ from spark_client.directories import last_commit
 from spark_client.errors import TrackingError
 from spark_client.fronts import Front
 from spark_client.intake import Intake
+from spark_client.manifest import Manifest
 from spark_client.outputs import Output
 from spark_client.probes import ExecutorProbe, add_groups
 from spark_client.release import ReleaseQuery
@@ -215,6 +216,7 @@ class BatchQuery(TrackedQuery):
         sends: the segment that `output` sends on.
         labels: whether rows need labels.
         probe: makes the executors' probe of a batch; None: the driver counts.
+        manifest: hears whose reports are kept; None: the query does not seal its batches.
     """
 
     def __init__(
@@ -226,6 +228,7 @@ class BatchQuery(TrackedQuery):
         release: ReleaseQuery | None,
         sends: str | None,
         probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
+        manifest: Manifest | None,
     ) -> None:
         super().__init__([stream], checkpoint, open_run)
         self._stream = stream
@@ -233,6 +236,7 @@ class BatchQuery(TrackedQuery):
         self.release = release
         self._sends = sends
         self._probe = probe
+        self._manifest = manifest
 
     def process(self, batch: DataFrame, epoch: int) -> None:
         """The body of `foreachBatch`."""
@@ -245,6 +249,8 @@ class BatchQuery(TrackedQuery):
             spark = batch.sparkSession
             for key, value in _CONF.items():
                 spark.conf.set(key, value)
+            if self._manifest is not None:
+                self._manifest.begin()
             name = (run.query, run.run, epoch)
             probe = None if self._probe is None else self._probe(name)
             rows = self._stream.input.rows(batch, run.query, epoch)
@@ -256,6 +262,8 @@ class BatchQuery(TrackedQuery):
                 self.release.process(intake, run, epoch, spark)
             elif intake is not None:
                 self._forward(intake, run, epoch)
+            if self._manifest is not None:
+                run.seal(epoch, self._manifest.units)
             self.gate.done(epoch)
 
     def _forward(self, intake: Intake, run: Run, epoch: int) -> None:

@@ -39,17 +39,20 @@ class Run:
         query: the query's id.
         run: the run's id.
         resume_epoch: the first batch that Spark has not committed.
+        seals: whether it seals each batch before Spark commits it.
 
     Raises:
         TrackerError: the tracker refuses the run.
     """
 
-    def __init__(self, client: TrackerClient, job: str, query: str, run: str, resume_epoch: int) -> None:
+    def __init__(
+        self, client: TrackerClient, job: str, query: str, run: str, resume_epoch: int, seals: bool = False
+    ) -> None:
         self.job = job
         self.query = query
         self.run = run
         self._client = client
-        self._producer: Producer = client.open_producer(job, query, run, resume_epoch=resume_epoch)
+        self._producer: Producer = client.open_producer(job, query, run, resume_epoch=resume_epoch, seals=seals)
         status = client.job(job)
         self.resume_epoch = resume_epoch
         self.log_id = status.log_id
@@ -83,6 +86,17 @@ class Run:
                 "had, or with a new one"
             )
         self.expect(epoch)
+
+    def seal(self, epoch: int, units: Sequence[str]) -> None:
+        """Fixes what counts of an epoch: the driver's report and these units. Spark may commit it afterwards.
+
+        Raises:
+            TrackingError: a report of one of them never arrived; the batch must not be committed.
+        """
+        try:
+            self._producer.commit(epoch, units=[DRIVER_UNIT, *units], seal=True)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
 
     @property
     def owes(self) -> bool:
@@ -190,6 +204,8 @@ def explained(error: Exception) -> TrackingError:
 
 _ADVICE = {
     "FENCED": "Another run of this query has taken over, or this one was closed: only one may run on a checkpoint",
+    "MISSING_UNITS": "A task had its report acknowledged, and the tracker does not have it: was its journal lost? The "
+    "batch was not committed; restart the query",
     "EPOCH_REWOUND": "The query's checkpoint is older than what the tracker knows of it: start the query with the "
     "checkpoint it last had, or with a new one",
     "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking another deployment=",

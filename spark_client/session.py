@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from spark_client.directories import local_path
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import Front, Unspoken
 from spark_client.kafka import KafkaChannel
+from spark_client.manifest import Manifest
 from spark_client.outputs import Files, Function, Output, Sent
 from spark_client.probes import Direction, ExecutorProbe, Way
 from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observation_name
@@ -446,12 +448,15 @@ class Tracking:
         channel = writer.to_channel
         files = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
 
+        seals = options.get("seal", "false") == "true"
+        manifest = Manifest(self.spark.sparkContext) if seals else None
+
         def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
-            return self._executor_probe(stream, stream.segment, stream.input.direction, epoch)
+            return self._executor_probe(stream, stream.segment, stream.input.direction, epoch, manifest)
 
         def sending_probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
             assert channel is not None
-            return self._executor_probe(stream, channel.segment, "sent", epoch)
+            return self._executor_probe(stream, channel.segment, "sent", epoch, manifest)
 
         by_executors = self._probe == "executors"
         output: Output
@@ -475,11 +480,12 @@ class Tracking:
         tracked = BatchQuery(
             stream,
             checkpoint,
-            self._open_run,
+            partial(self._open_run, seals=seals),
             output,
             release,
             channel.segment if channel is not None else None,
             probe if by_executors else None,
+            manifest,
         )
         bell = None
         if isinstance(what, Released):
@@ -517,13 +523,20 @@ class Tracking:
             raise
         return query
 
-    def _open_run(self, query: str, run: str, resume_epoch: int) -> Run:
-        return Run(self.client, self.job, query, run, resume_epoch)
+    def _open_run(self, query: str, run: str, resume_epoch: int, seals: bool = False) -> Run:
+        return Run(self.client, self.job, query, run, resume_epoch, seals)
 
     def _executor_probe(
-        self, stream: TrackedStream, segment: str, direction: Direction, epoch: tuple[str, str, int] | None
+        self,
+        stream: TrackedStream,
+        segment: str,
+        direction: Direction,
+        epoch: tuple[str, str, int] | None,
+        manifest: Manifest | None = None,
     ) -> ExecutorProbe:
-        return ExecutorProbe(self.server, self._retry_for, self.job, segment, direction, stream.input.rule, epoch)
+        kept = None if manifest is None else manifest.kept
+        rule = stream.input.rule
+        return ExecutorProbe(self.server, self._retry_for, self.job, segment, direction, rule, epoch, kept)
 
     # ---------------------------------------------------------------- the job
 
@@ -670,7 +683,7 @@ class _Started(StreamingQueryListener):
 
 
 _LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
-_OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from"})
+_OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
 _NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains
 
 

@@ -35,6 +35,9 @@ class TrackedWriter:
     Options: ``checkpointLocation`` (required), ``queryName``, and for files those of Spark's batch writer; for a
     release ``late_path`` (where rows go that come after their substream's end; default ``tracker/late`` in the
     checkpoint) and ``compact_from`` (how many parts of state there may be before they are made one; default 24).
+    ``seal`` (default false): what counts of a batch is fixed at the tracker before Spark commits it, by the attempts
+    whose work Spark has kept. It is needed where the work is not deterministic and executors count it; it costs a call
+    a batch.
 
     >>> query = daily.writeStream.option("checkpointLocation", "cp").format("parquet").start("daily")  # doctest: +SKIP
     """
@@ -173,7 +176,7 @@ class TrackedWriter:
         return self._tracking.start(self)
 
 
-_OWN = ("checkpointlocation", "path", "late_path", "compact_from")
+_OWN = ("checkpointlocation", "path", "late_path", "compact_from", "seal")
 
 
 class NativeWriter:

@@ -1,0 +1,105 @@
+"""Sealed batches: what counts is what Spark has kept, also where a task's attempts differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Marks, Tracking
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row, rows_of
+from tests.spark.test_probes import counts
+
+pytestmark = pytest.mark.spark
+
+
+def attempt() -> int:
+    task = TaskContext.get()
+    assert task is not None
+    return task.attemptNumber()
+
+
+def differs_by_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Work that is not deterministic: only the first attempt finds row 2."""
+    for batch in batches:
+        yield batch if attempt() == 0 else batch.filter(pc.not_equal(batch.column("row_id"), 2))
+
+
+def fails_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Fails the first attempt when all of its rows have passed, and have been reported."""
+    yield from batches
+    if attempt() == 0:
+        raise RuntimeError("the first attempt fails")
+
+
+@pytest.mark.parametrize(("seal", "counted"), [(True, 2), (False, 3)])
+def test_an_attempt_that_spark_dropped_counts_only_if_batches_are_not_sealed(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seal: bool, counted: int
+) -> None:
+    tracking = Tracking(spark, job, tracker.address, probe="executors")
+    raw = feed.stream(spark)
+    source = tracking.source(
+        raw.mapInArrow(differs_by_attempt, raw.schema),
+        "in",
+        scope="tenant",
+        window=("ts", "1 hour"),
+        identity=["row_id"],
+        front=Marks("is_last"),
+    )
+    channel = tracking.channel("clean", str(tmp_path / "clean"))
+    kept = source.transform(lambda df: df.mapInArrow(fails_at_the_end, df.schema))
+    sending = kept.writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp").option("seal", seal)
+    sending.start()
+    feed.put(row(1, 1), row(2, 2), row(3, 3))
+    tracking.process_all_available()
+    assert counts(tracking) == {"in": (counted, counted, 0), "clean": (2, 0, counts(tracking)["clean"][2])}
+    tracking.stop()
+
+
+def test_what_a_failed_batch_had_staged_is_revoked_and_its_replay_counts_once(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    calls: list[int] = []
+
+    def fails_once(rows: DataFrame, epoch: int) -> None:
+        calls.append(rows.count())
+        if len(calls) == 1:
+            raise RuntimeError("the sink is away")
+
+    for _ in range(2):
+        tracking = Tracking(spark, job, tracker.address, probe="executors")
+        source = tracking.source(
+            feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+        )
+        writer = source.writeStream.foreachBatch(fails_once).option("checkpointLocation", tmp_path / "cp")
+        query = writer.option("seal", True).start()
+        if not calls:
+            feed.put(row(1, 1), row(2, 2), row(3, 3))
+            with pytest.raises(Exception, match="the sink is away"):
+                query.awaitTermination()
+        else:
+            tracking.process_all_available()
+            assert counts(tracking) == {"in": (3, 3, 0)}
+        tracking.stop()
+    assert calls == [3, 3]
+
+
+def test_a_sealed_release_is_exact(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path) -> None:
+    tracking = Tracking(spark, job, tracker.address, probe="executors")
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+    )
+    released = tracking.release(source, ["kind"], aggs={"rows": F.count("*")})
+    released.writeStream.option("checkpointLocation", tmp_path / "cp").option("seal", True).start(tmp_path / "out")
+    feed.put(row(1, 1), row(2, 2, kind="y"), row(3, 3))
+    feed.put(row(4, 5, last=True))
+    tracking.process_all_available()
+    assert sorted(rows_of(tmp_path / "out", spark, "kind", "rows")) == [("x", 3), ("y", 1)]
+    tracking.stop()
