@@ -67,7 +67,7 @@ def test_smoke_starts_a_tracker_and_leaves_nothing_behind(tmp_path: Path) -> Non
     assert result["generator"]["repeated"] > 0
     assert result["generator"]["taken_over"] > 0
     assert result["reports"]["count"] + result["generator"]["left_out"] > 250
-    for latency in (result["reports"], result["ends"], result["round_trips"]):
+    for latency in (result["reports"], result["ends"], result["round_trips"], result["floor"]):
         assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p999"] <= latency["longest"]
     assert all(sample["server"]["memory"] > 0 and sample["server"]["disk"] == 0 for sample in result["samples"])
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -101,6 +101,7 @@ def test_at_an_address_it_uses_a_job_of_its_own_and_deletes_it(tmp_path: Path, s
     load("--server", server.address, "--rate", "40", "--duration", "1")
     assert load.result["samples"][0]["server"] is None
     assert load.result["server"] is None
+    assert load.result["floor"]["count"] == 0
     with TrackerClient(server.address) as client:
         assert client.jobs() == []
         load("--server", server.address, "--duration", "1", "--keep")

@@ -23,11 +23,12 @@ def outcome(
         reports=latency,
         round_trips=latency,
         ends=latency,
+        floor=latency,
         generator=Generator(latency, 0.5, kept_up, 0, 0, 0, 0, 0),
         server=0.5,
         server_waited=0.0,
         others=0.0,
-        series=Series((), (), (), (), ()),
+        series=Series((), (), (), (), (), (), ()),
         samples=(),
         verdict=Verdict(faults, unanswered, 1_000),
     )

@@ -20,6 +20,8 @@ from tracker.load.scenario import Scenario, read
 _START: Final = 0
 _STOP: Final = 1
 
+PROBES_A_SECOND: Final = 20
+
 #: the columns of `counters`
 REPEATED: Final = 0  #: reports that were sent once more
 TAKEN_OVER: Final = 1  #: producers that a new run took over
@@ -57,6 +59,8 @@ class Board:
         ended: by producer, place and segment: when the watcher saw the end.
         elements: likewise: how many elements were announced with it.
         times: likewise: how often it was announced.
+        probed: by probe: when the server that does nothing had answered it. Probe n is due n / PROBES_A_SECOND seconds
+            after the start.
         ready: by process of producers: how many lives of it have begun their work.
         counters: by process of producers, and a last row for the watcher: see the names of the columns.
     """
@@ -74,6 +78,8 @@ class Board:
         self.ended: NDArray[np.float64] = self._mapped("ended", np.float64, ends)
         self.elements: NDArray[np.int64] = self._mapped("elements", np.int64, ends)
         self.times: NDArray[np.int32] = self._mapped("times", np.int32, ends)
+        probes = int(plan.measured[1] * PROBES_A_SECOND)
+        self.probed: NDArray[np.float64] = self._mapped("probed", np.float64, (probes,))
         self.ready: NDArray[np.int64] = self._mapped("ready", np.int64, (processes + 1,))
         self.counters: NDArray[np.int64] = self._mapped("counters", np.int64, (processes + 1, _COUNTERS))
         self._moments: NDArray[np.float64] = self._mapped("moments", np.float64, (2,))

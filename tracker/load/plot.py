@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ matplotlib.use("Agg")  # a file is all we want: no display is needed
 _MEDIAN: Final = "#2f6690"
 _TAIL: Final = "#c8553d"
 _DISK: Final = "#d9912b"
+_FLOOR: Final = "#999999"
 _PALE: Final = "#e8e8e8"
 
 
@@ -56,6 +58,8 @@ def draw(scenario: Scenario, name: str, result: Result, path: Path) -> None:
 
 
 def _latency(axis: Axes, series: Series, p50: tuple[float, ...], p99: tuple[float, ...], title: str) -> None:
+    if not all(map(math.isnan, series.floor_p99)):
+        axis.plot(series.at, series.floor_p99, color=_FLOOR, linewidth=0.9, label="p99 of a call that does nothing")
     axis.plot(series.at, p99, color=_TAIL, linewidth=1.2, label="p99")
     axis.plot(series.at, p50, color=_MEDIAN, linewidth=1.2, label="p50")
     axis.set_yscale("log")
@@ -66,5 +70,5 @@ def _dress(axis: Axes, title: str, unit: str) -> None:
     axis.set_title(title, loc="left", fontsize=10, fontweight="bold")
     axis.set_ylabel(unit)
     axis.grid(axis="y", color=_PALE)
-    axis.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=9, borderpad=0)
+    axis.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=9, borderpad=0)
     axis.spines[["top", "right"]].set_visible(False)

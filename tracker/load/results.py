@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.load.board import REPEATED, TAKEN_OVER, Board
+from tracker.load.board import PROBES_A_SECOND, REPEATED, TAKEN_OVER, Board
 from tracker.load.plan import Plan, Times
 from tracker.load.servers import Use
 from tracker.load.verdict import Verdict, needed
@@ -84,6 +84,8 @@ class Series:
     report_p99: tuple[float, ...]
     end_p50: tuple[float, ...]
     end_p99: tuple[float, ...]
+    floor_p50: tuple[float, ...]
+    floor_p99: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Result:
     reports: Latency
     round_trips: Latency  #: of the same reports, from when they left: what a closed loop would have measured
     ends: Latency
+    floor: Latency  #: of calls to a server that does nothing, in the same seconds; none if the tracker is elsewhere
     generator: Generator
     server: float | None  #: share of a core that the server used; None: it is somebody else's
     server_waited: float | None  #: share of the time in which it had work to do and no processor was free
@@ -134,6 +137,7 @@ def evaluate(
     round_trips = Latency.of((board.answered - board.sent)[counted & measured])
     inside = [sample for sample in samples if since <= sample.at <= until]
     busiest = max(_shares(inside), default=0.0)
+    probes = _probes(board)
     early, late = _backlog(due, np.where(answered, board.answered - start, np.inf), since, until)
     totals = board.counters.sum(axis=0)
     in_time = answered & (board.answered - start >= since) & (board.answered - start < until)
@@ -147,6 +151,7 @@ def evaluate(
         reports=Latency.of(latencies[counted & measured]),
         round_trips=round_trips,
         ends=Latency.of(end_latencies[end_measured]),
+        floor=Latency.of(probes[1][probes[0] >= since]),
         generator=Generator(
             lag=lag,
             busiest=round(busiest, 3),
@@ -162,7 +167,7 @@ def evaluate(
         server=_of_server(inside, lambda use: use.processor_seconds),
         server_waited=_of_server(inside, lambda use: use.waiting_seconds),
         others=_others(inside),
-        series=_series(until, (due[counted], latencies[counted]), (end_due, end_latencies)),
+        series=_series(until, (due[counted], latencies[counted]), (end_due, end_latencies), probes),
         samples=tuple(samples),
         verdict=verdict,
     )
@@ -181,6 +186,13 @@ def _ends(plan: Plan, board: Board) -> tuple[Times, Times]:
             dues.append(due[counted])
             latencies.append(ended[counted] - board.start - due[counted])
     return np.concatenate(dues), np.concatenate(latencies)
+
+
+def _probes(board: Board) -> tuple[Times, Times]:
+    """When each call to the server that does nothing was due, and how long after that it was answered."""
+    made = np.flatnonzero(board.probed)
+    due = made / PROBES_A_SECOND
+    return due, board.probed[made] - board.start - due
 
 
 def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[float, float]:
@@ -215,16 +227,20 @@ def _others(inside: Sequence[Sample]) -> float | None:
     return round(max(0.0, everything - server - sum(_shares(inside))), 3)
 
 
-def _series(until: float, reports: tuple[Times, Times], ends: tuple[Times, Times]) -> Series:
+def _series(
+    until: float, reports: tuple[Times, Times], ends: tuple[Times, Times], probes: tuple[Times, Times]
+) -> Series:
     width = max(1.0, until / _BUCKETS)
     count = int(np.ceil(until / width))
-    columns = [_percentiles(due, latencies, width, count) for due, latencies in (reports, ends)]
+    columns = [_percentiles(due, latencies, width, count) for due, latencies in (reports, ends, probes)]
     return Series(
         at=tuple(((np.arange(count) + 0.5) * width).round(3).tolist()),
         report_p50=columns[0][0],
         report_p99=columns[0][1],
         end_p50=columns[1][0],
         end_p99=columns[1][1],
+        floor_p50=columns[2][0],
+        floor_p99=columns[2][1],
     )
 
 

@@ -9,8 +9,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from tracker.bench.processes import bare_server
 from tracker.client import JobSpec, TrackerClient
 from tracker.load import procfs
 from tracker.load.board import LAST_SEQ, SEEN, Board, Order
@@ -80,15 +81,32 @@ def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], ke
         retention = timedelta(seconds=scenario.retention)
         client.define_job(JobSpec(job=job, deployment="d1", segments=graph(scenario), retention=retention))
         Order(scenario, target.address, job).write(Path(directory))
-        run = _Run(plan, Board(Path(directory), plan, create=True), Path(directory), target, client, job, tell)
-        try:
-            run.go()
-        finally:
-            run.leave()
+        board = Board(Path(directory), plan, create=True)
+        with _probed(directory, target):
+            run = _Run(plan, board, Path(directory), target, client, job, tell)
+            try:
+                run.go()
+            finally:
+                run.leave()
         result = run.result()
         if result.verdict.right and not keep:
             client.delete_job(job, force=True)
         return result
+
+
+@contextmanager
+def _probed(directory: str, target: Target) -> Iterator[None]:
+    """While it lasts, a server that does nothing is called now and then; not for a tracker that may be elsewhere."""
+    if isinstance(target, Remote):
+        yield
+        return
+    with bare_server() as bare:
+        probe = _python("tracker.load.probing", directory, bare.address)
+        try:
+            yield
+        finally:
+            probe.kill()
+            probe.wait()
 
 
 class _Worker:

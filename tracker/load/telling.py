@@ -33,8 +33,9 @@ def latency_rows(result: Result) -> list[list[str]]:
         "end: due to seen": result.ends,
         "for comparison, report: sent to answered": result.round_trips,
         "the generator's own lateness": result.generator.lag,
+        "in the same seconds, a call that does nothing": result.floor,
     }
-    return [_row(name, latency) for name, latency in kinds.items()]
+    return [_row(name, latency) for name, latency in kinds.items() if latency.count]
 
 
 def _row(name: str, latency: Latency) -> list[str]:

@@ -1,0 +1,47 @@
+"""A process that calls a server which does nothing, now and then: what this machine itself costs a call meanwhile.
+
+Run as `python -m tracker.load.probing DIRECTORY ADDRESS`. Like a report's, a call's time counts from when it was due.
+On a machine that others use, too, only what was measured in the same seconds can be compared.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from tracker.load import lifeline
+from tracker.load.board import PROBES_A_SECOND, Board, Order
+from tracker.load.plan import Plan
+
+_CALL: Final = b"." * 4096  # about what a report takes
+
+
+def main() -> int:
+    """Runs the process; the exit status."""
+    directory, address = sys.argv[1:]
+    lifeline.hold_on()
+    board = Board(Path(directory), Plan(Order.read(Path(directory)).scenario))
+    with grpc.insecure_channel(address) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/bare/Report", request_serializer=None, response_deserializer=None
+        )
+        call(_CALL)  # it is connected
+        while not board.start and not board.stopped:
+            time.sleep(0.01)
+        for number in range(len(board.probed)):
+            due = board.start + number / PROBES_A_SECOND
+            while (left := due - time.monotonic()) > 0:
+                time.sleep(left)
+            if board.stopped:
+                return 0
+            call(_CALL)
+            board.probed[number] = time.monotonic()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
