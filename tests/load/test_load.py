@@ -14,6 +14,7 @@ import pytest
 
 from tests.client.processes import TRACKER, Server
 from tracker.client import TrackerClient, TrackerError
+from tracker.journal import open_journal
 
 SMALL = """
 rate = 60
@@ -182,6 +183,20 @@ def test_a_rate_beyond_the_machine_is_told(tmp_path: Path, server: Server) -> No
     assert "reports were not answered before patience was at its end" in ran.stderr
     assert load.result["backlog_grew"]
     assert load.result["verdict"]["faults"] == []
+
+
+def test_who_ends_it_ends_the_tracker_that_it_started(tmp_path: Path) -> None:
+    scenario = tmp_path / "own.toml"
+    scenario.write_text(SMALL.replace("duration = 3", "duration = 60"))
+    journal = f"sqlite:{tmp_path / 'own.db'}"
+    command = [*TRACKER, "load", str(scenario), "--start", "--journal", journal]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "reports due" in process.stderr.readline()
+        process.terminate()
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == 143
+    open_journal(journal).close()  # raises if a tracker still holds it
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from tracker.cli.output import print_pairs, print_table
 
@@ -75,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tracker.load.scenario import ScenarioError
     from tracker.load.servers import ServerFailedError
 
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         scenario = _scenario(arguments)
         with _target(arguments) as target:
@@ -87,6 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
     except (FailedError, ServerFailedError) as error:
         print(f"tracker load: {error}", file=sys.stderr)
         return _WRONG
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    """Leaves as from Ctrl-C: what was started is stopped."""
+    raise SystemExit(128 + number)
 
 
 def _scenario(arguments: argparse.Namespace) -> Scenario:
