@@ -71,6 +71,29 @@ def test_jobs_and_one_job(shell: Shell, flights: str) -> None:
     assert status["producers"][0]["committed_epoch"] == 0
 
 
+def test_explain_says_what_is_in_flight_where_and_which_front_is_missing(shell: Shell, flights: str) -> None:
+    told = shell("explain", flights, "LGA", "2013-01-02")
+    assert "has not ended" in told
+    assert "front 'schedule' (producer 'q'" in told
+    assert "has promised up to 24, and the substream ends at 48" in told
+    assert "segment 'raw': 1 in flight (1 sent, 0 received; last sent by 'q', last received by 'nobody')" in told
+    assert "has ended" in shell("explain", flights, "JFK", "2013-01-01")
+    assert json.loads(shell("explain", flights, "JFK", "2013-01-01", "--json"))["reasons"] == []
+
+
+def test_explain_says_who_has_reported_and_not_committed(shell: Shell, client: TrackerClient, flights: str) -> None:
+    staged = client.producer(flights, "q", "r1").epoch(1)
+    staged.received("raw", "LGA", "2013-01-02", label("c"), end_time=48)
+    staged.report(units=["a"])
+    assert "producer 'q' has reported epoch 1 and not committed it" in shell("explain", flights, "LGA", "2013-01-02")
+    client.producer(flights, "q", "r1").commit(1)
+    assert "as many received as sent, but not the same elements" in shell("explain", flights, "LGA", "2013-01-02")
+
+
+def test_explain_says_what_to_do_about_a_substream_that_nobody_knows(shell: Shell, flights: str) -> None:
+    assert f"`tracker substreams {flights} --ended` lists" in shell("explain", flights, "JFK", "2014", status=1)
+
+
 def test_substreams(shell: Shell, flights: str) -> None:
     [row] = table(shell("substreams", flights))
     assert (row["SCOPE"], row["NAME"], row["STATE"], row["IN FLIGHT"]) == ("LGA", "2013-01-02", "open", "1")

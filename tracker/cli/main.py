@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tracker.cli import bench, drains, events, jobs, load, relay, repairs, serve
+from tracker.cli import bench, drains, events, explain, jobs, load, relay, repairs, serve
 from tracker.client import TrackerError, TrackerUnavailable
 
 _REFUSED = 1
@@ -26,6 +26,7 @@ examples:
   tracker serve                                a tracker on 127.0.0.1:7654 that keeps everything in ./tracker.db
   tracker watch flights                        what has ended, as it ends
   tracker substreams flights --stalled         what does not end, and where its elements are
+  tracker explain flights JFK 2013-01-01       why one of them does not
   tracker drain flights d1 --wait              bring deployment d1 of the job to its end
   TRACKER_SERVER=tracker:7654 tracker jobs     ask another tracker
 """
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     serving = commands.add_parser("serve", help="run a tracker")
     serve.add_arguments(serving)
     serving.set_defaults(run=serve.run)
-    for commands_of in (jobs, events, drains, repairs, relay, bench, load):
+    for commands_of in (jobs, explain, events, drains, repairs, relay, bench, load):
         commands_of.add_commands(commands)
     return parser
 
