@@ -10,7 +10,13 @@ from tracker.load.verdict import Verdict
 
 
 def outcome(
-    p99: float, *, behind: bool = False, kept_up: bool = True, faults: tuple[str, ...] = (), unanswered: int = 0
+    p99: float,
+    *,
+    floor: float = 1.0,
+    behind: bool = False,
+    kept_up: bool = True,
+    faults: tuple[str, ...] = (),
+    unanswered: int = 0,
 ) -> Result:
     """What a run comes to."""
     latency = Latency(1_000, p99 / 2, p99, p99, p99, p99)
@@ -23,7 +29,7 @@ def outcome(
         reports=latency,
         round_trips=latency,
         ends=latency,
-        floor=latency,
+        floor=Latency(200, floor / 2, floor, floor, floor, floor),
         generator=Generator(latency, 0.5, kept_up, 0, 0, 0, 0, 0),
         server=0.5,
         server_waited=0.0,
@@ -65,6 +71,13 @@ def test_a_rate_at_which_answers_were_only_slow_is_tried_once_more() -> None:
     found = find_rate(lambda rate: next(results), 100, 50.0, lambda step: None)
     assert [step.rate for step in found.steps][:5] == [100, 100, 150, 150, 122.5]
     assert found.rate == 100
+
+
+def test_a_machine_that_is_too_busy_for_any_call_is_not_searched_further() -> None:
+    found = search(500, 0, outcome(500.0, floor=60.0))
+    assert found.too_busy
+    assert [step.rate for step in found.steps] == [500, 500, 333.3, 333.3]
+    assert not search(500, 0, outcome(500.0)).too_busy
 
 
 def test_something_wrong_ends_it() -> None:

@@ -209,6 +209,8 @@ def _print_step(step: Step) -> None:
     verdict = "sustained" if step.sustained else f"not sustained: {step.failed}"
     result = step.result
     told = f"p99 of reports {result.reports.p99:.1f} ms, of ends {result.ends.p99:.1f} ms"
+    if result.floor.count:
+        told += f", of a call that does nothing {result.floor.p99:.1f} ms"
     kept_up = "" if result.generator.kept_up else "; the generator could not keep up"
     if sys.stderr.isatty():
         print(file=sys.stderr)
@@ -217,7 +219,14 @@ def _print_step(step: Step) -> None:
 
 def _print_search(search: Search, bound: float) -> None:
     if not search.rate:
-        print("\nno rate was sustained")
+        why = ""
+        if search.too_busy:
+            took = search.steps[-1].result.floor.p99
+            why = (
+                f": this machine is too busy to find out, since 99 % of the calls to a server that does nothing took "
+                f"up to {took:.1f} ms, too; try again when it is quieter, or with a higher --bound"
+            )
+        print(f"\nno rate was sustained{why}")
         return
     print(f"\nsustained: {search.rate:,.1f} reports/s, p99 within {bound:g} ms and no growing backlog")
     if search.by_generator:

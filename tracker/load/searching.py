@@ -11,6 +11,7 @@ from tracker.load.results import Result
 _STEP: Final = 1.5
 _CLOSE: Final = 1.1  #: the search ends when the lowest rate that failed is within this of the highest that did not
 _MOST_RUNS: Final = 20
+_BUSY_RUNS: Final = 4  #: in a row, in which even a call that does nothing took too long: going lower would not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,13 @@ class Search:
         steps: all runs, in their order.
         rate: the highest rate that was sustained; 0: none was.
         by_generator: what failed above it was the load's own making, so the tracker may sustain more.
+        too_busy: no rate was sustained, and a call that does nothing was beyond the bound, too, however low the rate.
     """
 
     steps: tuple[Step, ...]
     rate: float
     by_generator: bool
+    too_busy: bool
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,7 +54,7 @@ class Search:
             {"rate": step.rate, "sustained": step.sustained, "failed": step.failed, "result": step.result.as_dict()}
             for step in self.steps
         ]
-        return {"rate": self.rate, "by_generator": self.by_generator, "steps": steps}
+        return {"rate": self.rate, "by_generator": self.by_generator, "too_busy": self.too_busy, "steps": steps}
 
 
 def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tell: Callable[[Step], None]) -> Search:
@@ -66,14 +69,20 @@ def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tel
     A rate at which answers were only slow is tried once more, since another's work on the machine may have been why. A
     run that finds something wrong ends the search: what is wrong matters more than a rate.
     """
+
+    def beyond(step: Step) -> bool:
+        return not step.sustained and step.result.floor.p99 > bound_ms
+
     steps: list[Step] = []
     low, high = 0.0, 0.0  # the highest that was sustained, the lowest that was not; 0: not known
     rate = first
-    while len(steps) < _MOST_RUNS and not (low and high and high <= low * _CLOSE):
+    too_busy = False
+    while len(steps) < _MOST_RUNS and not too_busy and not (low and high and high <= low * _CLOSE):
         result = run(rate)
         step = Step(rate, result, why_not(result, bound_ms))
         steps.append(step)
         tell(step)
+        too_busy = not low and len(steps) >= _BUSY_RUNS and all(map(beyond, steps[-_BUSY_RUNS:]))
         if result.verdict.faults:
             break
         if step.only_slow and [one.rate for one in steps].count(rate) == 1:
@@ -86,7 +95,7 @@ def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tel
             rate = round((low * high) ** 0.5 if low else rate / _STEP, 1)
     failed = [step for step in steps if not step.sustained and step.rate == high]
     by_generator = bool(failed) and not failed[-1].result.generator.kept_up
-    return Search(tuple(steps), low, by_generator)
+    return Search(tuple(steps), low, by_generator, too_busy)
 
 
 def why_not(result: Result, bound_ms: float) -> str:
