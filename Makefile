@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
-PACKAGES := tracker spark_client
+PACKAGES := tracker spark_client experiments
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo test test-fast test-spark test-slow bench lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo test test-fast test-spark test-slow bench papers lint types proto proto-check docs-check format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,11 +29,11 @@ demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that
 	@$(BIN)/python -m examples.flights.demo
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker experiments
 	@$(PYTEST) tests -m "not slow"
 
 test-fast: $(STAMP) ## without Spark
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker experiments
 	@$(PYTEST) tests -m "not slow and not spark"
 
 test-spark: $(STAMP) ## only Spark
@@ -44,6 +44,9 @@ test-slow: $(STAMP) ## the long simulations and failure runs
 
 bench: $(STAMP) ## entries per second and notification latency
 	@$(BIN)/tracker bench
+
+papers: $(STAMP) ## the papers' experiments: messages, bytes and delays, against punctuations
+	@$(BIN)/python -m experiments.traffic --plots docs/images
 
 lint: $(STAMP) ## ruff, and the protobuf lint
 	@$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from spark_client.runs import Run
 from spark_client.substreams import TRACKER, Substreams
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
+Counted: TypeAlias = Mapping[str, list[Group]]  #: by segment: what was sent on it
 
 
 class Output(Protocol):
@@ -31,8 +32,8 @@ class Output(Protocol):
 
     concurrent: bool
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
-        """Writes them, or finds them written; says what was sent into a channel."""
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
+        """Writes them, or finds them written; says what was sent into channels."""
         ...
 
 
@@ -47,12 +48,12 @@ class Files:
         self._options = dict(options)
         self._partition_by = partition_by
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:  # noqa: ARG002
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:  # noqa: ARG002
         writer = rows.write.format(self._format).options(**self._options)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         publish(self._path / f"epoch={epoch}", writer.save)
-        return []
+        return {}
 
 
 class Function:
@@ -63,9 +64,9 @@ class Function:
     def __init__(self, function: BatchFunction) -> None:
         self._function = function
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:  # noqa: ARG002
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:  # noqa: ARG002
         self._function(rows.drop(TRACKER), epoch)
-        return []
+        return {}
 
 
 class Sent:
@@ -92,10 +93,10 @@ class Sent:
         self._ordinal = ordinal
         self._probe = probe
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
         # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
         path, published = self._channel.write(rows, run.query, epoch, self._ordinal)
         if self._probe is None:
-            return in_files(path, published, self._rule)
+            return {self._channel.segment: in_files(path, published, self._rule)}
         self._probe((run.query, run.run, epoch)).on(published).write.format("noop").mode("overwrite").save()
-        return []
+        return {}

@@ -213,7 +213,7 @@ class BatchQuery(TrackedQuery):
         stream: that it reads.
         output: where rows go.
         release: what releases results there; None: rows are passed on as they are.
-        sends: the segment that `output` sends on.
+        sends: whether `output` sends rows on.
         labels: whether rows need labels.
         probe: makes the executors' probe of a batch; None: the driver counts.
         manifest: hears whose reports are kept; None: the query does not seal its batches.
@@ -226,7 +226,7 @@ class BatchQuery(TrackedQuery):
         open_run: Callable[[str, str, int], Run],
         output: Output,
         release: ReleaseQuery | None,
-        sends: str | None,
+        sends: bool,
         probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
         manifest: Manifest | None,
     ) -> None:
@@ -256,8 +256,8 @@ class BatchQuery(TrackedQuery):
             rows = self._stream.input.rows(batch, run.query, epoch)
             intake = None
             if rows is not None:
-                sends, releases = self._sends is not None, self.release is not None
-                intake = Intake(self._stream, rows, name, probe, labels=sends and not releases, rides=releases)
+                releases = self.release is not None
+                intake = Intake(self._stream, rows, name, probe, labels=self._sends and not releases, rides=releases)
             if self.release is not None:
                 self.release.process(intake, run, epoch, spark)
             elif intake is not None:
@@ -269,8 +269,8 @@ class BatchQuery(TrackedQuery):
     def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
         sent = self._output.write(intake.rows, run, epoch)
         report = run.report(epoch)
-        if self._sends is not None:
-            add_groups(report, self._sends, "sent", sent)
+        for segment, groups in sent.items():
+            add_groups(report, segment, "sent", groups)
         intake.say(report, intake.count() if intake.must_count else None)
         run.send(report, epoch)
 

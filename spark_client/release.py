@@ -31,7 +31,7 @@ from spark_client.folding import files, fold_table
 from spark_client.fronts import Group
 from spark_client.intake import Intake
 from spark_client.labels import child_label
-from spark_client.outputs import Output
+from spark_client.outputs import Counted, Output
 from spark_client.probes import add_groups, groups_of
 from spark_client.runs import Run
 from spark_client.state import PartialState
@@ -94,6 +94,15 @@ class Released:
         from spark_client.writer import TrackedWriter
 
         return TrackedWriter(self.stream.tracking, self)
+
+    def described(self) -> dict[str, object]:
+        """What shapes its state, as plain data."""
+        parts = {field.name: field.dataType.simpleString() for field in self.part_schema.fields}
+        aggregates = {
+            measure.name: f"{measure.aggregate.native} kept as {', '.join(parts[part] for part in measure.parts)}"
+            for measure in self.measures
+        }
+        return {"keys": {key: parts[key] for key in self.keys}, "aggregates": aggregates}
 
     def _own_columns(self) -> list[str]:
         scope = [] if self.rule.scope is None else [self.rule.scope]
@@ -210,19 +219,6 @@ def _literal(substream: Substream) -> str:
     return f"named_struct('_scope', {text(scope)}, '_key', {key})"
 
 
-@dataclass(frozen=True)
-class Hold:
-    """What keeps a substream open downstream while its state is still here.
-
-    Attributes:
-        segment: that stands for the state: one element of each substream that is kept is in flight there.
-        output: the segment that results are sent on.
-    """
-
-    segment: str
-    output: str
-
-
 @dataclass
 class Ending:
     """What a batch's events end, with the parts of the state that each is kept in.
@@ -254,19 +250,20 @@ class ReleaseQuery:
         output: where results go.
         path: of its state.
         late: of its side output.
-        hold: if results are sent on.
+        held: if results are sent on: the segment that stands for the state, which keeps a substream open downstream:
+            one element of each substream that is kept here is in flight there.
         compact_from: how many parts of state there may be before they are made one.
     """
 
     def __init__(
-        self, released: Released, output: Output, path: Path, late: Path, hold: Hold | None, compact_from: int
+        self, released: Released, output: Output, path: Path, late: Path, held: str | None, compact_from: int
     ) -> None:
         self._released = released
         self._segment = released.stream.segment
         self._output = output
         self._path = path
         self._late = late
-        self._hold = hold
+        self._held = held
         self._state = PartialState(path / "state", compact_from)
         self._over: OrderedDict[Substream, None] = OrderedDict()
         self._crossing: int | None = None  # how many partial rows the last batch had
@@ -280,7 +277,7 @@ class ReleaseQuery:
         ending = self._ending(run, epoch)
 
         groups: list[Group] = []
-        sent: list[Group] = []
+        sent: Counted = {}
         if intake is None:
             sent = self._write_ended(ending, epoch, run, spark)
         elif released.stream.steps or not self._output.concurrent:
@@ -301,10 +298,11 @@ class ReleaseQuery:
         state.drop(ending.gone)
 
         report = run.report(epoch)
-        if self._hold is not None:
+        if self._held is not None:
             left = entered - state.substreams
-            self._hold_in(self._hold.segment, report, run.job, sent=entered - before, received=left)
-            add_groups(report, self._hold.output, "sent", sent)
+            self._hold_in(self._held, report, run.job, sent=entered - before, received=left)
+        for segment, sent_on in sent.items():
+            add_groups(report, segment, "sent", sent_on)
         if intake is not None:
             intake.say(report, groups)
         run.send(report, epoch)
@@ -326,6 +324,11 @@ class ReleaseQuery:
             self._set_rows_aside(intake.rows, late, epoch)
         state.add(part, epoch, rows, late)
         return groups
+
+    def kept(self, epoch: int) -> int:
+        """How many substreams its state holds before an epoch."""
+        self._state.load(epoch)
+        return len(self._state.substreams)
 
     def drain(self, run: Run, spark: SparkSession) -> None:
         """Releases what has ended since the last batch, when no other batch will come: the query has stopped."""
@@ -385,20 +388,20 @@ class ReleaseQuery:
                 self._remember(tardy)
         return ending
 
-    def _write_ended(self, ending: Ending, epoch: int, run: Run, spark: SparkSession) -> list[Group]:
+    def _write_ended(self, ending: Ending, epoch: int, run: Run, spark: SparkSession) -> Counted:
         """Writes the results of what has ended, and sets aside what came too late; says what it has sent."""
         released = self._released
 
         def merged(substreams: set[Substream], parts: Iterable[str]) -> DataFrame:
             return released.merged(released.parts(spark, self._state.paths(parts)), substreams)
 
-        sent: list[Group] = []
+        sent: Counted = {}
         ended = [merged({substream}, own) for substream, own in ending.split]
         if ending.whole:
             ended.append(merged(set(ending.whole), chain.from_iterable(ending.whole.values())))
         if ended:
             rows = reduce(DataFrame.unionByName, ended)
-            results = released.results(rows) if self._hold is None else released.tracked(rows, run.job)
+            results = released.results(rows) if self._held is None else released.tracked(rows, run.job)
             sent = self._output.write(results, run, epoch)
         if ending.late:
             late = [merged({substream}, after) for substream, after in ending.late]

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client import events
+from spark_client import declared, events
 from spark_client.aggregates import Aggregate
 from spark_client.channels import Channel, FileChannel
-from spark_client.directories import local_path
+from spark_client.directories import last_commit, local_path
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import Front, Unspoken
 from spark_client.kafka import KafkaChannel
@@ -28,7 +28,8 @@ from spark_client.manifest import Manifest
 from spark_client.outputs import Files, Function, Output, Sent
 from spark_client.probes import Direction, ExecutorProbe, Way
 from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observation_name
-from spark_client.release import Hold, Released, ReleaseQuery
+from spark_client.release import Released, ReleaseQuery
+from spark_client.routes import Routed
 from spark_client.runs import Run, explained
 from spark_client.sinks import Sunk
 from spark_client.streams import Received, Source, TrackedStream
@@ -445,7 +446,7 @@ class Tracking:
         what, options = writer.what, writer.options_given
         stream = what.stream if isinstance(what, Released) else what
         checkpoint = local_path(options["checkpointlocation"], "checkpointLocation")
-        channel = writer.to_channel
+        state = checkpoint / "tracker"
         files = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
 
         seals = options.get("seal", "false") == "true"
@@ -454,14 +455,20 @@ class Tracking:
         def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
             return self._executor_probe(stream, stream.segment, stream.input.direction, epoch, manifest)
 
-        def sending_probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
-            assert channel is not None
-            return self._executor_probe(stream, channel.segment, "sent", epoch, manifest)
+        def sending(channel: Channel) -> Sent:
+            def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
+                return self._executor_probe(stream, channel.segment, "sent", epoch, manifest)
+
+            return Sent(channel, stream.input.rule, writer.ordinal, probe if by_executors else None)
 
         by_executors = self._probe == "executors"
         output: Output
-        if channel is not None:
-            output = Sent(channel, stream.input.rule, writer.ordinal, sending_probe if by_executors else None)
+        conditional = [(condition, channel) for channel, condition in writer.routes if condition is not None]
+        if conditional:
+            output = Routed([(condition, sending(channel)) for condition, channel in conditional], state / "routed")
+        elif writer.routes:
+            ((channel, _),) = writer.routes
+            output = sending(channel)
         elif writer.to_sink is not None:
             output = Sunk(writer.to_sink)
         elif writer.function is not None:
@@ -471,19 +478,26 @@ class Tracking:
             output = Files(path, writer.file_format or "parquet", files, writer.partition_columns)
         release = None
         if isinstance(what, Released):
-            state = checkpoint / "tracker"
             late = Path(options.get("late_path") or state / "late")
-            hold = None if channel is None else Hold(_held(what), channel.segment)
+            held = _held(what) if writer.routes else None
             if isinstance(stream.input, Source) and not stream.steps:
                 stream.input.prune(what.reads)
-            release = ReleaseQuery(what, output, state, late, hold, int(options.get("compact_from", "24")))
+            release = ReleaseQuery(what, output, state, late, held, int(options.get("compact_from", "24")))
+        last = last_commit(checkpoint)
+        described = {
+            "job": self.job,
+            "segment": stream.segment,
+            "substreams": stream.input.rule.to_json(),
+            **(what.described() if isinstance(what, Released) else {}),
+        }
+        declared.check(state / "query.json", described, release.kept(0 if last is None else last + 1) if release else 0)
         tracked = BatchQuery(
             stream,
             checkpoint,
             partial(self._open_run, seals=seals),
             output,
             release,
-            channel.segment if channel is not None else None,
+            bool(writer.routes),
             probe if by_executors else None,
             manifest,
         )

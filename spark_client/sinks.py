@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
-from spark_client.fronts import Group
+from spark_client.outputs import Counted
 from spark_client.runs import Run
 from spark_client.substreams import TRACKER
 
@@ -38,6 +38,6 @@ class Sunk:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> list[Group]:
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
         self._sink.write(rows.drop(TRACKER), run.query, epoch)
-        return []
+        return {}

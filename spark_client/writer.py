@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.channels import Channel
@@ -28,8 +29,8 @@ class TrackedWriter:
 
     Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. What goes where:
 
-    - a `TrackedStream`: to a `channel`, where its rows are counted as sent, to a `sink`, or to a function
-      (`foreachBatch`);
+    - a `TrackedStream`: to a `channel`, or by `route` to several, where its rows are counted as sent, to a `sink`, or
+      to a function (`foreachBatch`);
     - a release: to files (`format` and a path), to a `sink`, to a function, or to a `channel`.
 
     Options: ``checkpointLocation`` (required), ``queryName``, and for files those of Spark's batch writer; for a
@@ -48,7 +49,7 @@ class TrackedWriter:
         self.options_given: dict[str, str] = {}
         self.file_format: str | None = None
         self.function: BatchFunction | None = None
-        self.to_channel: Channel | None = None
+        self.routes: list[tuple[Channel, Column | None]] = []  #: channels, with the condition of those that have one
         self.to_sink: Sink | None = None
         self.ordinal: tuple[str, ...] = ()
         self.partition_columns: tuple[str, ...] = ()
@@ -135,14 +136,49 @@ class TrackedWriter:
             ordinal: columns that tell apart the rows made of one row (the position of an `explode`, a key of what it
                 was joined with), if there can be several.
         """
+        return self._send([(channel, None)], ordinal)
+
+    def route(
+        self, routes: Sequence[tuple[Channel, Column | str | None]], ordinal: str | Sequence[str] = ()
+    ) -> TrackedWriter:
+        """Deals the rows out to several channels: each goes where the first condition holds, or nowhere.
+
+        The way each row goes is kept before any is sent, so work that would come out otherwise when it is done again
+        sends it one way only.
+
+        Args:
+            routes: channels of `Tracking.channel`, with their conditions; None: for all rows that are left.
+            ordinal: as for `channel`.
+
+        >>> again.transform(try_it).writeStream.route(                                     # doctest: +SKIP
+        ...     [(clean, "error is null"), (retry, "attempts < 5"), (given_up, None)]
+        ... )
+        """
+        if isinstance(self.what, Released):
+            raise UsageError("route deals out the rows of a tracked stream; the results of a release go to one channel")
+        if not routes:
+            raise UsageError("route needs at least one (channel, condition)")
+        given: list[tuple[Channel, Column | None]] = []
+        for channel, condition in routes:
+            try:
+                asked = F.expr(condition) if isinstance(condition, str) else condition
+                if asked is not None:
+                    self.what.df.where(asked)
+            except Exception as error:
+                raise UsageError(
+                    f"route: {condition!r} is not a condition on the rows, which have: {', '.join(self.what.columns)}"
+                ) from error
+            given.append((channel, F.lit(True) if asked is None else asked))
+        return self._send(given, ordinal)
+
+    def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
         self.ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
-        self.to_channel = channel
         columns = self.what.columns
         if missing := [name for name in self.ordinal if name not in columns]:
-            raise UsageError(
-                f"channel(ordinal={missing[0]!r}) is not a column of the rows, which have: {', '.join(columns)}"
-            )
-        self._tracking.sends(self.what, channel)
+            raise UsageError(f"ordinal={missing[0]!r} is not a column of the rows, which have: {', '.join(columns)}")
+        self.routes = routes
+        for channel, _ in routes:
+            self._tracking.sends(self.what, channel)
         return self
 
     def start(self, path: str | os.PathLike[str] | None = None) -> StreamingQuery:
@@ -158,9 +194,10 @@ class TrackedWriter:
         if path is not None:
             self.options_given["path"] = os.fspath(path)
         to_files = self.file_format is not None or "path" in self.options_given
-        if sum([to_files, *(other is not None for other in (self.to_channel, self.to_sink, self.function))]) != 1:
+        if sum([to_files, bool(self.routes), self.to_sink is not None, self.function is not None]) != 1:
             raise UsageError(
-                "say where the rows go: one of .channel(…), .sink(…), .foreachBatch(…), or for a release .start(path)"
+                "say where the rows go: one of .channel(…), .route(…), .sink(…), .foreachBatch(…), or for a release "
+                ".start(path)"
             )
         if to_files:
             if "path" not in self.options_given:

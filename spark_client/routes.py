@@ -1,0 +1,58 @@
+"""Routes: the rows of one query, dealt out to several channels, each row to one of them or to none.
+
+Where a row goes is decided once: the rows of an epoch are kept on disk with their routes before any of them is sent.
+So work that would not come out the same again, such as a call to another system that failed, sends each row one way
+only, also when the driver dies between two of the channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.directories import publish, remove, write_parquet
+from spark_client.folding import files
+from spark_client.fronts import Group
+from spark_client.outputs import Counted, Sent
+from spark_client.runs import Run
+
+_ROUTE: Final = "_tracker_route"
+
+
+class Routed:
+    """Several channels as the output of a query.
+
+    Args:
+        routes: conditions, each with the channel for rows that meet it and none before it.
+        path: where an epoch's rows are kept until the next ones are sent.
+    """
+
+    concurrent = False
+
+    def __init__(self, routes: Sequence[tuple[Column, Sent]], path: Path) -> None:
+        self._routes = routes
+        self._path = path
+
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
+        route: Column = F.lit(None).cast("int")
+        for number, (condition, _) in reversed(list(enumerate(self._routes))):
+            route = F.when(condition, F.lit(number)).otherwise(route)
+        dealt = rows.withColumn(_ROUTE, route)
+        target = self._path / f"{epoch:012d}"
+        if not publish(target, write_parquet(dealt)):
+            dealt.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+        kept = rows.sparkSession.read.schema(dealt.schema).parquet(str(target))
+        taken = set(pc.unique(files(target).to_table(columns=[_ROUTE])[_ROUTE]).to_pylist())
+        sent: dict[str, list[Group]] = {}
+        for number, (_, output) in enumerate(self._routes):
+            if number in taken:  # a loop would go on for ever with epochs that have no rows
+                sent.update(output.write(kept.where(F.col(_ROUTE) == number).drop(_ROUTE), run, epoch))
+        for old in self._path.iterdir():
+            if old.name.isdigit() and int(old.name) < epoch:
+                remove(old)
+        return sent
