@@ -12,12 +12,16 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from examples.services.jars import MissingError
 from examples.services.processes import Service, free_port
+
+#: Seconds; the children of a server that was killed are sessions of their own, and have to notice first.
+_CHILDREN_GONE_WITHIN = 60.0
 
 
 class Postgres(Service):
@@ -62,8 +66,16 @@ class Postgres(Service):
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._bin / "postgres"), "-D", str(self._data), *options]
-        self._launch(command, cwd=self._directory, **self._as)
-        self._await("PostgreSQL")
+        until = time.monotonic() + _CHILDREN_GONE_WITHIN
+        while True:
+            self._launch(command, cwd=self._directory, **self._as)
+            try:
+                self._await("PostgreSQL")
+                return
+            except RuntimeError as error:
+                if "still in use" not in str(error) or time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
 
     def stop(self) -> None:
         """Ends it without waiting for its clients (a fast shutdown)."""

@@ -100,6 +100,7 @@ def test_rows_that_are_doubled_on_purpose_change_nothing(
     pipeline.tracking.process_all_available()
 
     write_topic(first.limit(20), topic, broker.servers, {})  # after it was received, of substreams that are open
+    broker.restart()
     feed.put(*[row(100 + i, 60 * (i // 2), "ab"[i % 2], amount=9, last=True) for i in range(4)])
     pipeline.tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
@@ -111,6 +112,7 @@ def test_rows_that_are_doubled_on_purpose_change_nothing(
     assert (status.open_substreams, status.in_flight, status.late_reports) == (0, 0, 0)
     assert pipeline.late() == []
     assert pipeline.kept() == []
+    assert len(list((tmp_path / "clean" / "outbox").glob("*/*"))) == 2
     pipeline.tracking.stop()
 
 
@@ -237,7 +239,7 @@ def test_a_topic_takes_results_under_keys_that_copies_share(spark: SparkSession,
         Topic(topic, broker.servers, ["airport"]).write(results, "query", 4)
 
 
-def tracked(spark: SparkSession, labels: int) -> DataFrame:
+def tracked(spark: SparkSession, labels: int, first: int = 0) -> DataFrame:
     """Four rows of one substream, with so many different labels."""
     fields = [
         F.lit("").alias("scope"),
@@ -245,26 +247,29 @@ def tracked(spark: SparkSession, labels: int) -> DataFrame:
         F.lit(None).cast("timestamp").alias("end"),
         (F.col("id") % labels + 1).alias("label"),
     ]
-    return spark.range(4).select("id", F.struct(*fields).alias(TRACKER))
+    return spark.range(first, first + 4).select("id", F.struct(*fields).alias(TRACKER))
 
 
 NAMED = Substreams(None, "string", "name", "string", 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["files", "kafka"])
-def test_an_epoch_that_is_repeated_is_published_once_and_its_rows_pass_again(
+def test_an_epoch_that_is_repeated_is_sent_as_it_was_even_if_it_is_not_computed_so_again(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, kind: str
 ) -> None:
     channel: Channel = FileChannel("clean", tmp_path)
     if kind == "kafka":
         channel = KafkaChannel("clean", topic, broker.servers, tmp_path)
-    rows = tracked(spark, 4)
-    channel.describe(rows.schema, NAMED)
-    for _ in range(2):
+    channel.describe(tracked(spark, 4).schema, NAMED)
+    for attempt in range(2):
         seen = Observation()
-        _, published = channel.write(rows.observe(seen, F.count("*").alias("rows")), "sender", 0, ())
-        assert seen.get == {"rows": 4}  # what was observed on the way has to be said again
-        assert published.count() == 4
+        rows = tracked(spark, 4, first=attempt * 4).observe(seen, F.count("*").alias("rows"))
+        _, published = channel.write(rows, "sender", 0, ())
+        assert seen.get == {"rows": 4}  # what is observed on the way has to be said again, too
+        assert sorted(row["id"] for row in published.collect()) == [0, 1, 2, 3]
+    if kind == "kafka":
+        written = records(spark, broker.servers, topic)
+        assert (written.count(), written.distinct().count()) == (8, 4)
 
 
 def test_what_a_channel_cannot_carry_is_refused(spark: SparkSession, tracker: Server, tmp_path: Path, job: str) -> None:

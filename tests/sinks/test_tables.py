@@ -163,6 +163,19 @@ def test_several_tables_are_written_as_one(spark: SparkSession, postgres: Postgr
     assert ask(postgres.dsn, "select epoch from together") == [(0,)]
 
 
+def test_a_database_that_was_killed_is_written_to_when_it_is_back(spark: SparkSession, postgres: Postgres) -> None:
+    make(postgres.dsn, epochs_table("again"), "create table killed (n bigint)")
+    sink = Tables(lambda: psycopg.connect(postgres.dsn), "killed", epochs="again")
+    sink.write(spark.range(3).toDF("n"), "q", 0)
+    postgres.kill()
+    with pytest.raises(psycopg.OperationalError):
+        sink.write(spark.range(3, 5).toDF("n"), "q", 1)
+    postgres.start()
+    for epoch in (0, 1):
+        sink.write(spark.range(3 * epoch, 3 + 2 * epoch).toDF("n"), "q", epoch)
+    assert sorted(ask(postgres.dsn, "select n from killed")) == [(n,) for n in range(5)]
+
+
 def test_rows_go_to_their_owners_in_one_transaction_each_and_a_replay_only_to_those_that_miss_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
