@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, aggregates
 from spark_client.substreams import microseconds
 from tests.client.processes import Server
-from tests.spark.feed import Feed
+from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
 
@@ -173,6 +173,36 @@ def test_another_graph_needs_another_deployment(
     start("in", "1")
     with pytest.raises(TrackingError, match=r"SPEC_CONFLICT.*another deployment="):
         start("other", "1")
+
+
+def test_a_query_that_has_become_another_one_is_refused_with_every_difference(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    feed.put(row(1, 1), row(2, 2))
+
+    def start(keys: list[str], amount: Column, deployment: str = "1", segment: str = "in") -> Tracking:
+        tracking = Tracking(spark, job, tracker.address, deployment=deployment)
+        source = tracking.source(feed.stream(spark), segment, **WINDOW, identity=["row_id"], front=Marks("is_last"))
+        released = tracking.release(source, keys, aggs={"amount": amount})
+        try:
+            released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+            tracking.process_all_available()
+        finally:
+            tracking.stop()
+        return tracking
+
+    start(["kind"], F.sum("amount"))
+    with pytest.raises(
+        UsageError, match=r"keys was \{'kind': 'string'\}, is \{'part': 'int'\}; aggregates was .*1 substr"
+    ):
+        start(["part"], F.max("amount"))
+    with pytest.raises(TrackingError, match="segment 'in' is gone; segment 'other' is new"):
+        start(["kind"], F.sum("amount"), "2", "other")
+    feed.put(row(3, 3, last=True))
+    start(["kind"], F.sum("amount"))  # unchanged, it goes on; and then its state is empty
+    start(["part"], F.max("amount"), "2")
+    with pytest.raises(UsageError, match="segment was in, is other"):
+        start(["part"], F.max("amount"), "3", "other")
 
 
 def test_lengths_of_time() -> None:
