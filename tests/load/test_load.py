@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -175,6 +177,29 @@ def test_a_tracker_that_stands_still_is_seen_by_all_that_fell_due_meanwhile(tmp_
     assert result["reports"]["p50"] > 10 * result["round_trips"]["p50"]
     assert result["reports"]["p50"] > 100
     assert result["ends"]["p90"] > 100
+
+
+def test_a_generator_that_was_held_up_says_so(tmp_path: Path, server: Server) -> None:
+    scenario = tmp_path / "own.toml"
+    scenario.write_text(SMALL)
+    command = [*TRACKER, "load", str(scenario), "--server", server.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with TrackerClient(server.address) as client:
+            while not (jobs := client.jobs()) or client.job(jobs[0]).last_seq < 20:
+                time.sleep(0.01)
+        senders = [
+            int(child)
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            if "tracker.load.producing" in Path(f"/proc/{child}/cmdline").read_text()
+        ]
+        assert len(senders) == 2
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for sender in senders:
+                os.kill(sender, number)
+            time.sleep(1.5)
+        _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "the generator could not keep up, so the latencies above are not the tracker's alone" in said
 
 
 def test_a_rate_beyond_the_machine_is_told(tmp_path: Path, server: Server) -> None:

@@ -53,8 +53,7 @@ class Board:
     Attributes:
         sent: by producer and tick: when the report was sent first.
         answered: likewise: when its answer was there.
-        lag: likewise: seconds from when it could have been sent until it was; it could when it was due and the
-            producer had nothing else to do.
+        free: likewise: when its producer had nothing more to do for it, and could send the next.
         disturbed: likewise: 1 if it was late because its producer had been killed or taken over.
         ended: by producer, place and segment: when the watcher saw the end.
         elements: likewise: how many elements were announced with it.
@@ -73,7 +72,7 @@ class Board:
         processes = plan.scenario.processes
         self.sent: NDArray[np.float64] = self._mapped("sent", np.float64, reports)
         self.answered: NDArray[np.float64] = self._mapped("answered", np.float64, reports)
-        self.lag: NDArray[np.float32] = self._mapped("lag", np.float32, reports)
+        self.free: NDArray[np.float64] = self._mapped("free", np.float64, reports)
         self.disturbed: NDArray[np.uint8] = self._mapped("disturbed", np.uint8, reports)
         self.ended: NDArray[np.float64] = self._mapped("ended", np.float64, ends)
         self.elements: NDArray[np.int64] = self._mapped("elements", np.int64, ends)

@@ -63,9 +63,9 @@ class _Line:
     def work(self) -> None:
         """Sends everything that is left."""
         try:
-            free = 0.0
             for tick in range(self._first, self._plan.ticks):
-                free = self._send(tick, free)
+                self._send(tick)
+                self._board.free[self._number, tick] = time.monotonic()
             self._run.close()
         except _Stopped:
             pass
@@ -73,20 +73,11 @@ class _Line:
             self._board.fault(f"{self._name}: {error}")
             self._process.failed = True
 
-    def _send(self, tick: int, free: float) -> float:
-        """Sends one report.
-
-        Args:
-            tick: its number.
-            free: since when there has been nothing else to do.
-
-        Returns:
-            Since when there is again.
-        """
+    def _send(self, tick: int) -> None:
+        """Sends one report, when it is due."""
         report = self._report(tick)
         due = self._process.start + float(self._plan.due[self._number, tick])
         self._sleep_until(due)
-        lag = time.monotonic() - max(due, free)
         failures = self._plan.scenario.failures
         taken_over = self._chance.random() < failures.takeover
         zombie = None
@@ -95,7 +86,6 @@ class _Line:
         disturbed = taken_over or due < self._disturbed_until
         if disturbed:
             self._board.disturbed[self._number, tick] = 1
-        self._board.lag[self._number, tick] = lag
         if self._board.sent[self._number, tick] == 0:
             self._board.sent[self._number, tick] = time.monotonic()
         report.report(units=["unit"], commit=True)
@@ -107,7 +97,6 @@ class _Line:
             self._disturbed_until = time.monotonic()
         if self._chance.random() < failures.repeat:
             self._repeat(report, tick)
-        return time.monotonic()
 
     def _report(self, tick: int) -> Report:
         plan = self._plan

@@ -24,7 +24,7 @@ from tracker.load.verdict import Verdict, needed
 _BUCKETS: Final = 240  #: pieces of time in a series
 _LOOKS: Final = 40  #: moments at which the backlog is looked at
 _BUSY: Final = 0.9  #: of a core: a process of producers that uses more cannot be trusted to be in time
-_LATE_MS: Final = 0.5  #: what a generator may be late at least; else a quarter of the round trips that it measures
+_LATE_MS: Final = 0.5  #: what a generator may be late at least; else a quarter of the latencies that it measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Sample:
 class Generator:
     """How well the load was made."""
 
-    lag: Latency  #: from when a report could have been sent until it was
+    lag: Latency  #: how much later reports left than they would have if it had always been in time
     busiest: float  #: share of a core that the busiest of its processes used
     kept_up: bool
     repeated: int  #: reports that were sent once more
@@ -133,8 +133,8 @@ def evaluate(
     measured = (due >= since) & (due < until)
     end_due, end_latencies = _ends(plan, board)
     end_measured = (end_due >= since) & (end_due < until)
-    lag = Latency.of(board.lag[counted & measured])
-    round_trips = Latency.of((board.answered - board.sent)[counted & measured])
+    lag = Latency.of(_lags(plan, board)[counted & measured])
+    reports = Latency.of(latencies[counted & measured])
     inside = [sample for sample in samples if since <= sample.at <= until]
     busiest = max(_shares(inside), default=0.0)
     probes = _probes(board)
@@ -148,16 +148,16 @@ def evaluate(
         backlog=(early, late),
         # Each producer may have one report under way without being behind.
         backlog_grew=late > 2 * early + plan.producers,
-        reports=Latency.of(latencies[counted & measured]),
-        round_trips=round_trips,
+        reports=reports,
+        round_trips=Latency.of((board.answered - board.sent)[counted & measured]),
         ends=Latency.of(end_latencies[end_measured]),
         floor=Latency.of(probes[1][probes[0] >= since]),
         generator=Generator(
             lag=lag,
             busiest=round(busiest, 3),
             kept_up=busiest <= _BUSY
-            and not lag.p50 > max(_LATE_MS, round_trips.p50 / 4)
-            and not lag.p99 > max(_LATE_MS, round_trips.p99 / 4),
+            and not lag.p50 > max(_LATE_MS, reports.p50 / 4)
+            and not lag.p99 > max(_LATE_MS, reports.p99 / 4),
             repeated=int(totals[REPEATED]),
             taken_over=int(totals[TAKEN_OVER]),
             producers_killed=producers_killed,
@@ -171,6 +171,20 @@ def evaluate(
         samples=tuple(samples),
         verdict=verdict,
     )
+
+
+def _lags(plan: Plan, board: Board) -> Times:
+    """For each report, how much later it left than it would have if its producer had always been in time.
+
+    Then it would have left when it was due and its producer free, and the producer would have been busy with each
+    report for as long as it was. What waits in line for an answer is not late by this; what waits because the
+    generator had left an earlier one late is.
+    """
+    busy = np.maximum(0.0, np.maximum(board.free, board.answered) - board.sent)
+    before = np.cumsum(busy, axis=1) - busy
+    in_time = before + np.maximum.accumulate(plan.due - before, axis=1)
+    lags: Times = np.maximum(0.0, board.sent - board.start - in_time)
+    return lags
 
 
 def _ends(plan: Plan, board: Board) -> tuple[Times, Times]:
