@@ -121,7 +121,11 @@ class Line:
         with suppress(OSError):
             while True:
                 caller, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:  # the server is away: its callers are refused, and may come back when it is there again
+                    caller.close()
+                    continue
                 self._sockets += [caller, server]
                 threading.Thread(target=self._pass_on, args=[caller, server, False], daemon=True).start()
                 threading.Thread(target=self._pass_on, args=[server, caller, True], daemon=True).start()
