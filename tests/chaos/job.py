@@ -1,0 +1,194 @@
+"""The program that is killed: a driver with two or three queries, on executors that are processes of their own.
+
+Run with the round's directory. It goes on until the file ``order`` says ``stop`` or ``drain``, or a query fails.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Marks, Tracking
+from spark_client.directories import publish
+from tests.chaos import unprotected
+from tests.chaos.plan import Shape
+from tests.spark.feed import SCHEMA
+
+FAILED = 3  #: exit code: a query has failed
+_FAILS_AT_ONCE, _FAILS_AT_THE_END = 0.06, 0.2  #: of all first attempts: fail before the first row; after the last
+_FAILURES = 3  #: attempts of a task that may fail; Spark's own limit is far above
+_DRAIN = 600.0
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A step that fails some attempts, before their first row or after their last, and takes its time.
+
+    Attributes:
+        shape: of the round.
+        place: where it stands.
+        failures: a file that grows by a byte with each failure.
+    """
+
+    shape: Shape
+    place: str
+    failures: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rng = dice(self.shape, self.place)
+        roll = rng.random()
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() >= _FAILURES:
+            roll = 1.0
+        if roll < _FAILS_AT_ONCE:
+            self._fail()
+        yield from batches
+        time.sleep(rng.uniform(0, 0.2))
+        if roll < _FAILS_AT_THE_END:
+            self._fail()
+
+    def _fail(self) -> None:
+        with open(self.failures, "ab") as file:
+            file.write(b".")
+        raise RuntimeError(f"chaos: an attempt fails at {self.place}")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Work that is not deterministic: cuts some rows in two, and others in each attempt. Sums stay what they are."""
+
+    shape: Shape
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rng = dice(self.shape, "splits")
+        for batch in batches:
+            made = []
+            for one in batch.to_pylist():
+                if one["kind"] != "z" and rng.random() < 0.3:
+                    part = rng.randrange(1, one["amount"])
+                    made.append({**one, "piece": 1, "whole": 0, "amount": part})
+                    one["amount"] -= part
+                made.append(one)
+            yield pa.RecordBatch.from_pylist(made, schema=batch.schema)
+
+
+def dice(shape: Shape, place: str) -> random.Random:
+    """Chances of one attempt of one task: the same whenever the round is played, other ones in another attempt."""
+    task = TaskContext.get()
+    assert task is not None
+    batch = task.getLocalProperty("streaming.sql.batchId")
+    return random.Random(f"{shape.seed} {place} {batch} {task.partitionId()} {task.attemptNumber()}")
+
+
+def session() -> SparkSession:
+    """Two executors of one core each. Whoever does not answer for some seconds is given up: so zombies come to be."""
+    checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    options = {
+        "spark.executor.memory": "512m",
+        "spark.deploy.maxExecutorRetries": -1,
+        "spark.task.maxFailures": 100,
+        "spark.stage.maxConsecutiveAttempts": 100,
+        "spark.excludeOnFailure.enabled": False,
+        "spark.speculation": True,
+        "spark.speculation.quantile": 0.3,
+        "spark.speculation.multiplier": 1.2,
+        "spark.speculation.minTaskRuntime": "200ms",
+        "spark.network.timeout": "12s",
+        "spark.network.timeoutInterval": "2s",
+        "spark.executor.heartbeatInterval": "1s",
+        "spark.rpc.askTimeout": "30s",
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.checkpointFileManagerClass": checkpoints,
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.driver.extraJavaOptions": quick,
+        "spark.executor.extraJavaOptions": quick,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("chaos")
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
+    """The job, started."""
+    failures = str(path / "task-failures")
+
+    def flaky(place: str) -> Flaky:
+        return Flaky(shape, place, failures)
+
+    def fed() -> DataFrame:
+        files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).json(str(path / "raw"))
+        return files.withColumns({"piece": F.lit(0), "whole": F.lit(1)})
+
+    tracking = Tracking(spark, shape.job, shape.server, probe="executors", retry_for=120)
+    raw = fed()
+    source = tracking.source(
+        raw.mapInArrow(Splits(shape), raw.schema) if shape.splits else raw,
+        "in",
+        scope="tenant",
+        window=("ts", "1 hour"),
+        identity=["row_id", "piece"],
+        front=Marks("is_last"),
+    )
+    channel = tracking.channel("clean", str(path / "clean"))
+    sending = source.transform(lambda df: df.mapInArrow(flaky("send"), df.schema)).where("kind <> 'z'")
+    queries = [sending.writeStream.channel(channel)]
+    received = tracking.receive(channel).transform(lambda df: df.mapInArrow(flaky("receive"), df.schema))
+    released = tracking.release(received, ["kind"], aggs={"rows": F.sum("whole"), "amount": F.sum("amount")})
+    queries.append(released.writeStream.option("path", path / "out"))
+    if shape.audit:
+
+        def twice(rows: DataFrame, epoch: int) -> None:
+            rows.count()
+            publish(path / "audit" / f"epoch={epoch}", rows.write.parquet)
+
+        audited = tracking.source(
+            fed(), "audit", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+        )
+        flaked = audited.transform(lambda df: df.mapInArrow(flaky("audit"), df.schema))
+        queries.append(flaked.writeStream.foreachBatch(twice))
+    for number, query in enumerate(queries, 1):
+        query.option("checkpointLocation", path / f"cp{number}").option("seal", shape.seal).start()
+    return tracking
+
+
+def main(path: Path) -> None:
+    """Runs the job until it is told to stop, or fails."""
+    shape = Shape.read(path / "shape.json")
+    unprotected.take_out(os.environ.get("CHAOS_WITHOUT"))
+    tracking = pipeline(session(), shape, path)
+    (path / "started").touch()
+    while not (path / "order").exists():
+        time.sleep(0.2)
+        tracking.check()
+    if (path / "order").read_text() == "drain":
+        tracking.drain(_DRAIN)
+    tracking.stop()
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except Exception:
+        traceback.print_exc()
+        os._exit(FAILED)  # as a program that crashes: nothing is closed
+    os._exit(0)  # Spark's own end takes long, and no round learns anything from it

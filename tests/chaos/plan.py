@@ -1,0 +1,155 @@
+"""What a round is made of, drawn from its seed: the job's shape, the rows, the faults and their pace."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.spark.feed import row
+
+TENANTS = "abc"
+WINDOWS = 4  #: of an hour, for each tenant
+
+#: How often each kind of fault is drawn. A killed driver takes long to come back, so that others come more often.
+WEIGHTS = {
+    "kill worker": 6,
+    "kill executor": 4,
+    "kill driver": 2,
+    "kill driver, not its children": 1,
+    "kill source reader": 1,
+    "kill tracker": 5,
+    "pause worker": 2,
+    "pause executor": 2,
+    "pause driver": 1,
+    "pause tracker": 2,
+    "zombie driver": 1,
+    "cut network": 3,
+    "hold back answers": 3,
+}
+#: Of a step that is not deterministic: a batch that another driver replays may well differ from what was published.
+DRIVERS = frozenset(["kill driver", "kill driver, not its children", "kill source reader", "zombie driver"])
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: of `WEIGHTS`.
+        after: seconds since the one before.
+        seconds: that it lasts, if it does.
+        which: picks the process, of those that there are: 0 to 1.
+    """
+
+    kind: str
+    after: float
+    seconds: float
+    which: float
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the job of a round does; its program reads it from a file.
+
+    Attributes:
+        seed: of the round.
+        job: its name.
+        server: the tracker's address, as the job sees it.
+        seal: whether queries seal their batches.
+        audit: whether there is a third query, whose function makes two actions of each batch.
+        splits: whether the source's rows are split at random, differently in each attempt.
+        drains: whether the round ends by a drain, with windows that no mark has ended.
+    """
+
+    seed: int
+    job: str
+    server: str
+    seal: bool
+    audit: bool
+    splits: bool
+    drains: bool
+
+    def write(self, path: Path) -> None:
+        """Puts it where the job's program finds it."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Shape:
+        """What `write` has written."""
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def shape(seed: int, server: str, without: str | None) -> Shape:
+    """The job of a round.
+
+    Args:
+        seed: of the round.
+        server: the tracker's address.
+        without: the protection that is taken out.
+    """
+    rng = random.Random(f"shape {seed}")
+    seal, audit, splits, drains = (rng.random() < share for share in (0.5, 0.5, 0.5, 0.33))
+    if without is not None:  # a sealed batch would not be hurt
+        seal, audit, splits = False, without == "units" or audit, without == "seal"
+    splits = splits and (seal or without == "seal")
+    return Shape(seed, f"chaos-{seed}", server, seal, audit, splits, drains and not splits)
+
+
+def drawn(seed: int, number: int, kinds: Sequence[str]) -> list[str]:
+    """Kinds of faults, as often as `WEIGHTS` says.
+
+    Args:
+        seed: of the round.
+        number: of faults.
+        kinds: that may come.
+    """
+    return random.Random(f"kinds {seed}").choices(kinds, [WEIGHTS[kind] for kind in kinds], k=number)
+
+
+def faults(seed: int, kinds: Sequence[str]) -> list[Fault]:
+    """The faults of a round: some pauses are short, and some so long that Spark gives the process up.
+
+    Args:
+        seed: of the round.
+        kinds: of the faults, in their order.
+    """
+    rng = random.Random(f"faults {seed}")
+    return [
+        Fault(
+            kind=kind,
+            after=rng.uniform(0.3, 3),
+            seconds=rng.uniform(0.5, 4) if rng.random() < 0.7 else rng.uniform(13, 25),
+            which=rng.random(),
+        )
+        for kind in kinds
+    ]
+
+
+def files(seed: int, number: int, marked: bool) -> list[list[dict[str, Any]]]:
+    """The rows that are fed, file by file; windows end one after the other, each by a mark.
+
+    Args:
+        seed: of the round.
+        number: of files, at least one for each window.
+        marked: whether the last windows are marked as ended, too.
+    """
+    rng = random.Random(f"rows {seed}")
+    made: list[list[dict[str, Any]]] = []
+    row_id = 0
+    for place in range(number):
+        here = place * WINDOWS // number
+        rows: list[dict[str, Any]] = []
+        for _ in range(rng.randrange(10, 40)):
+            window = min(here + rng.randrange(2), WINDOWS - 1)
+            tenant, kind = rng.choice(TENANTS), rng.choice("xyz")
+            rows.append(row(row_id + len(rows), 60 * window + rng.uniform(0, 59), tenant, kind, rng.randrange(2, 10)))
+        if (place + 1) * WINDOWS // number > here and (marked or here < WINDOWS - 1):
+            for tenant in TENANTS:
+                rows.append(row(row_id + len(rows), 60 * here + 59.5, tenant, "x", 3, last=True))
+        row_id += len(rows)
+        made.append(rows)
+    return made

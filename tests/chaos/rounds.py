@@ -1,0 +1,353 @@
+"""A round: a job is fed while things are done to it; when all is over, what it released is compared with the truth."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyspark
+
+from tests.chaos import truth
+from tests.chaos.plan import Fault, Shape, files, shape
+from tests.chaos.processes import MARK, Role, below, kill_all, processes, send
+from tests.client.processes import Line, Server
+from tests.spark.feed import Feed
+from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
+
+Say = Callable[[str], None]
+
+_COMES_UP = 240.0  #: seconds in which a process that a fault is for has to be there; and a driver has to start
+_SETTLES = 300.0  #: seconds without any progress after which a round is over
+_REPOSITORY = Path(__file__).parents[2]
+_TARGETS: dict[str, tuple[Role, ...]] = {
+    "worker": ("worker",),
+    "executor": ("executor",),
+    "source reader": ("reader",),
+}
+
+
+@dataclass
+class Outcome:
+    """What came of a round.
+
+    Attributes:
+        shape: of its job.
+        injected: faults, by kind.
+        problems: what was not as it should be; none if the round is exact.
+        seconds: that it took.
+    """
+
+    shape: Shape
+    injected: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Round:
+    """One round.
+
+    Args:
+        seed: everything that can be is drawn from it.
+        path: a directory of its own.
+        plan: the faults, in their order.
+        feed_files: how many files of rows there are.
+        without: the protection that is taken out.
+        say: hears of each fault.
+    """
+
+    def __init__(
+        self, seed: int, path: Path, plan: Sequence[Fault], feed_files: int, without: str | None, say: Say
+    ) -> None:
+        self._path = path
+        self._say = say
+        self._mark = str(path)
+        self._without = without
+        path.mkdir(parents=True)
+        self._tracker = Server(path)
+        self._line = Line(self._tracker.address)
+        self._shape = shape(seed, self._line.address, without)
+        self._shape.write(path / "shape.json")
+        self._plan = plan
+        self._rows = files(seed, feed_files, marked=not self._shape.drains)
+        self._feed = Feed(path / "raw")
+        self._fed = threading.Event()
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._zombies: list[subprocess.Popen[bytes]] = []
+        self._pauses: list[threading.Timer] = []
+        self._same_tracker = threading.Lock()
+        self._restarts = 0
+        self._outcome = Outcome(self._shape)
+        self._client = TrackerClient(self._tracker.address, retry_for=120)
+        self._heard = truth.Heard(self._client, self._shape.job)
+
+    def play(self) -> Outcome:
+        """Plays it to its end, and judges it."""
+        began = time.monotonic()
+        try:
+            self._start()
+            threading.Thread(target=self._put_rows, daemon=True).start()
+            for fault in self._plan:
+                self._wait(fault.after)
+                self._commit(fault)
+            self._wait_until(self._fed.is_set, "the rows were not fed")
+            self._finish()
+            self._outcome.problems = truth.problems(
+                self._path, self._shape, self._feed.rows, self._client, self._heard, self._restarts
+            )
+        except Lost as lost:
+            self._outcome.problems = [str(lost), *self._last_words()]
+        finally:
+            self._outcome.injected["task failures"] += _size(self._path / "task-failures")
+            self._end()
+        self._outcome.seconds = time.monotonic() - began
+        return self._outcome
+
+    # ---------------------------------------------------------------- the job
+
+    def _start(self) -> None:
+        (self._path / "started").unlink(missing_ok=True)
+        home = self._path / "spark"  # executors work beneath SPARK_HOME: not in the installed package
+        installed = Path(pyspark.__file__).parent
+        for name in ("bin", "jars", "python", "sbin"):
+            if (installed / name).exists() and not (home / name).exists():
+                home.mkdir(exist_ok=True)
+                (home / name).symlink_to(installed / name)
+        environment = {
+            **os.environ,
+            MARK: self._mark,
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+        }
+        if self._without is not None:
+            environment["CHAOS_WITHOUT"] = self._without
+        with (self._path / "driver.log").open("ab") as log:
+            self._driver = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.job", str(self._path)],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def _restart(self) -> None:
+        """Another driver, on the same checkpoints."""
+        self._restarts += 1
+        self._start()
+
+    def _keep_up(self) -> None:
+        """A driver that has ended by itself is started again, as a supervisor would."""
+        assert self._driver is not None
+        code = self._driver.poll()
+        if code is None:
+            return
+        self._outcome.injected["restarts after a failed query"] += 1
+        if self._outcome.injected["restarts after a failed query"] > 12 + len(self._plan):
+            raise Lost(f"the job cannot be started any more: its program ends with {code}")
+        self._say(f"the driver has ended with {code}: restarted")
+        kill_all_below = below(self._driver.pid, processes(self._mark))
+        send(kill_all_below, signal.SIGKILL)
+        self._restart()
+
+    def _put_rows(self) -> None:
+        rng = random.Random(f"pace {self._shape.seed}")
+        for rows in self._rows:
+            self._feed.put(*rows)
+            time.sleep(rng.uniform(0.2, 1.5))
+        self._fed.set()
+
+    # ---------------------------------------------------------------- faults
+
+    def _commit(self, fault: Fault) -> None:
+        action, _, target = fault.kind.partition(" ")
+        if fault.kind == "kill tracker":
+            with self._same_tracker:
+                self._tracker.kill()
+                time.sleep(fault.seconds / 4)
+                self._tracker.start()
+        elif fault.kind == "pause tracker":
+            with self._same_tracker:
+                self._tracker.freeze()
+                time.sleep(fault.seconds)
+                self._tracker.thaw()
+        elif fault.kind == "cut network":
+            self._line.cut()
+        elif fault.kind == "hold back answers":
+            self._line.hold_answers()
+            time.sleep(min(fault.seconds, 5))
+            self._line.cut()
+        elif "driver" in target:
+            self._strike_the_driver(fault)
+        else:
+            pid = self._target(fault, _TARGETS[target])
+            if action == "kill":
+                send([pid], signal.SIGKILL)
+            else:
+                self._pause([pid], fault.seconds)
+        self._outcome.injected[fault.kind] += 1
+        self._say(f"{fault.kind}{f' for {fault.seconds:.1f} s' if action in ('pause', 'hold') else ''}")
+
+    def _strike_the_driver(self, fault: Fault) -> None:
+        self._wait_until(self._is_working, "a driver that was started does no work")
+        self._wait(fault.after)
+        driver = self._driver
+        assert driver is not None
+        living = processes(self._mark)
+        family = below(driver.pid, living)
+        jvm = [process.pid for process in living if process.role == "jvm" and process.pid in family]
+        if fault.kind == "pause driver":
+            self._pause([driver.pid, *jvm], fault.seconds)
+        elif fault.kind == "zombie driver":
+            send(family, signal.SIGSTOP)
+            self._zombies.append(driver)
+            self._restart()
+            self._wait_until(self._is_working, "a driver that was started beside a zombie does no work")
+            send(reversed(family), signal.SIGCONT)
+        else:
+            send(family if fault.kind == "kill driver" else [driver.pid, *jvm], signal.SIGKILL)
+            driver.wait()
+            self._restart()
+
+    def _is_working(self) -> bool:
+        """Whether the driver in charge has started its queries."""
+        return (self._path / "started").exists()
+
+    def _target(self, fault: Fault, roles: tuple[Role, ...]) -> int:
+        found: list[int] = []
+
+        def there() -> bool:
+            assert self._driver is not None
+            living = processes(self._mark)
+            own = set(below(self._driver.pid, living))
+            found[:] = [process.pid for process in living if process.role in roles and process.pid in own]
+            return bool(found)
+
+        self._wait_until(there, f"there is no {' or '.join(roles)}")
+        return found[int(fault.which * len(found))]
+
+    def _pause(self, pids: list[int], seconds: float) -> None:
+        send(pids, signal.SIGSTOP)
+        going_on = threading.Timer(seconds, send, [pids, signal.SIGCONT])
+        going_on.start()
+        self._pauses.append(going_on)
+
+    # ---------------------------------------------------------------- time
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._keep_up()
+            time.sleep(0.1)
+
+    def _wait_until(self, holds: Callable[[], bool], otherwise: str, seconds: float = _COMES_UP) -> None:
+        until = time.monotonic() + seconds
+        while not holds():
+            self._keep_up()
+            if time.monotonic() > until:
+                raise Lost(otherwise)
+            time.sleep(0.2)
+
+    # ---------------------------------------------------------------- the end
+
+    def _finish(self) -> None:
+        """Waits until everything has been released, and stops the job."""
+        for pause in self._pauses:
+            pause.join()
+        if self._shape.drains:
+            self._patiently(self._all_received, "not all rows have been received")
+            (self._path / "order").write_text("drain")
+        else:
+            self._patiently(self._all_released, "not everything has been released")
+            (self._path / "order").write_text("stop")
+        assert self._driver is not None
+        try:
+            code = self._driver.wait(_SETTLES)
+        except subprocess.TimeoutExpired as error:
+            raise Lost("the job does not stop") from error
+        if code:
+            raise Lost(f"the job was told to stop and ended with {code}")
+
+    def _patiently(self, holds: Callable[[], bool], otherwise: str) -> None:
+        """Waits for as long as there is progress."""
+        seen, since = "", time.monotonic()
+        while not holds():
+            self._keep_up()
+            now = self._progress()
+            if now != seen:
+                seen, since = now, time.monotonic()
+            if time.monotonic() - since > _SETTLES or (self._without and time.monotonic() - since > _SETTLES / 6):
+                raise Lost(otherwise)
+            time.sleep(0.3)
+
+    def _progress(self) -> str:
+        commits = {str(path): len(list(path.iterdir())) for path in self._path.glob("cp*/commits")}
+        return f"{commits} {self._restarts}"
+
+    def _all_received(self) -> bool:
+        with suppress(TrackerError, TrackerUnavailable):
+            received = Counter[str]()
+            for status in self._client.substreams(self._shape.job, include_ended=True):
+                for account in status.segments:
+                    received[account.segment] += account.received
+            rows = self._feed.rows
+            audited = received["audit"] == len(rows) or not self._shape.audit
+            passed = sum(row["kind"] != "z" for row in rows)
+            return audited and received["in"] == len(rows) and received["clean"] == passed
+        return False
+
+    def _all_released(self) -> bool:
+        with suppress(TrackerError, TrackerUnavailable):
+            status = self._client.job(self._shape.job)
+            staged = any(producer.staged_epochs for producer in status.producers)
+            if status.open_substreams or status.in_flight or staged or not status.ended_substreams:
+                return False
+            return truth.state_is_empty(self._path) and truth.has_all(self._path, self._feed.rows)
+        return False
+
+    def _last_words(self) -> list[str]:
+        """What the tracker says is missing."""
+        words: list[str] = []
+        with suppress(TrackerError, TrackerUnavailable):
+            for status in self._client.substreams(self._shape.job):
+                missing = [
+                    f"{account.segment} sent {account.sent} received {account.received}"
+                    for account in status.segments
+                    if account.sent != account.received or account.xor
+                ]
+                if missing:
+                    words.append(f"{status.scope} {status.name}: {', '.join(missing)}")
+        log = (self._path / "driver.log").read_text(errors="replace").splitlines()
+        reasons = [line for line in log if line.startswith(("spark_client.errors", "pyspark.errors"))]
+        return [*words[:6], *(reasons[-1:])]
+
+    def _end(self) -> None:
+        for pause in self._pauses:
+            pause.cancel()
+        self._heard.close()
+        kill_all(self._mark)
+        for process in [self._driver, *self._zombies]:
+            if process is not None:
+                process.wait()
+        self._line.close()
+        self._tracker.kill()
+        shutil.rmtree(self._path / "spark", ignore_errors=True)
+
+
+class Lost(Exception):  # noqa: N818 - an outcome, not an error of the program
+    """The round cannot come to its end."""
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

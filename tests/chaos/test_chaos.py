@@ -1,0 +1,26 @@
+"""The short version: a round in which each kind is killed once is exact; where units are ignored, it is found out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.plan import faults
+from tests.chaos.rounds import Round
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_job_in_which_everything_is_killed_once_releases_what_a_batch_computes(tmp_path: Path) -> None:
+    kinds = ["kill worker", "kill executor", "kill driver", "kill tracker", "cut network"]
+    outcome = Round(3, tmp_path / "round", faults(3, kinds), feed_files=8, without=None, say=print).play()
+    assert outcome.problems == []
+    assert all(outcome.injected[kind] == 1 for kind in kinds)
+
+
+@pytest.mark.slow
+def test_where_an_attempt_counts_as_often_as_it_was_made_the_same_check_finds_damage(tmp_path: Path) -> None:
+    outcome = Round(3, tmp_path / "round", [], feed_files=8, without="units", say=print).play()
+    assert outcome.injected["task failures"] > 0
+    assert outcome.problems
