@@ -1,10 +1,11 @@
 """What tracking costs on Spark, and what releasing by it costs against Spark's own watermark: `--help` says how.
 
-Three comparisons, each within one run of this program, taken in turns so that the machine's moods hit all alike:
+Two comparisons, each within one run of this program, taken in turns so that the machine's moods hit all alike:
 
 - release: an aggregation that is released (the tracker's way: substream by substream, and the tracker as Spark's
   watermark) against Spark's own ``withWatermark`` aggregation in append mode. All read the same files.
 - job: two queries joined by a channel of files, tracked, against the same two queries without tracking.
+  Tracked in three ways: followed and counted by the driver (the default), sealed, and counted by executors and sealed.
 
 Figures are rows per second over all that Spark does after each query's first batch, which starts the workers up: the
 batches of rows, and those that only release.
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Tracking
 from spark_client.directories import publish, write_parquet
+from spark_client.probes import Way
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -38,7 +41,7 @@ def main() -> None:
     """Runs the comparisons that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows a batch")
-    parser.add_argument("--batches", type=int, default=5, help="batches a run, the first not counted")
+    parser.add_argument("--batches", type=int, default=13, help="batches a run, the first not counted")
     parser.add_argument("--keys", type=int, default=1_000, help="keys in each of the ten substreams of a batch")
     parser.add_argument("--runs", type=int, default=3, help="runs of each way, in turns")
     parser.add_argument("--only", choices=["release", "job"], help="one comparison")
@@ -99,7 +102,12 @@ class Bench:
                 "tracker, substream by substream": self.by_release,
                 "tracker as the watermark": self.by_exact_watermark,
             },
-            "job": {"without tracking": self.untracked_job, "tracked": self.tracked_job},
+            "job": {
+                "without tracking": self.untracked_job,
+                "tracked": self.tracked_job,
+                "tracked, sealed": partial(self.tracked_job, seal=True),
+                "tracked by executors, sealed": partial(self.tracked_job, probe="executors", seal=True),
+            },
         }
         measured: dict[str, Any] = {}
         for what, compared in ways.items():
@@ -164,15 +172,15 @@ class Bench:
         second = grouped.agg(*_aggs()).writeStream.format("parquet").option("path", str(path / "out"))
         self._wait(second.option("checkpointLocation", str(path / "cp2")).trigger(availableNow=True).start())
 
-    def tracked_job(self, path: Path) -> None:
+    def tracked_job(self, path: Path, probe: Way = "driver", seal: bool = False) -> None:
         """The two queries, tracked: sent, received, released."""
-        tracking = Tracking(self.spark, path.name, self.address)
+        tracking = Tracking(self.spark, path.name, self.address, probe=probe)
         channel = tracking.channel("clean", str(path / "clean"))
         first = self._source(tracking, "in").transform(_clean).writeStream.channel(channel)
         received = tracking.receive(channel, max_epochs_per_trigger=1)
         second = tracking.release(received, ["key"], aggs=_by_name()).writeStream
-        first.option("checkpointLocation", path / "cp1")
-        second.option("checkpointLocation", path / "cp2")
+        first.option("checkpointLocation", path / "cp1").option("seal", seal)
+        second.option("checkpointLocation", path / "cp2").option("seal", seal)
         self._run_to_the_end(tracking, first.start, lambda: second.start(path / "out"))
 
     # ---------------------------------------------------------------- parts
