@@ -209,7 +209,7 @@ _ADVICE = {
     "EPOCH_REWOUND": "The query's checkpoint is older than what the tracker knows of it: start the query with the "
     "checkpoint it last had, or with a new one",
     "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking another deployment=",
-    "INCOMPATIBLE_GRAPH": "Drain the running deployment first, so that nothing is open",
+    "INCOMPATIBLE_GRAPH": "Drain the running deployment first, so that nothing is open, or give Tracking(force=True)",
     "DRAINED": "The job has been drained: start with another deployment=",
     "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost: start the queries with new checkpoints",
     "EVENTS_EXPIRED": "The query was stopped for longer than the job's retention: start it with a new checkpoint",

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ class Tracking:
         retry_for: seconds for which a tracker that cannot be reached is waited for, before a batch fails.
         segments: the whole graph, if not all of it is declared here: for each segment those that it feeds.
         fronts: all fronts, likewise.
+        force: take the job over from another deployment even if its graph has changed while substreams are open, or
+            it is being drained. What is open is abandoned; how much, and which, is logged as a warning.
         ordering, progress, stall_after, expire_after, idle_after, retention: rules of the job: see
             `tracker.client.JobSpec`. `progress` is on as soon as `with_watermark` is used.
 
@@ -85,6 +88,7 @@ class Tracking:
         retry_for: float = 60.0,
         segments: Mapping[str, Sequence[str]] | None = None,
         fronts: Sequence[str] | None = None,
+        force: bool = False,
         ordering: Ordering = "none",
         progress: bool = False,
         stall_after: timedelta | None = None,
@@ -101,6 +105,7 @@ class Tracking:
         self.client = TrackerClient(server, retry_for=retry_for)
         self._probe: Way = probe
         self._retry_for = retry_for
+        self._force = force
         self._given = segments is not None or fronts is not None
         self._segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
         self._fronts: list[str] = list(fronts or ())
@@ -601,7 +606,9 @@ class Tracking:
                 **self._rules,
             )
             try:
-                defined = self.client.define_job(spec)
+                if self._force:
+                    self._say_what_is_abandoned()
+                defined = self.client.define_job(spec, force=self._force)
             except (TrackerError, TrackerUnavailable) as error:
                 raise explained(error) from error
             if defined.drain.state is DrainState.DRAINED:
@@ -614,6 +621,28 @@ class Tracking:
             ).start()
             if defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT):
                 self._begin_drain()
+
+    def _say_what_is_abandoned(self) -> None:
+        try:
+            status = self.client.job(self.job)
+        except TrackerError as error:
+            if error.reason != "UNKNOWN_JOB":
+                raise
+            return
+        if status.spec.deployment != self.deployment and status.open_substreams:
+            some = islice(self.client.substreams(self.job), _NAMED)
+            names = ", ".join(f"{substream.name} of {substream.scope!r}" for substream in some)
+            _log.warning(
+                "force: deployment %r takes job %r over from %r; if the graph has changed, what is open is abandoned: "
+                "%d substreams, with %d elements in flight: %s%s",
+                self.deployment,
+                self.job,
+                status.spec.deployment,
+                status.open_substreams,
+                status.in_flight,
+                names,
+                " and more" if status.open_substreams > _NAMED else "",
+            )
 
     def _watch(self, after: int, log_id: str) -> None:
         """Hears of drains."""
@@ -696,6 +725,7 @@ class _Started(StreamingQueryListener):
         pass
 
 
+_NAMED = 10  #: substreams, where it is said what is abandoned
 _LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
 _OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
 _NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains

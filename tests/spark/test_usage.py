@@ -175,6 +175,26 @@ def test_another_graph_needs_another_deployment(
         start("other", "1")
 
 
+def test_force_takes_over_a_changed_graph_and_says_what_it_abandons(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed.put(row(1, 1), row(2, 2))
+
+    def start(segment: str, deployment: str, force: bool) -> None:
+        tracking = Tracking(spark, job, tracker.address, deployment=deployment, force=force)
+        source = tracking.source(feed.stream(spark), segment, **WINDOW, identity=["row_id"], front=Marks("is_last"))
+        released = tracking.release(source, aggs={"n": F.count("*")})
+        released.writeStream.option("checkpointLocation", tmp_path / segment).start(tmp_path / f"out-{segment}")
+        tracking.process_all_available()
+        tracking.stop()
+
+    start("in", "1", force=False)
+    start("other", "2", force=True)
+    assert "abandoned: 1 substreams, with 0 elements in flight: 2024-01-01T00:00:00Z/2024-01-01T01:00:00Z of 'a'" in (
+        caplog.text
+    )
+
+
 def test_a_query_that_has_become_another_one_is_refused_with_every_difference(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
