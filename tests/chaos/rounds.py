@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -28,6 +27,7 @@ from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 Say = Callable[[str], None]
 
 _COMES_UP = 240.0  #: seconds in which a process that a fault is for has to be there; and a driver has to start
+_IDLES = 30.0  #: seconds after which a driver that has committed nothing is killed nevertheless
 _SETTLES = 300.0  #: seconds without any progress after which a round is over
 _REPOSITORY = Path(__file__).parents[2]
 _TARGETS: dict[str, tuple[Role, ...]] = {
@@ -81,7 +81,7 @@ class Round:
         self._plan = plan
         self._rows = files(seed, feed_files, marked=not self._shape.drains)
         self._feed = Feed(path / "raw")
-        self._fed = threading.Event()
+        self._put = 0
         self._driver: subprocess.Popen[bytes] | None = None
         self._zombies: list[subprocess.Popen[bytes]] = []
         self._pauses: list[threading.Timer] = []
@@ -96,11 +96,11 @@ class Round:
         began = time.monotonic()
         try:
             self._start()
-            threading.Thread(target=self._put_rows, daemon=True).start()
-            for fault in self._plan:
+            for place, fault in enumerate(self._plan):
+                self._put_rows(len(self._rows) * (place + 1) // (len(self._plan) + 1))
                 self._wait(fault.after)
                 self._commit(fault)
-            self._wait_until(self._fed.is_set, "the rows were not fed")
+            self._put_rows(len(self._rows))
             self._finish()
             self._outcome.problems = truth.problems(
                 self._path, self._shape, self._feed.rows, self._client, self._heard, self._restarts
@@ -117,6 +117,7 @@ class Round:
 
     def _start(self) -> None:
         (self._path / "started").unlink(missing_ok=True)
+        self._had_done = self._commits()
         home = self._path / "spark"  # executors work beneath SPARK_HOME: not in the installed package
         installed = Path(pyspark.__file__).parent
         for name in ("bin", "jars", "python", "sbin"):
@@ -161,12 +162,11 @@ class Round:
         send(kill_all_below, signal.SIGKILL)
         self._restart()
 
-    def _put_rows(self) -> None:
-        rng = random.Random(f"pace {self._shape.seed}")
-        for rows in self._rows:
-            self._feed.put(*rows)
-            time.sleep(rng.uniform(0.2, 1.5))
-        self._fed.set()
+    def _put_rows(self, up_to: int) -> None:
+        """Feeds so many files in all: with the faults, so that there is work to do when one strikes."""
+        while self._put < up_to:
+            self._feed.put(*self._rows[self._put])
+            self._put += 1
 
     # ---------------------------------------------------------------- faults
 
@@ -221,8 +221,15 @@ class Round:
             self._restart()
 
     def _is_working(self) -> bool:
-        """Whether the driver in charge has started its queries."""
-        return (self._path / "started").exists()
+        """Whether the driver in charge has committed a batch, or has had the time to."""
+        started = self._path / "started"
+        with suppress(FileNotFoundError):
+            return self._commits() > self._had_done or time.time() - started.stat().st_mtime > _IDLES
+        return False
+
+    def _commits(self) -> int:
+        """How many batches Spark has committed."""
+        return sum(name.isdigit() for path in self._path.glob("cp*/commits") for name in os.listdir(path))
 
     def _target(self, fault: Fault, roles: tuple[Role, ...]) -> int:
         found: list[int] = []
@@ -292,8 +299,7 @@ class Round:
             time.sleep(0.3)
 
     def _progress(self) -> str:
-        commits = {str(path): len(list(path.iterdir())) for path in self._path.glob("cp*/commits")}
-        return f"{commits} {self._restarts}"
+        return f"{self._commits()} {self._restarts}"
 
     def _all_received(self) -> bool:
         with suppress(TrackerError, TrackerUnavailable):
