@@ -28,6 +28,7 @@ Say = Callable[[str], None]
 
 _COMES_UP = 240.0  #: seconds in which a process that a fault is for has to be there; and a driver has to start
 _IDLES = 30.0  #: seconds after which a driver that has committed nothing is killed nevertheless
+_TRIES = 8  #: drivers that may fail one after the other
 _SETTLES = 300.0  #: seconds without any progress after which a round is over
 _REPOSITORY = Path(__file__).parents[2]
 _TARGETS: dict[str, tuple[Role, ...]] = {
@@ -85,8 +86,9 @@ class Round:
         self._driver: subprocess.Popen[bytes] | None = None
         self._zombies: list[subprocess.Popen[bytes]] = []
         self._pauses: list[threading.Timer] = []
-        self._same_tracker = threading.Lock()
         self._restarts = 0
+        self._failed_starts = 0  # without a batch committed
+        self._had_done = 0
         self._outcome = Outcome(self._shape)
         self._client = TrackerClient(self._tracker.address, retry_for=120)
         self._heard = truth.Heard(self._client, self._shape.job)
@@ -155,12 +157,11 @@ class Round:
         if code is None:
             return
         self._outcome.injected["restarts after a failed query"] += 1
-        if self._outcome.injected["restarts after a failed query"] > 12 + len(self._plan):
-            raise Lost(f"the job cannot be started any more: its program ends with {code}")
+        self._failed_starts = 1 if self._commits() > self._had_done else self._failed_starts + 1
+        if self._failed_starts > (_TRIES if self._without is None else 2):
+            raise Lost(f"the job cannot go on: its program ended with {code} {self._failed_starts} times")
         self._say(f"the driver has ended with {code}: restarted")
-        kill_all_below = below(self._driver.pid, processes(self._mark))
-        send(kill_all_below, signal.SIGKILL)
-        self._restart()
+        self._restart()  # what it leaves behind ends by itself, sooner or later
 
     def _put_rows(self, up_to: int) -> None:
         """Feeds so many files in all: with the faults, so that there is work to do when one strikes."""
@@ -173,20 +174,18 @@ class Round:
     def _commit(self, fault: Fault) -> None:
         action, _, target = fault.kind.partition(" ")
         if fault.kind == "kill tracker":
-            with self._same_tracker:
-                self._tracker.kill()
-                time.sleep(fault.seconds / 4)
-                self._tracker.start()
+            self._tracker.kill()
+            time.sleep(fault.seconds / 4)
+            self._tracker.start()
         elif fault.kind == "pause tracker":
-            with self._same_tracker:
-                self._tracker.freeze()
-                time.sleep(fault.seconds)
-                self._tracker.thaw()
+            self._tracker.freeze()
+            time.sleep(fault.seconds)
+            self._tracker.thaw()
         elif fault.kind == "cut network":
             self._line.cut()
         elif fault.kind == "hold back answers":
             self._line.hold_answers()
-            time.sleep(min(fault.seconds, 5))
+            time.sleep(fault.seconds)
             self._line.cut()
         elif "driver" in target:
             self._strike_the_driver(fault)
