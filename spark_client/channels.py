@@ -64,7 +64,7 @@ class Channel(ABC):
         known = read_json(self.path / _DESCRIPTION)
         if known is None:
             write_json(self.path / _DESCRIPTION, said)
-        elif known != said:
+        elif _unordered(known) != _unordered(said):
             raise UsageError(
                 f"channel {self.segment!r} at {self.path} was written as {_differences(known, said)}: keep the "
                 "columns, or give the channel a new path (and its queries new checkpoints)"
@@ -243,6 +243,12 @@ class _EpochStream(SimpleDataSourceStreamReader):
 def _nullable(schema: T.StructType) -> T.StructType:
     """The schema that Parquet files give back: everything may be null."""
     return T.StructType([T.StructField(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A channel's description, whatever the order of the columns: rows are written in the first sender's."""
+    columns = {field["name"]: field["type"] for field in description["schema"]["fields"]}
+    return {**description, "schema": columns}
 
 
 def _differences(known: Mapping[str, Any], said: Mapping[str, Any]) -> str:

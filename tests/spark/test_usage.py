@@ -130,6 +130,9 @@ def test_channels_that_do_not_fit(tracking: Tracking, spark: SparkSession, feed:
     source.writeStream.channel(channel)
     with pytest.raises(UsageError, match="keep the columns, or give the channel a new path"):
         source.withColumn("more", F.lit(1)).writeStream.channel(channel)
+    source.select(
+        "amount", "_tracker", *[c for c in source.columns if c not in ("amount", "_tracker")]
+    ).writeStream.channel(channel)  # the same in another order
     with pytest.raises(UsageError, match="declared twice"):
         tracking.channel("clean", str(tmp_path / "other"))
     tracking.receive(channel)
