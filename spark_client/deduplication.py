@@ -12,35 +12,25 @@ Nothing here knows of Kafka, nor of the tracker.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
-from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.directories import publish, read_json, remove, write_json, write_parquet
 from spark_client.errors import TrackingError
 from spark_client.folding import files, fold_labels
 from spark_client.substreams import TRACKER
 
-SENDING: Final = "_tracker_sending"  #: the column that says what a record's epoch of the sender consists of
+#: The column that says what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
+#: records of the epoch, so that it is read once and not once a record.
+SENDING: Final = "_tracker_sending"
 
-#: `after` is the sender's last epoch before this one that had rows: there are none in between. Null: not known.
-SENDING_TYPE: Final = T.StructType(
-    [
-        T.StructField("sender", T.StringType()),
-        T.StructField("epoch", T.LongType()),
-        T.StructField("after", T.LongType()),
-        T.StructField("rows", T.LongType()),
-        T.StructField("xor", T.LongType()),
-    ]
-)
-
-_LABEL: Final = ("_sender", "_epoch", "_label")
+_LABEL: Final = ("_sending", "_label")
 
 
 class SenderEpoch(NamedTuple):
@@ -48,6 +38,36 @@ class SenderEpoch(NamedTuple):
 
     sender: str
     epoch: int
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What one epoch of one sender consists of.
+
+    Attributes:
+        sender: the sender.
+        epoch: its epoch.
+        after: the sender's last epoch before this one that had rows: there are none in between. None: not known.
+        rows: how many.
+        xor: of their labels.
+    """
+
+    sender: str
+    epoch: int
+    after: int | None
+    rows: int
+    xor: int
+
+    @property
+    def key(self) -> SenderEpoch:
+        return SenderEpoch(self.sender, self.epoch)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Sending:
+        return cls(**json.loads(text))
 
 
 @dataclass
@@ -92,23 +112,21 @@ class ReceivedOnce:
             TrackingError: records that say nothing of their epoch, or of more rows than it is said to have.
         """
         self._load(epoch)
-        over: list[SenderEpoch] = []
-        unclear: dict[SenderEpoch, tuple[int, Any]] = {}
+        over: list[str] = []
+        unclear: dict[str, tuple[Sending, int]] = {}
         counted = self._count(records)
         if not counted:
             return None
         self._epoch = None  # what is in hand is no version until it is published
-        for sending, rows, xor in counted:
-            key = SenderEpoch(sending["sender"], sending["epoch"])
-            known = self._incomplete.get(key, Incomplete())
-            if self._is_complete(key):
-                over.append(key)
-            elif (known.labels + rows, known.xor ^ xor) == (sending["rows"], sending["xor"]):
-                self._completed(key, sending["after"])
-            elif key in unclear:
-                raise _not_as_sent(key)
+        for said, rows, xor in counted:
+            sending = Sending.from_json(said)
+            known = self._incomplete.get(sending.key, Incomplete())
+            if self._is_complete(sending.key):
+                over.append(said)
+            elif (known.labels + rows, known.xor ^ xor) == (sending.rows, sending.xor):
+                self._completed(sending)
             else:
-                unclear[key] = rows, sending
+                unclear[said] = sending, rows
         doubled = self._take_labels(records, unclear, epoch) if unclear else []
         self._publish(epoch)
         once = records.where(~_of(over)) if over else records
@@ -116,56 +134,53 @@ class ReceivedOnce:
             once = once.where(~_of(doubled)).unionByName(self._first(records.where(_of(doubled)), epoch))
         return once.drop(SENDING)
 
-    def _count(self, records: DataFrame) -> list[tuple[Any, int, int]]:
+    def _count(self, records: DataFrame) -> list[tuple[str, int, int]]:
         """Records and the XOR of their labels, by what they say of their epoch: which is little to bring here."""
         label = F.col(f"{TRACKER}.label")
         grouped = records.groupBy(SENDING).agg(F.count("*"), F.bit_xor(label)).collect()
-        if foreign := sum(row[1] for row in grouped if row[0] is None or row[0]["sender"] is None):
+        if foreign := sum(row[1] for row in grouped if row[0] is None):
             raise TrackingError(
                 f"{foreign} records were not sent by a query of this job: they do not say what they belong to. "
                 "Give the channel a topic of its own"
             )
         return [(row[0], row[1], row[2]) for row in grouped]
 
-    def _take_labels(
-        self, records: DataFrame, unclear: dict[SenderEpoch, tuple[int, Any]], epoch: int
-    ) -> list[SenderEpoch]:
+    def _take_labels(self, records: DataFrame, unclear: dict[str, tuple[Sending, int]], epoch: int) -> list[str]:
         """Keeps the new labels of epochs that do not come whole and once; says which of them have copies here."""
         fresh = _labels(records.where(_of(unclear))).distinct()
-        known = {part for key in unclear for part in self._incomplete.get(key, Incomplete()).parts}
+        known = {part for sent, _ in unclear.values() for part in self._incomplete.get(sent.key, Incomplete()).parts}
         if known:
             before = self._kept(records.sparkSession, sorted(known))
             fresh = fresh.join(before, list(_LABEL), "left_anti")
         target = self._part(epoch)
         publish(target, write_parquet(fresh))  # a replay has the same records: what its first attempt wrote stands
         table = files(target).to_table().combine_chunks()
-        taken = fold_labels(*[table[name].combine_chunks() for name in _LABEL]) if table.num_rows else {}
+        said, labels = table[_LABEL[0]], table[_LABEL[1]]
+        taken = fold_labels(*[c.combine_chunks() for c in (said, said, labels)]) if table.num_rows else {}
         doubled = []
-        for key, (rows, sending) in unclear.items():
-            labels, xor = taken.get(key, (0, 0))
-            if labels < rows:
-                doubled.append(key)
-            held = self._incomplete.setdefault(key, Incomplete())
-            held.labels += labels
+        for text, (sending, rows) in unclear.items():
+            new, xor = taken.get((text, text), (0, 0))
+            if new < rows:
+                doubled.append(text)
+            held = self._incomplete.setdefault(sending.key, Incomplete())
+            held.labels += new
             held.xor ^= xor
             held.parts.append(target.name)
-            if held.labels > sending["rows"] or (held.labels == sending["rows"] and held.xor != sending["xor"]):
-                raise _not_as_sent(key)
-            if held.labels == sending["rows"]:
-                self._completed(key, sending["after"])
+            if held.labels > sending.rows or (held.labels == sending.rows and held.xor != sending.xor):
+                raise _not_as_sent(sending.key)
+            if held.labels == sending.rows:
+                self._completed(sending)
         return doubled
 
     def _first(self, records: DataFrame, epoch: int) -> DataFrame:
         """One record for each label that is new with this batch."""
-        sender, number, label = _LABEL
-        keyed = records.withColumns(
-            {sender: F.col(f"{SENDING}.sender"), number: F.col(f"{SENDING}.epoch"), label: F.col(f"{TRACKER}.label")}
-        )
+        said, label = _LABEL
+        keyed = records.withColumns({said: F.col(SENDING), label: F.col(f"{TRACKER}.label")})
         fresh = self._kept(records.sparkSession, [self._part(epoch).name])
         return keyed.join(fresh, list(_LABEL), "left_semi").dropDuplicates(list(_LABEL)).drop(*_LABEL)
 
     def _kept(self, spark: SparkSession, parts: Iterable[str]) -> DataFrame:
-        schema = f"{_LABEL[0]} string, {_LABEL[1]} long, {_LABEL[2]} long"
+        schema = f"{_LABEL[0]} string, {_LABEL[1]} long"
         return spark.read.schema(schema).parquet(*[str(self._path / name) for name in parts])
 
     # ---------------------------------------------------------------- complete epochs
@@ -173,17 +188,17 @@ class ReceivedOnce:
     def _is_complete(self, key: SenderEpoch) -> bool:
         return any(first <= key.epoch <= last for first, last in self._complete.get(key.sender, []))
 
-    def _completed(self, key: SenderEpoch, after: int | None) -> None:
+    def _completed(self, sending: Sending) -> None:
         """All of an epoch is here, and of those since `after` there is nothing."""
-        self._incomplete.pop(key, None)
-        ranges = self._complete.get(key.sender, [])
+        self._incomplete.pop(sending.key, None)
+        first = sending.epoch if sending.after is None else sending.after + 1
         merged: list[list[int]] = []
-        for first, last in sorted([*ranges, [key.epoch if after is None else after + 1, key.epoch]]):
-            if merged and first <= merged[-1][1] + 1:
-                merged[-1][1] = max(last, merged[-1][1])
+        for low, high in sorted([*self._complete.get(sending.sender, []), [first, sending.epoch]]):
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1][1] = max(high, merged[-1][1])
             else:
-                merged.append([first, last])
-        self._complete[key.sender] = merged
+                merged.append([low, high])
+        self._complete[sending.sender] = merged
 
     # ---------------------------------------------------------------- versions
 
@@ -224,21 +239,12 @@ class ReceivedOnce:
 
 
 def _labels(records: DataFrame) -> DataFrame:
-    sender, number, label = _LABEL
-    return records.select(
-        F.col(f"{SENDING}.sender").alias(sender),
-        F.col(f"{SENDING}.epoch").alias(number),
-        F.col(f"{TRACKER}.label").alias(label),
-    )
+    return records.select(F.col(SENDING).alias(_LABEL[0]), F.col(f"{TRACKER}.label").alias(_LABEL[1]))
 
 
-def _of(keys: Collection[SenderEpoch]) -> Column:
+def _of(sendings: Collection[str]) -> Column:
     """Whether a record is of one of these epochs."""
-    by_sender: dict[str, list[int]] = {}
-    for sender, epoch in keys:
-        by_sender.setdefault(sender, []).append(epoch)
-    of, number = F.col(f"{SENDING}.sender"), F.col(f"{SENDING}.epoch")
-    return reduce(Column.__or__, [(of == sender) & number.isin(epochs) for sender, epochs in by_sender.items()])
+    return F.col(SENDING).isin(list(sendings))
 
 
 def _not_as_sent(key: SenderEpoch) -> TrackingError:

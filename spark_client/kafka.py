@@ -1,8 +1,8 @@
 """Kafka: a channel between queries, and a sink for results.
 
-A record of the channel is a row: its value is the row as JSON, its header ``tracker`` says, as JSON too, which
-substream and sender's epoch it belongs to and under which label it travels, and its key is that label, so that copies
-share a partition.
+A record of the channel is a row: its value is the row as JSON; its key is the label that it travels under, so that
+copies share a partition; its headers say, as JSON too, which substream it belongs to, and what the sender's epoch that
+it is of consists of.
 
 Kafka is written at least once: a task that is retried, and an epoch that is replayed, write records again. What is
 written must then be the same. So an epoch's rows go to the channel's outbox first, a directory that is published once
@@ -26,13 +26,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels import Channel
-from spark_client.deduplication import SENDING, SENDING_TYPE, ReceivedOnce
+from spark_client.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.directories import read_json, remove, write_json
 from spark_client.errors import TrackingError, UsageError
 from spark_client.folding import files
 from spark_client.substreams import TRACKER, Substreams
 
 _HEADER: Final = "tracker"
+_EPOCH_HEADER: Final = "tracker-epoch"
 _BELL: Final = "_tracker_bell"
 _SENT: Final = "_sent.json"
 _FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
@@ -48,8 +49,6 @@ _LINEAGE: Final = T.StructType(
         T.StructField("scope", T.StringType()),
         T.StructField("name", T.StringType()),
         T.StructField("end", T.LongType()),
-        T.StructField("label", T.LongType()),
-        *SENDING_TYPE.fields,
     ]
 )
 _OURS: Final = (
@@ -120,10 +119,10 @@ class KafkaChannel(Channel):
         self._tidy(outbox, epoch)
         return target, published
 
-    def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> dict[str, Any] | None:
+    def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
         """What the epoch consists of, written down beside it; None: nothing."""
-        sending: dict[str, Any] | None = read_json(target / _SENT)
-        if sending is None:
+        said = read_json(target / _SENT)
+        if said is None:
             rows, xor, labels = _labels_of(target, published)
             if rows == 0:
                 return None
@@ -135,22 +134,22 @@ class KafkaChannel(Channel):
                 )
             before = [int(note.parent.name) for note in target.parent.glob(f"[0-9]*/{_SENT}")]
             after = max((number for number in before if number < epoch), default=None)
-            sending = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
-            write_json(target / _SENT, sending)
-        return sending
+            said = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
+            write_json(target / _SENT, said)
+        return Sending(**said)
 
-    def _records(self, published: DataFrame, sending: Mapping[str, Any]) -> DataFrame:
+    def _records(self, published: DataFrame, sending: Sending) -> DataFrame:
         lineage = [
             F.col(f"{TRACKER}.scope").alias("scope"),
             F.col(f"{TRACKER}.name").alias("name"),
             F.unix_micros(f"{TRACKER}.end").alias("end"),
-            F.col(f"{TRACKER}.label").alias("label"),
-            *[F.lit(sending[f.name]).cast(f.dataType).alias(f.name) for f in SENDING_TYPE.fields],
         ]
-        header = F.struct(F.lit(_HEADER).alias("key"), F.to_json(F.struct(*lineage)).cast("binary").alias("value"))
+        headers = F.array(
+            _header(_HEADER, F.to_json(F.struct(*lineage))), _header(_EPOCH_HEADER, F.lit(sending.to_json()))
+        )
         own = [name for name in published.columns if name != TRACKER]
         return published.select(
-            F.col(f"{TRACKER}.label").cast("string").alias("key"), _value(own), F.array(header).alias("headers")
+            F.col(f"{TRACKER}.label").cast("string").alias("key"), _value(own), headers.alias("headers")
         )
 
     def _tidy(self, outbox: Path, epoch: int) -> None:
@@ -192,19 +191,19 @@ class KafkaChannel(Channel):
         schema, _ = self.description()
         own = T.StructType([field for field in schema.fields if field.name != TRACKER])
         options = {**_JSON, "mode": "FAILFAST"}
-        ours = F.filter("headers", lambda header: header["key"] == F.lit(_HEADER))
-        lineage = F.from_json(F.get(ours, F.lit(0))["value"].cast("string"), _LINEAGE, options)
         parsed = records.select(
-            F.from_json(F.col("value").cast("string"), own, options).alias("row"), lineage.alias("lineage")
+            F.from_json(F.col("value").cast("string"), own, options).alias("row"),
+            F.from_json(_value_of(0, _HEADER), _LINEAGE, options).alias("lineage"),
+            F.col("key").cast("string").try_cast("long").alias("label"),
+            _value_of(1, _EPOCH_HEADER).alias(SENDING),
         )
         tracker = F.struct(
             F.col("lineage.scope").alias("scope"),
             F.col("lineage.name").alias("name"),
             F.timestamp_micros("lineage.end").alias("end"),
-            F.col("lineage.label").alias("label"),
+            F.col("label"),
         )
-        sending = F.struct(*[F.col(f"lineage.{name}").alias(name) for name in SENDING_TYPE.fieldNames()])
-        return parsed.select("row.*", tracker.alias(TRACKER), sending.alias(SENDING))
+        return parsed.select("row.*", tracker.alias(TRACKER), SENDING)
 
 
 class Topic:
@@ -237,9 +236,9 @@ class Topic:
         if missing := [name for name in self._key if name not in rows.columns]:
             raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
         origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
-        header = F.struct(F.lit(_HEADER).alias("key"), origin.cast("binary").alias("value"))
+        headers = F.array(_header(_HEADER, origin)).alias("headers")
         key = F.to_json(F.struct(*self._key), {**_JSON, "ignoreNullFields": "false"}).alias("key")
-        records = rows.select(key, _value(rows.columns), F.array(header).alias("headers"))
+        records = rows.select(key, _value(rows.columns), headers)
         write_topic(records, self._topic, self._servers, self._options)
 
 
@@ -271,6 +270,16 @@ def _explained(error: Exception) -> Exception:
             "org.apache.spark:spark-sql-kafka-0-10_2.13:<your Spark's version>"
         )
     return error
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+
+def _value_of(place: int, name: str) -> Column:
+    """A header of ours as text: others that handle records put theirs after it."""
+    header = F.get("headers", F.lit(place))
+    return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
 
 
 def _value(columns: Sequence[str]) -> Column:

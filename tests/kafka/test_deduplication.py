@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import TrackingError
-from spark_client.deduplication import SENDING, SENDING_TYPE, ReceivedOnce
+from spark_client.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.substreams import TRACKER, TRACKER_TYPE
 
 pytestmark = pytest.mark.spark
@@ -22,14 +22,14 @@ SCHEMA = T.StructType(
     [
         T.StructField("n", T.LongType()),
         T.StructField(TRACKER, TRACKER_TYPE),
-        T.StructField(SENDING, SENDING_TYPE),
+        T.StructField(SENDING, T.StringType()),
     ]
 )
 
 
 class Record(NamedTuple):
     label: int
-    sending: tuple[str, int, int | None, int, int] | None
+    sending: str | None
 
 
 def epoch(sender: str, number: int, after: int | None, labels: list[int]) -> list[Record]:
@@ -37,7 +37,8 @@ def epoch(sender: str, number: int, after: int | None, labels: list[int]) -> lis
     xor = 0
     for label in labels:
         xor ^= label
-    return [Record(label, (sender, number, after, len(labels), xor)) for label in labels]
+    sending = Sending(sender, number, after, len(labels), xor).to_json()
+    return [Record(label, sending) for label in labels]
 
 
 def frame(spark: SparkSession, records: list[Record]) -> DataFrame:
