@@ -56,6 +56,11 @@ class TrackerProcess:
             self._process.kill()
         self._reap()
 
+    def restart(self) -> None:
+        """SIGKILL, and on the same port with the same journal again."""
+        self.kill()
+        self.start()
+
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if that takes more than ten seconds."""
         if self._process:

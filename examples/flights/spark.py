@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,9 +42,9 @@ class JavaMissingError(Exception):
 
 
 @contextmanager
-def local_session(directory: Path) -> Iterator[SparkSession]:
+def local_session(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session on two cores whose files stay below `directory`; what Spark and its workers print is in `spark.log`."""
-    spark = _start(directory)
+    spark = _start(directory, settings or {})
     try:
         yield spark
     except (KeyboardInterrupt, SystemExit):
@@ -61,7 +61,7 @@ def local_session(directory: Path) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _start(directory: Path) -> SparkSession:
+def _start(directory: Path, settings: Mapping[str, str]) -> SparkSession:
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     if shutil.which(java) is None:
         raise JavaMissingError("Spark needs Java 17 or newer: install it, or let JAVA_HOME name it")
@@ -69,7 +69,7 @@ def _start(directory: Path) -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_LOCAL_DIRS"] = str(directory / "spark")
     builder = SparkSession.builder.master("local[2]").appName("flights")
-    for name, value in _SETTINGS.items():
+    for name, value in {**_SETTINGS, **settings}.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
     with _undisturbed(), _stderr_to(directory / "spark.log"):
