@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo test test-fast test-spark test-slow bench papers lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow bench papers lint types proto proto-check docs-check format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that is killed on the way
 	@$(BIN)/python -m examples.flights.demo
+
+demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, while everything is killed
+	@bash scripts/fetch_jars.sh >/dev/null
+	@$(BIN)/python -m examples.flights_kafka.demo
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
 	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker experiments
