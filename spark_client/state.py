@@ -8,6 +8,7 @@ later deleted; compaction makes one part of many. Nothing here knows of the trac
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,8 +86,7 @@ class PartialState:
 
     def write_part(self, epoch: int, partials: DataFrame) -> Path:
         """Writes a batch's partial aggregates; they are part of the state once `add` has indexed them."""
-        target = self._path / f"epoch-{epoch:012d}"
-        remove(target)  # of an attempt that was never committed
+        target = self._new("epoch", epoch)
         publish(target, write_parquet(partials))
         return target
 
@@ -144,8 +144,7 @@ class PartialState:
         for part in chosen:
             for substream in part.live:
                 live[substream] = live.get(substream, 0) + part.rows[substream]
-        target = self._path / f"merged-{epoch:012d}"
-        remove(target)
+        target = self._new("merged", epoch)
         merged = merge(self.paths(part.name for part in chosen), set(live))
         publish(target, write_parquet(merged))
         for part in chosen:
@@ -169,8 +168,12 @@ class PartialState:
                 self._version(number).unlink(missing_ok=True)
         needed = {*self._parts, *((read_json(self._version(before)) or {}).get("parts", []))}
         for entry in self._path.iterdir():
-            if entry.is_dir() and entry.name not in needed and entry.name[0] != "_":
+            if entry.is_dir() and entry.name[0] != "_" and entry.name not in needed and _epoch_of(entry.name) <= before:
                 remove(entry)
+
+    def _new(self, kind: str, epoch: int) -> Path:
+        """A part's own name: a driver that was fenced and does not know it yet must not touch its successor's."""
+        return self._path / f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
 
     def _indexed(self, part: Path, epoch: int, rows: dict[Substream, int]) -> Part:
         write_json(part / _INDEX, {"epoch": epoch, "rows": [[list(key), count] for key, count in rows.items()]})
@@ -181,3 +184,8 @@ class PartialState:
 
     def _versions(self) -> list[int]:
         return sorted(int(path.stem.removeprefix("version-")) for path in self._path.glob("version-*.json"))
+
+
+def _epoch_of(part: str) -> int:
+    """The epoch in a part's name."""
+    return int(part.split("-")[1])

@@ -1,0 +1,30 @@
+"""The state of a release, and a driver that stood still and does not know that another has taken over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_client.state import PartialState
+from spark_client.substreams import Substream
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_driver_that_was_fenced_in_the_middle_of_a_batch_leaves_its_successors_state_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    substream = Substream("a", "w", None)
+    zombie, successor = PartialState(tmp_path), PartialState(tmp_path)
+    zombie.load(1)
+    successor.load(1)
+    successor.add(successor.write_part(1, spark.range(5)), 1, {substream: 5}, set())
+    successor.publish(1)
+    with pytest.raises(Exception, match="fenced"):
+        zombie.write_part(1, spark.range(5).selectExpr("raise_error('fenced') AS id"))
+    another = PartialState(tmp_path)
+    another.load(2)
+    ((_, rows, part),) = another.of(substream)
+    assert rows == spark.read.parquet(*another.paths([part])).count() == 5
