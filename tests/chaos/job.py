@@ -109,6 +109,7 @@ def session() -> SparkSession:
         "spark.network.timeoutInterval": "2s",
         "spark.executor.heartbeatInterval": "1s",
         "spark.rpc.askTimeout": "30s",
+        "spark.python.authenticate.socketTimeout": "60s",  # a machine that is busy takes long to start a worker
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         "spark.sql.shuffle.partitions": 2,

@@ -271,6 +271,7 @@ class Round:
         """Waits until everything has been released, and stops the job."""
         for pause in self._pauses:
             pause.join()
+        self._wait_until(lambda: self._commits() > 0, "no batch was ever committed", _SETTLES)
         if self._shape.drains:
             self._patiently(self._all_received, "not all rows have been received")
             (self._path / "order").write_text("drain")
@@ -293,7 +294,7 @@ class Round:
             now = self._progress()
             if now != seen:
                 seen, since = now, time.monotonic()
-            if time.monotonic() - since > _SETTLES or (self._without and time.monotonic() - since > _SETTLES / 6):
+            if time.monotonic() - since > (_SETTLES if self._without is None else _SETTLES / 3):
                 raise Lost(otherwise)
             time.sleep(0.3)
 

@@ -30,9 +30,9 @@ class Heard:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        while not self._over.wait(0.2):
-            if self._job in self._client.jobs():
-                break
+        while self._job not in self._client.jobs():
+            if self._over.wait(0.2):
+                return
         with self._client.watch(self._job) as watch:
             for event in watch:
                 self.events.append(event)
