@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -60,7 +61,7 @@ def main() -> int:
         for problem in outcome.problems:
             say(f"    {problem}")
         if outcome.problems:
-            say(f"    kept: {path}; again: python -m tests.chaos --rounds 1 --seed {seed} --faults {given.faults}")
+            say(f"    kept: {path}; again: {_again(seed, given)}")
         else:
             shutil.rmtree(path)
         if given.json is not None:
@@ -72,6 +73,14 @@ def main() -> int:
     print(table(outcomes))
     damaged = any(outcome.problems for outcome in outcomes)
     return int(damaged != (given.without is not None))
+
+
+def _again(seed: int, given: argparse.Namespace) -> str:
+    """The command that plays one round again."""
+    command = f"python -m tests.chaos --rounds 1 --seed {seed} --faults {given.faults} --files {given.files}"
+    without = "" if given.without is None else f" --without {given.without}"
+    only = "" if given.only is None else f" --only {shlex.join(given.only)}"
+    return command + without + only
 
 
 if __name__ == "__main__":

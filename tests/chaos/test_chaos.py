@@ -23,4 +23,4 @@ def test_a_job_in_which_everything_is_killed_once_releases_what_a_batch_computes
 def test_where_an_attempt_counts_as_often_as_it_was_made_the_same_check_finds_damage(tmp_path: Path) -> None:
     outcome = Round(3, tmp_path / "round", [], feed_files=8, without="units", say=print).play()
     assert outcome.injected["task failures"] > 0
-    assert outcome.problems
+    assert any("received" in problem for problem in outcome.problems)
