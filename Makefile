@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow bench papers lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow bench load papers jars chaos lint types proto proto-check docs-check format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,15 @@ test-slow: $(STAMP) ## the long simulations and failure runs
 
 bench: $(STAMP) ## entries per second and notification latency
 	@$(BIN)/tracker bench
+
+load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
+	@$(BIN)/tracker load smoke --start
+
+chaos: $(STAMP) ## kill everything at random while a job runs, and hold the result against a batch
+	@$(BIN)/python -m tests.chaos
+
+jars: ## fetch Kafka's broker and connector, once
+	@bash scripts/fetch_jars.sh
 
 papers: $(STAMP) ## the papers' experiments: messages, bytes and delays, against punctuations
 	@$(BIN)/python -m experiments.traffic --plots docs/images

@@ -7,7 +7,7 @@
                      ▲─────────┘
 
 Looking up an aircraft's seats fails now and then. What failed goes round by `retry` until it succeeds or was tried
-three times. An airport's day waits for its flights in the loop, and is released once.
+twice. An airport's day waits for its flights in the loop, and is released once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from examples.flights.pipeline import figures
 from spark_client import Schedule, Tables, Tracking
 
 TOPICS = ("clean", "retry", "given_up")
-TRIES = 3  #: after which a flight is given up
+TRIES = 2  #: after which a flight is given up
 _ONE_IN = 12  # look-ups fail
 
 TABLES = """

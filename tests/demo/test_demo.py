@@ -94,3 +94,23 @@ def test_an_interrupted_demonstration_cleans_up(tmp_path: Path, moment: str) -> 
     assert running.returncode == 128 + signal.SIGTERM
     assert not Path(f"/proc/{tracker}").exists()
     assert not list(tmp_path.glob("flights-*"))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_over_kafka_into_postgresql_everything_is_killed_once_and_the_tables_are_exact(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.flights_kafka.demo", "--days", "6", "--kills", "1", "--every", "3"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if done.returncode == 2 and "missing: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "there, exactly once, equal" in done.stdout
+    for what in ("Kafka 1", "PostgreSQL 1", "Spark's driver 1", "tracker 1"):
+        assert what in done.stdout
+    assert not list(tmp_path.glob("flights-kafka-*"))
