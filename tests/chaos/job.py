@@ -21,9 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking
 from spark_client.directories import publish
+from spark_client.runs import Run
 from tests.chaos import unprotected
 from tests.chaos.plan import Shape
 from tests.spark.feed import SCHEMA
+from tracker.client import Report
 
 FAILED = 3  #: exit code: a query has failed
 _FAILS_AT_ONCE, _FAILS_AT_THE_END = 0.06, 0.2  #: of all first attempts: fail before the first row; after the last
@@ -172,10 +174,22 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
     return tracking
 
 
+def dawdle(shape: Shape) -> None:
+    """Has Spark take longer from a batch's report to its commit, so that drivers are often killed between the two."""
+    send = Run.send
+
+    def send_and_dawdle(self: Run, report: Report, epoch: int) -> None:
+        send(self, report, epoch)
+        time.sleep(random.Random(f"{shape.seed} {epoch}").uniform(0, 1))
+
+    Run.send = send_and_dawdle  # type: ignore[method-assign]
+
+
 def main(path: Path) -> None:
     """Runs the job until it is told to stop, or fails."""
     shape = Shape.read(path / "shape.json")
     unprotected.take_out(os.environ.get("CHAOS_WITHOUT"))
+    dawdle(shape)
     tracking = pipeline(session(), shape, path)
     (path / "started").touch()
     while not (path / "order").exists():
