@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@PYTHON="$(PYTHON)" bash scripts/doctor.sh
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,spark,demo,dev]'
+	@PYTHONWARNINGS=ignore PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,spark,demo,dev]'
 	@touch $@
 
 demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that is killed on the way
