@@ -76,13 +76,30 @@ def write_parquet(rows: DataFrame) -> Callable[[str], None]:
 
 def write_json(target: Path, content: Any) -> None:
     """Replaces a small file in one step, and has it on the disk."""
+    _hidden(target, content).rename(target)
+
+
+def write_first(target: Path, content: Any) -> Any:
+    """Writes a small file unless it is there, in one step; gives what stands."""
+    hidden = _hidden(target, content)
+    try:
+        os.link(hidden, target)
+    except FileExistsError:
+        return read_json(target)
+    finally:
+        hidden.unlink()
+    return content
+
+
+def _hidden(target: Path, content: Any) -> Path:
+    """A small file beside its target, on the disk, that readers do not see yet."""
     target.parent.mkdir(parents=True, exist_ok=True)
     hidden = target.parent / f"_{target.name}.{uuid.uuid4().hex[:8]}"
     with open(hidden, "w", encoding="utf-8") as file:
         json.dump(content, file, separators=(",", ":"))
         file.flush()
         os.fsync(file.fileno())
-    hidden.rename(target)
+    return hidden
 
 
 def read_json(path: Path) -> Any:

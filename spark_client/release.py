@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates import Aggregate, decompose, result_type
-from spark_client.directories import publish, read_json, write_json, write_parquet
+from spark_client.directories import publish, read_json, write_first, write_parquet
 from spark_client.errors import UsageError
 from spark_client.exchanges import exchanging
 from spark_client.folding import files, fold_table
@@ -353,7 +353,10 @@ class ReleaseQuery:
             new = state.log_id == ""
             chosen = {"after": run.first_seq if new else state.position, "log_id": state.log_id or run.log_id}
             events, up_to = run.events(chosen["after"], 0, self._segment, chosen["log_id"])
-            write_json(note, {**chosen, "up_to": up_to})
+            mine = {**chosen, "up_to": up_to}
+            chosen = write_first(note, mine)
+            if chosen != mine:  # another driver of this query was here meanwhile
+                events, up_to = run.events(chosen["after"], chosen["up_to"], self._segment, chosen["log_id"])
             for old in note.parent.glob("*.json"):
                 if abs(int(old.stem)) < abs(epoch) - 2:
                     old.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_client.directories import write_first
 from spark_client.state import PartialState
 from spark_client.substreams import Substream
 
@@ -28,3 +29,10 @@ def test_a_driver_that_was_fenced_in_the_middle_of_a_batch_leaves_its_successors
     another.load(2)
     ((_, rows, part),) = another.of(substream)
     assert rows == spark.read.parquet(*another.paths([part])).count() == 5
+
+
+def test_what_an_epoch_acts_on_is_what_the_first_driver_wrote_down(tmp_path: Path) -> None:
+    note = tmp_path / "events" / "7.json"
+    assert write_first(note, {"up_to": 12}) == {"up_to": 12}
+    assert write_first(note, {"up_to": 9}) == {"up_to": 12}, "a driver that stood still comes too late"
+    assert [path.name for path in note.parent.iterdir()] == ["7.json"]
