@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from tests.chaos.plan import Shape
-from tracker.client import Ended, Event, Late, Reason, Stalled, TrackerClient
+from tracker.client import Ended, Event, Late, Reason, Stalled, TrackerClient, Watch
 
 Key = tuple[str, datetime]
 Row = Mapping[str, Any]
@@ -27,21 +27,22 @@ class Heard:
         self._client = client
         self._job = job
         self._over = threading.Event()
+        self._watch: Watch | None = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         while self._job not in self._client.jobs():
             if self._over.wait(0.2):
                 return
-        with self._client.watch(self._job) as watch:
-            for event in watch:
-                self.events.append(event)
-                if self._over.is_set():
-                    return
+        self._watch = self._client.watch(self._job)
+        for event in self._watch:
+            self.events.append(event)  # at once: `events` is read meanwhile
 
     def close(self) -> None:
         """Nothing more will be heard."""
         self._over.set()
+        if self._watch is not None:
+            self._watch.close()
 
 
 def problems(
