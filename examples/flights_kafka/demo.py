@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from examples.flights_kafka import pipeline
 from examples.services.jars import MissingError
 from examples.services.kafka import Kafka
 from examples.services.postgres import Postgres
+from examples.services.processes import Service
 from spark_client import epochs_table
 from tracker.client import TrackerClient
 
@@ -52,31 +51,19 @@ class DriverFailingError(Exception):
     """Spark's driver does not come back; the message is the end of its log."""
 
 
-class Driver:
+class Driver(Service):
     """Spark's driver and its children; started again whenever it has ended before it was to."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path) -> None:
+        super().__init__(log)
         self._command = command
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         self.failures = 0
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        """Starts it; what it does is seen in the database."""
+        self._launch(self._command, cwd=ROOT)
         self.starts += 1
-
-    def restart(self) -> None:
-        """kill -9, and again."""
-        self.kill()
-        self.start()
-
-    def kill(self) -> None:
-        """SIGKILL, for it and all of its children."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
 
     def look_after(self) -> bool:
         """Starts it again if it has failed; whether it has ended well.
@@ -84,14 +71,17 @@ class Driver:
         Raises:
             DriverFailingError: it fails again and again.
         """
-        assert self._process is not None
-        status = self._process.poll()
+        assert self.process is not None
+        status = self.process.poll()
         if status not in (None, 0):
             self.failures += 1
             if self.failures > _FAILURES:
-                raise DriverFailingError("\n".join(self._log.read_text().splitlines()[-5:]))
+                raise DriverFailingError("\n".join(self.log.read_text().splitlines()[-5:]))
             self.start()
         return status == 0
+
+    def _answers(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
 
 def run(options: Options, directory: Path, progress: Progress) -> bool:
@@ -142,7 +132,7 @@ def run(options: Options, directory: Path, progress: Progress) -> bool:
                 driver.look_after()
                 if time.monotonic() < again:
                     continue
-                if published < files:
+                if published < files - 1 or (published < files and not left):  # the last file waits for the last kill
                     next(publishing)
                     published += 1
                 if left and windows:  # first let it come to work
