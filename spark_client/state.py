@@ -79,11 +79,6 @@ class PartialState:
                 self._parts[name] = Part(name, index["epoch"], rows, set(rows) - dead)
         self._epoch = epoch - 1
 
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was ever published here."""
-        return not self._versions()
-
     def write_part(self, epoch: int, partials: DataFrame) -> Path:
         """Writes a batch's partial aggregates; they are part of the state once `add` has indexed them."""
         target = self._new("epoch", epoch)

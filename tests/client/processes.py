@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -11,6 +10,8 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+
+from examples.services.processes import free_port
 
 TRACKER = [sys.executable, "-m", "tracker.cli.main"]
 
@@ -23,7 +24,7 @@ class Server:
         self._journal = "memory" if journal == "memory" else f"sqlite:{directory / 'tracker.db'}"
         self._options = options
         self._process: subprocess.Popen[str] | None = None
-        self.address = f"127.0.0.1:{_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.start()
 
     def start(self) -> None:
@@ -73,14 +74,6 @@ class Server:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-
-
-def _port() -> int:
-    """A free port that the system gives to nobody by itself, so that it is still free after a restart."""
-    while True:
-        port = random.randrange(15_000, 30_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 class Line:
