@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from examples.services import jars
@@ -26,14 +27,19 @@ class Kafka(Service):
 
     Attributes:
         servers: its address, for clients' ``bootstrap.servers``.
+
+    Args:
+        directory: for its data, configuration and log.
+        through: says how clients get to the address that it is given: through a proxy, say.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, through: Callable[[str], str] = lambda address: address) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(directory / "kafka.log")
         self._jars = jars.broker()
-        self._port, controller = free_port(), free_port()
-        self.servers = f"127.0.0.1:{self._port}"
+        controller = free_port()
+        listening = f"127.0.0.1:{free_port()}"
+        self.servers = through(listening)
         self._properties = directory / "server.properties"
         self._data = directory / "data"
         self._seen = 0
@@ -41,7 +47,7 @@ class Kafka(Service):
             f"""\
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://{self.servers},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://{listening},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://{self.servers}
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -71,6 +77,11 @@ log.cleaner.enable=false
         given = ["--bootstrap-server", self.servers, "--create", "--topic", topic, "--partitions", str(partitions)]
         self._java("org.apache.kafka.tools.TopicCommand", *given)
 
+    def size(self, topic: str) -> int:
+        """How many records were written to a topic."""
+        said = self._java("org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", self.servers, "--topic", topic)
+        return sum(int(line.rpartition(":")[2]) for line in said.splitlines())
+
     def _answers(self) -> bool:
         with self.log.open("rb") as log:
             log.seek(self._seen)
@@ -84,11 +95,12 @@ log.cleaner.enable=false
             )
         return [str(java), *_MEMORY, "-cp", f"{self._jars}/*"]
 
-    def _java(self, main: str, *arguments: str) -> None:
+    def _java(self, main: str, *arguments: str) -> str:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         run = subprocess.run([*self._command(), quiet, main, *arguments], capture_output=True, text=True)
         if run.returncode != 0:
             raise RuntimeError(f"{main} {' '.join(arguments)}: {run.stdout}{run.stderr}")
+        return run.stdout
 
 
 def topic_name(what: str) -> str:

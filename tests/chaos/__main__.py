@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections import Counter
 from pathlib import Path
 
-from tests.chaos.plan import DRIVERS, WEIGHTS, drawn, faults
-from tests.chaos.rounds import Outcome, Round
-from tests.chaos.table import summary, table
-
-_KILLS = ("kill worker", "kill executor", "kill driver", "kill tracker")
+from examples.services import jars
+from tests.chaos.plan import BROKERS, DRIVERS, EVENLY, KILLS, WEIGHTS, drawn, faults, is_over_kafka
+from tests.chaos.rounds import Round
+from tests.chaos.table import read, table, write
 
 
 def main() -> int:
@@ -28,36 +26,43 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000, help="at most so many")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the next have the next numbers")
-    parser.add_argument("--kills", type=int, help="until so many of each kind of kill were injected")
+    parser.add_argument("--kills", type=int, help="until so many of each kind of process were killed")
     parser.add_argument("--minutes", type=float, help="begin no round after so many")
     parser.add_argument("--faults", type=int, default=16, help="in a round")
     parser.add_argument("--files", type=int, default=24, help="of rows that are fed in a round")
-    parser.add_argument("--without", choices=("units", "commit", "seal"), help="take a protection out")
+    parser.add_argument("--without", choices=("units", "commit", "seal", "labels"), help="take a protection out")
     parser.add_argument("--only", nargs="+", choices=tuple(WEIGHTS), help="these kinds of faults")
     parser.add_argument("--json", type=Path, help="write what came of it there, too, after each round")
+    parser.add_argument("--resume", action="store_true", help="go on with the run that --json has, if it has one")
     given = parser.parse_args()
-    outcomes: list[Outcome] = []
+    if given.resume and given.json is None:
+        parser.error("--resume goes on with what --json FILE has: give both")
+    outcomes = read(given.json) if given.resume and given.json.exists() else []
+    first = max((outcome.shape.seed + 1 for outcome in outcomes), default=given.seed)
+    kafka = _has_kafka(needed=given.without == "labels")
     began = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="chaos-"))
-    for seed in range(given.seed, given.seed + given.rounds):
+    for seed in range(first, first + given.rounds):
         if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
             break
-        if given.kills is not None and all(
-            sum(outcome.injected[kind] for outcome in outcomes) >= given.kills for kind in _KILLS
-        ):
-            break
-        kinds = given.only or [kind for kind in WEIGHTS if given.without != "seal" or kind not in DRIVERS]
+        if given.kills is not None:
+            killed = sum((outcome.injected for outcome in outcomes), Counter[str]())
+            print(f"so far: {', '.join(f'{kind} {killed[kind]}' for kind in KILLS)}", flush=True)
+            if all(killed[kind] >= given.kills for kind in KILLS):
+                break
         path = root / f"round-{seed}"
         round_began = time.monotonic()
 
         def say(text: str, seed: int = seed, since: float = round_began) -> None:
             print(f"round {seed} {time.monotonic() - since:6.1f} s  {text}", flush=True)
 
-        plan = faults(seed, drawn(seed, given.faults, kinds))
-        outcome = Round(seed, path, plan, given.files, given.without, say).play()
+        over_kafka = kafka and is_over_kafka(seed, given.without)
+        left_out = (DRIVERS if given.without == "seal" else frozenset()) | (frozenset() if over_kafka else BROKERS)
+        kinds = [kind for kind in given.only or WEIGHTS if kind not in left_out]
+        plan = faults(seed, drawn(seed, given.faults, kinds, WEIGHTS if given.kills is None else EVENLY))
+        outcome = Round(seed, path, plan, given.files, given.without, say, over_kafka).play()
         outcomes.append(outcome)
-        traits = [trait for trait in ("seal", "audit", "splits", "drains") if getattr(outcome.shape, trait)]
-        say(f"{'NOT EXACT' if outcome.problems else 'exact'} ({', '.join(traits) or 'plain'})")
+        say(f"{'NOT EXACT' if outcome.problems else 'exact'} ({', '.join(outcome.shape.traits) or 'plain'})")
         for problem in outcome.problems:
             say(f"    {problem}")
         if outcome.problems:
@@ -65,22 +70,30 @@ def main() -> int:
         else:
             shutil.rmtree(path)
         if given.json is not None:
-            rounds = [
-                {**asdict(one.shape), "seconds": round(one.seconds, 1), "problems": one.problems} for one in outcomes
-            ]
-            content = {"command": sys.argv[1:], "faults": summary(outcomes), "rounds": rounds}
-            given.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write(given.json, sys.argv[1:], outcomes)
     print(table(outcomes))
     damaged = any(outcome.problems for outcome in outcomes)
     return int(damaged != (given.without is not None))
 
 
+def _has_kafka(needed: bool) -> bool:
+    try:
+        jars.broker()
+    except jars.MissingError as error:
+        if needed:
+            raise
+        print(f"no round goes over Kafka: {error}", flush=True)
+        return False
+    return True
+
+
 def _again(seed: int, given: argparse.Namespace) -> str:
     """The command that plays one round again."""
     command = f"python -m tests.chaos --rounds 1 --seed {seed} --faults {given.faults} --files {given.files}"
+    kills = "" if given.kills is None else f" --kills {given.kills}"
     without = "" if given.without is None else f" --without {given.without}"
     only = "" if given.only is None else f" --only {shlex.join(given.only)}"
-    return command + without + only
+    return command + kills + without + only
 
 
 if __name__ == "__main__":

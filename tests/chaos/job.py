@@ -19,11 +19,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Tracking
+from examples.services import jars
+from spark_client import Channel, Marks, Tracking
 from spark_client.directories import publish
 from spark_client.runs import Run
 from tests.chaos import unprotected
-from tests.chaos.plan import Shape
+from tests.chaos.plan import TOPIC, Shape
 from tests.spark.feed import SCHEMA
 from tracker.client import Report
 
@@ -93,7 +94,7 @@ def dice(shape: Shape, place: str) -> random.Random:
     return random.Random(f"{shape.seed} {place} {batch} {task.partitionId()} {task.attemptNumber()}")
 
 
-def session() -> SparkSession:
+def session(shape: Shape) -> SparkSession:
     """Two executors of one core each. Whoever does not answer for some seconds is given up: so zombies come to be."""
     checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -124,6 +125,8 @@ def session() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
     }
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("chaos")
+    if shape.brokers:
+        options["spark.jars"] = jars.connector()
     for key, value in options.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -152,7 +155,7 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
         identity=["row_id", "piece"],
         front=Marks("is_last"),
     )
-    channel = tracking.channel("clean", str(path / "clean"))
+    channel = _channel(tracking, shape, path)
     sending = source.transform(lambda df: df.mapInArrow(flaky("send"), df.schema)).where("kind <> 'z'")
     queries = [sending.writeStream.channel(channel)]
     received = tracking.receive(channel).transform(lambda df: df.mapInArrow(flaky("receive"), df.schema))
@@ -174,6 +177,16 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
     return tracking
 
 
+def _channel(tracking: Tracking, shape: Shape, path: Path) -> Channel:
+    if not shape.brokers:
+        return tracking.channel(TOPIC, str(path / TOPIC))
+    at_least_once = {"kafka.enable.idempotence": "false", "kafka.request.timeout.ms": "3000"}
+    protected = os.environ.get("CHAOS_WITHOUT") != "labels"
+    return tracking.kafka_channel(
+        TOPIC, TOPIC, shape.brokers, str(path / TOPIC), deduplicate=protected, options=at_least_once
+    )
+
+
 def dawdle(shape: Shape) -> None:
     """Has Spark take longer from a batch's report to its commit, so that drivers are often killed between the two."""
     send = Run.send
@@ -190,7 +203,7 @@ def main(path: Path) -> None:
     shape = Shape.read(path / "shape.json")
     unprotected.take_out(os.environ.get("CHAOS_WITHOUT"))
     dawdle(shape)
-    tracking = pipeline(session(), shape, path)
+    tracking = pipeline(session(shape), shape, path)
     (path / "started").touch()
     while not (path / "order").exists():
         time.sleep(0.2)

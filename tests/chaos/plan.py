@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from tests.spark.feed import row
 
 TENANTS = "abc"
+TOPIC = "clean"  #: of Kafka's, and the segment
 WINDOWS = 4  #: of an hour, for each tenant
 
 #: How often each kind of fault is drawn. A killed driver takes long to come back, so that others come more often.
@@ -29,7 +30,14 @@ WEIGHTS = {
     "zombie driver": 1,
     "cut network": 3,
     "hold back answers": 3,
+    "kill broker": 2,
+    "hold back the broker's answers": 3,
 }
+KILLS = ("kill worker", "kill executor", "kill driver", "kill tracker")
+#: Where all kills have to be equally many.
+EVENLY = {**WEIGHTS, **dict.fromkeys(KILLS, 6)}
+#: Only where the channel is a topic of Kafka's.
+BROKERS = frozenset(["kill broker", "hold back the broker's answers"])
 #: Of a step that is not deterministic: a batch that another driver replays may well differ from what was published.
 DRIVERS = frozenset(["kill driver", "kill driver, not its children", "kill source reader", "zombie driver"])
 
@@ -59,6 +67,7 @@ class Shape:
         seed: of the round.
         job: its name.
         server: the tracker's address, as the job sees it.
+        brokers: of Kafka, as the job sees them; empty if its channel is of files.
         seal: whether queries seal their batches.
         audit: whether there is a third query, whose function makes two actions of each batch.
         splits: whether the source's rows are split at random, differently in each attempt.
@@ -68,10 +77,16 @@ class Shape:
     seed: int
     job: str
     server: str
+    brokers: str
     seal: bool
     audit: bool
     splits: bool
     drains: bool
+
+    @property
+    def traits(self) -> list[str]:
+        """What is particular about it."""
+        return [trait for trait in ("seal", "audit", "splits", "drains", "brokers") if getattr(self, trait)]
 
     def write(self, path: Path) -> None:
         """Puts it where the job's program finds it."""
@@ -83,31 +98,43 @@ class Shape:
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def shape(seed: int, server: str, without: str | None) -> Shape:
+def is_over_kafka(seed: int, without: str | None) -> bool:
+    """Whether the channel of a round's job is a topic of Kafka's.
+
+    Args:
+        seed: of the round.
+        without: the protection that is taken out.
+    """
+    return without == "labels" or (without is None and random.Random(f"channel {seed}").random() < 0.25)
+
+
+def shape(seed: int, server: str, brokers: str, without: str | None) -> Shape:
     """The job of a round.
 
     Args:
         seed: of the round.
         server: the tracker's address.
+        brokers: Kafka's; empty: the channel is of files.
         without: the protection that is taken out.
     """
     rng = random.Random(f"shape {seed}")
     seal, audit, splits, drains = (rng.random() < share for share in (0.5, 0.5, 0.5, 0.33))
     if without is not None:  # a sealed batch would not be hurt
         seal, audit, splits = False, without == "units" or audit, without == "seal"
-    splits = splits and (seal or without == "seal")
-    return Shape(seed, f"chaos-{seed}", server, seal, audit, splits, drains and not splits)
+    splits = splits and (seal or without == "seal") and not brokers
+    return Shape(seed, f"chaos-{seed}", server, brokers, seal, audit, splits, drains and not splits)
 
 
-def drawn(seed: int, number: int, kinds: Sequence[str]) -> list[str]:
-    """Kinds of faults, as often as `WEIGHTS` says.
+def drawn(seed: int, number: int, kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS) -> list[str]:
+    """Kinds of faults.
 
     Args:
         seed: of the round.
         number: of faults.
         kinds: that may come.
+        weights: how often.
     """
-    return random.Random(f"kinds {seed}").choices(kinds, [WEIGHTS[kind] for kind in kinds], k=number)
+    return random.Random(f"kinds {seed}").choices(kinds, [weights[kind] for kind in kinds], k=number)
 
 
 def faults(seed: int, kinds: Sequence[str]) -> list[Fault]:

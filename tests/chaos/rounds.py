@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pyspark
 
+from examples.services.kafka import Kafka
 from tests.chaos import truth
-from tests.chaos.plan import Fault, Shape, files, shape
+from tests.chaos.plan import BROKERS, TOPIC, Fault, Shape, files, shape
 from tests.chaos.processes import MARK, Role, below, kill_all, processes, send
 from tests.client.processes import Line, Server
 from tests.spark.feed import Feed
@@ -27,9 +28,12 @@ from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 Say = Callable[[str], None]
 
 _COMES_UP = 240.0  #: seconds in which a process that a fault is for has to be there; and a driver has to start
+_WHILE_IT_STARTS = 0.5  #: of the drivers that are killed: before they have committed anything
 _IDLES = 30.0  #: seconds after which a driver that has committed nothing is killed nevertheless
 _TRIES = 8  #: drivers that may fail one after the other
 _SETTLES = 300.0  #: seconds without any progress after which a round is over
+_GROWS = 64 << 20  #: bytes that a tracker may hold more after a round than before it: mostly what Python keeps
+_RECORD = b"tracker-epoch"  #: the header that each record of a channel has
 _REPOSITORY = Path(__file__).parents[2]
 _TARGETS: dict[str, tuple[Role, ...]] = {
     "worker": ("worker",),
@@ -47,12 +51,16 @@ class Outcome:
         injected: faults, by kind.
         problems: what was not as it should be; none if the round is exact.
         seconds: that it took.
+        memory: bytes that the tracker held before the round and after it.
+        copies: records of Kafka's that were written again.
     """
 
     shape: Shape
     injected: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    memory: tuple[int, int] = (0, 0)
+    copies: int = 0
 
 
 class Round:
@@ -65,10 +73,18 @@ class Round:
         feed_files: how many files of rows there are.
         without: the protection that is taken out.
         say: hears of each fault.
+        kafka: whether the channel is a topic of a Kafka broker, which is started for the round.
     """
 
     def __init__(
-        self, seed: int, path: Path, plan: Sequence[Fault], feed_files: int, without: str | None, say: Say
+        self,
+        seed: int,
+        path: Path,
+        plan: Sequence[Fault],
+        feed_files: int,
+        without: str | None,
+        say: Say,
+        kafka: bool = False,
     ) -> None:
         self._path = path
         self._say = say
@@ -77,7 +93,9 @@ class Round:
         path.mkdir(parents=True)
         self._tracker = Server(path)
         self._line = Line(self._tracker.address)
-        self._shape = shape(seed, self._line.address, without)
+        self._broker_line: Line | None = None
+        self._broker = Kafka(path / "kafka", self._line_to_broker) if kafka else None
+        self._shape = shape(seed, self._line.address, self._broker.servers if self._broker else "", without)
         self._shape.write(path / "shape.json")
         self._plan = plan
         self._rows = files(seed, feed_files, marked=not self._shape.drains)
@@ -93,10 +111,18 @@ class Round:
         self._client = TrackerClient(self._tracker.address, retry_for=120)
         self._heard = truth.Heard(self._client, self._shape.job)
 
+    def _line_to_broker(self, address: str) -> str:
+        self._broker_line = Line(address)
+        return self._broker_line.address
+
     def play(self) -> Outcome:
         """Plays it to its end, and judges it."""
         began = time.monotonic()
+        before = self._tracker.memory()
         try:
+            if self._broker is not None:
+                self._broker.start()
+                self._broker.create(TOPIC)
             self._start()
             for place, fault in enumerate(self._plan):
                 self._put_rows(len(self._rows) * (place + 1) // (len(self._plan) + 1))
@@ -107,6 +133,11 @@ class Round:
             self._outcome.problems = truth.problems(
                 self._path, self._shape, self._feed.rows, self._client, self._heard, self._restarts
             )
+            self._outcome.memory = before, self._tracker.memory()
+            if self._outcome.memory[1] > before + _GROWS:
+                self._outcome.problems.append(f"the tracker held {before} bytes, and now {self._outcome.memory[1]}")
+            if self._broker is not None:
+                self._outcome.copies = self._broker.size(TOPIC) - sum(row["kind"] != "z" for row in self._feed.rows)
         except Lost as lost:
             self._outcome.problems = [str(lost), *self._last_words()]
         finally:
@@ -187,6 +218,8 @@ class Round:
             self._line.hold_answers()
             time.sleep(fault.seconds)
             self._line.cut()
+        elif fault.kind in BROKERS:
+            self._strike_the_broker(fault)
         elif "driver" in target:
             self._strike_the_driver(fault)
         else:
@@ -198,8 +231,25 @@ class Round:
         self._outcome.injected[fault.kind] += 1
         self._say(f"{fault.kind}{f' for {fault.seconds:.1f} s' if action in ('pause', 'hold') else ''}")
 
+    def _strike_the_broker(self, fault: Fault) -> None:
+        assert self._broker is not None
+        line = self._broker_line
+        assert line is not None
+        if fault.kind == "kill broker":
+            self._broker.kill()
+            time.sleep(fault.seconds / 4)
+            self._broker.start()
+        else:  # from the next records on: a producer that hears nothing writes them again
+            line.hold_answers(after=_RECORD)
+            written = self._comes_true(lambda: line.holds, _IDLES)
+            time.sleep(fault.seconds if written else 0)
+            line.cut()
+
     def _strike_the_driver(self, fault: Fault) -> None:
-        self._wait_until(self._is_working, "a driver that was started does no work")
+        if fault.kind == "kill driver" and fault.which < _WHILE_IT_STARTS:
+            self._wait_until((self._path / "started").exists, "a driver does not start")
+        else:
+            self._wait_until(self._is_working, "a driver that was started does no work")
         self._wait(fault.after)
         driver = self._driver
         assert driver is not None
@@ -258,12 +308,17 @@ class Round:
             time.sleep(0.1)
 
     def _wait_until(self, holds: Callable[[], bool], otherwise: str, seconds: float = _COMES_UP) -> None:
+        if not self._comes_true(holds, seconds):
+            raise Lost(otherwise)
+
+    def _comes_true(self, holds: Callable[[], bool], seconds: float) -> bool:
         until = time.monotonic() + seconds
         while not holds():
             self._keep_up()
             if time.monotonic() > until:
-                raise Lost(otherwise)
+                return False
             time.sleep(0.2)
+        return True
 
     # ---------------------------------------------------------------- the end
 
@@ -348,6 +403,9 @@ class Round:
                 process.wait()
         self._line.close()
         self._tracker.kill()
+        if self._broker is not None and self._broker_line is not None:
+            self._broker_line.close()
+            self._broker.kill()
         shutil.rmtree(self._path / "spark", ignore_errors=True)
 
 

@@ -1,11 +1,17 @@
-"""The table of what was injected and survived."""
+"""What came of a run: the table of what was injected and survived, and the file that a longer run goes on from."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
+from tests.chaos.plan import Shape
 from tests.chaos.rounds import Outcome
+
+_MIB = 1 << 20
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
@@ -23,16 +29,48 @@ def table(outcomes: Sequence[Outcome]) -> str:
     """For people, in Markdown."""
     rows = [f"| {kind} | {n['injected']} | {n['survived']} |" for kind, n in summary(outcomes).items()]
     exact = [outcome for outcome in outcomes if not outcome.problems]
-    seeds = ", ".join(str(outcome.shape.seed) for outcome in outcomes)
-    traits = ("seal", "audit", "splits", "drains")
-    shapes = ", ".join(f"{sum(getattr(o.shape, trait) for o in outcomes)} {trait}" for trait in traits)
-    return "\n".join(
-        [
-            "| fault | injected | survived |",
-            "|---|---|---|",
-            *rows,
-            "",
-            f"{len(exact)} of {len(outcomes)} rounds exact (of all: {shapes}), in "
-            f"{sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes; seeds {seeds}",
-        ]
+    seeds = [outcome.shape.seed for outcome in outcomes]
+    traits = Counter(trait for outcome in outcomes for trait in outcome.shape.traits)
+    shapes = ", ".join(f"{number} {trait}" for trait, number in sorted(traits.items()))
+    copies = sum(outcome.copies for outcome in outcomes)
+    held = [outcome.memory for outcome in outcomes if all(outcome.memory)]
+    lines = ["| fault | injected | survived |", "|---|---|---|", *rows, ""]
+    lines.append(
+        f"{len(exact)} of {len(outcomes)} rounds exact (of all: {shapes}), in "
+        f"{sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes; seeds {min(seeds, default=0)} to "
+        f"{max(seeds, default=0)}; {copies} records of Kafka's were copies"
     )
+    if held:
+        before, after = zip(*held, strict=True)
+        lines.append(
+            f"the tracker's memory before a round: {min(before) // _MIB} to {max(before) // _MIB} MiB, after it: "
+            f"{min(after) // _MIB} to {max(after) // _MIB} MiB"
+        )
+    return "\n".join(lines)
+
+
+def write(path: Path, command: Sequence[str], outcomes: Sequence[Outcome]) -> None:
+    """Puts a run into a file, which `read` reads."""
+    content = {
+        "command": list(command),
+        "faults": summary(outcomes),
+        "rounds": [{**vars(outcome), "shape": asdict(outcome.shape)} for outcome in outcomes],
+    }
+    whole = path.with_suffix(".part")
+    whole.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    whole.replace(path)
+
+
+def read(path: Path) -> list[Outcome]:
+    """What `write` has written."""
+    return [
+        Outcome(
+            Shape(**one["shape"]),
+            Counter(one["injected"]),
+            one["problems"],
+            one["seconds"],
+            (one["memory"][0], one["memory"][1]),
+            one["copies"],
+        )
+        for one in json.loads(path.read_text(encoding="utf-8"))["rounds"]
+    ]

@@ -33,7 +33,7 @@ def take_out(protection: str | None) -> None:
 
     Args:
         protection: ``units``: an epoch counts each unit once. ``commit``: an epoch takes effect when Spark has
-            committed its batch. ``seal``, and None: nothing here; the job's shape says it.
+            committed its batch. ``seal``, ``labels``, and None: nothing here; the job sees to it.
     """
     if protection == "units":
         session.ExecutorProbe = EveryAttemptCounts  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from examples.services.processes import free_port
+from tracker.load.procfs import memory
 
 TRACKER = [sys.executable, "-m", "tracker.cli.main"]
 
@@ -62,6 +63,11 @@ class Server:
         """It goes on."""
         self._signal(signal.SIGCONT)
 
+    def memory(self) -> int:
+        """Bytes that it holds."""
+        assert self._process is not None
+        return memory(self._process.pid)
+
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         os.kill(self._process.pid, number)
@@ -95,6 +101,11 @@ class Line:
         self._sign = after
         if not after:
             self._answers.clear()
+
+    @property
+    def holds(self) -> bool:
+        """Whether answers are held back now."""
+        return not self._answers.is_set()
 
     def cut(self) -> None:
         """Ends all connections; what was held back is lost. New ones work."""
