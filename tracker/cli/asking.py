@@ -18,9 +18,10 @@ def options() -> argparse.ArgumentParser:
     group = parent.add_argument_group("which tracker, and how it answers")
     group.add_argument(
         "--server",
-        metavar="HOST:PORT",
+        metavar="HOST:PORT,…",
         default=os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER),
-        help=f"the tracker's address (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
+        help="the tracker's address, or those of several that have a share of the jobs each "
+        f"(default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     group.add_argument(
         "--retry-for",

@@ -11,8 +11,9 @@ from typing import Final, cast
 
 import grpc
 
-from tracker.client import forking, messages
+from tracker.client import forking, messages, servers
 from tracker.client.calls import Backoff, Calls, refusal
+from tracker.client.errors import TrackerError
 from tracker.client.events import Ended, EventPage
 from tracker.client.jobs import DrainStatus, JobDefined, JobSpec, JobStatus, Mode, ServerInfo, SubstreamStatus
 from tracker.client.producer import Producer
@@ -23,7 +24,9 @@ _LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made a
 
 
 class TrackerClient:
-    """Talks to one tracker. Cheap to make, for many threads, and picklable: by its options.
+    """Talks to a tracker, or to several that have a share of the jobs each.
+
+    Cheap to make, for many threads, and picklable: by its options.
 
     The connection is made by the first call and shared by all clients of the process for the same address, as long as
     one of them lives: a program that makes clients often keeps one. After a fork, parent and child each go on with a
@@ -31,6 +34,9 @@ class TrackerClient:
 
     Where a relay (`tracker relay`) runs on the node, reports that it can combine with others' go over it, without any
     setting: see `tracker.client.relay`.
+
+    Given several servers, it speaks of each job to the one that `servers.choose` chooses by the job's name, and of all
+    jobs to all. Every client of a job has to be given the same servers.
 
     Every call has a deadline and is repeated, after a pause that grows, when the tracker cannot be reached, does not
     answer in time, or cannot write its journal. That is safe:
@@ -45,7 +51,7 @@ class TrackerClient:
     says so and the caller has to look.
 
     Args:
-        address: `host:port`.
+        address: `host:port`, or several servers: see `tracker.client.servers.names`.
         timeout: seconds that one attempt of a call may take.
         retry_for: seconds within which failed calls are made again; 0: never. A watch gives up after so long without
             a sign of the tracker.
@@ -60,14 +66,18 @@ class TrackerClient:
     """
 
     def __init__(self, address: str, timeout: float = 10.0, retry_for: float = 60.0) -> None:
-        self._calls = Calls(address, timeout, retry_for)
+        self._address = address
+        self._timeout = timeout
+        self._retry_for = retry_for
+        self._calls: dict[str, Calls] = {}  # by server
+        if "@" not in address:
+            self._servers()
 
     def __repr__(self) -> str:
-        calls = self._calls
-        return f"TrackerClient({calls.address!r}, timeout={calls.timeout}, retry_for={calls.retry_for})"
+        return f"TrackerClient({self._address!r}, timeout={self._timeout}, retry_for={self._retry_for})"
 
     def __reduce__(self) -> tuple[type[TrackerClient], tuple[str, float, float]]:
-        return TrackerClient, (self._calls.address, self._calls.timeout, self._calls.retry_for)
+        return TrackerClient, (self._address, self._timeout, self._retry_for)
 
     def __enter__(self) -> TrackerClient:
         return self
@@ -78,18 +88,31 @@ class TrackerClient:
         self.close()
 
     def close(self) -> None:
-        """Gives the connection back. A later call would take it again."""
-        self._calls.disconnect()
+        """Gives the connections back. A later call would take them again."""
+        for calls in self._calls.values():
+            calls.disconnect()
 
     @property
     def address(self) -> str:
-        """The tracker's, `host:port`."""
-        return self._calls.address
+        """The tracker's, or the trackers', as it was given."""
+        return self._address
 
     def server_info(self) -> ServerInfo:
-        """Says which server answers, and what it allows."""
+        """Says which server answers, and what it allows; of several the first by name."""
         request = tracker_pb2.GetServerInfoRequest()
-        return messages.server_info(self._calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
+        calls = next(iter(self._servers().values()))
+        return messages.server_info(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
+
+    def _servers(self) -> dict[str, Calls]:
+        """Calls to each server, by name and in that order."""
+        if not self._calls:
+            self._calls = {name: Calls(name, self._timeout, self._retry_for) for name in servers.names(self._address)}
+        return self._calls
+
+    def _to(self, job: str) -> Calls:
+        """Calls to the server that has the job."""
+        calls = self._servers()
+        return calls[servers.choose(tuple(calls), job)]
 
     # ---------------------------------------------------------------- jobs
 
@@ -103,10 +126,34 @@ class TrackerClient:
         Raises:
             TrackerError: ``SPEC_CONFLICT`` (this deployment has another spec), ``DEPLOYMENT_MISMATCH`` (the job has
                 left this deployment), ``DRAIN_IN_PROGRESS``, ``INCOMPATIBLE_GRAPH`` (the message lists the
-                differences), ``EPOCH_STAGED``, ``UNKNOWN_SEGMENT``, ``MALFORMED``.
+                differences), ``EPOCH_STAGED``, ``UNKNOWN_SEGMENT``, ``MALFORMED``; of several servers,
+                ``OTHER_SERVERS`` (another of them has the job already).
         """
         request = tracker_pb2.DefineJobRequest(spec=messages.spec_message(spec), force=force)
-        return messages.job_defined(self._calls.repeat(lambda connection: connection.stubs.DefineJob, request))
+        calls = self._to(spec.job)
+        new = len(self._servers()) > 1 and spec.job not in _jobs(calls)
+        if new:
+            self._refuse_if_elsewhere(spec.job)
+        defined = messages.job_defined(calls.repeat(lambda connection: connection.stubs.DefineJob, request))
+        if new:
+            try:  # another client, with another list, may have looked at the same moment
+                self._refuse_if_elsewhere(spec.job)
+            except TrackerError:
+                calls.once(lambda connection: connection.stubs.DeleteJob, tracker_pb2.DeleteJobRequest(job=spec.job))
+                raise
+        return defined
+
+    def _refuse_if_elsewhere(self, job: str) -> None:
+        own = self._to(job)
+        for other in self._servers().values():
+            if other is not own and job in _jobs(other):
+                raise TrackerError(
+                    "FAILED_PRECONDITION",
+                    "OTHER_SERVERS",
+                    f"OTHER_SERVERS: by this list of servers job {job!r} belongs to {own.address}, but {other.address} "
+                    f"has it: it was defined with another list. All its clients must have the same: use that one, or "
+                    f"drain the job there and delete it: tracker delete-job {job} --server {other.address}",
+                )
 
     def job(self, job: str) -> JobStatus:
         """Describes a job as it stands.
@@ -115,12 +162,11 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``.
         """
         request = tracker_pb2.GetJobRequest(job=job)
-        return messages.job_status(self._calls.repeat(lambda connection: connection.stubs.GetJob, request))
+        return messages.job_status(self._to(job).repeat(lambda connection: connection.stubs.GetJob, request))
 
     def jobs(self) -> list[str]:
-        """Names all jobs."""
-        request = tracker_pb2.ListJobsRequest()
-        return list(self._calls.repeat(lambda connection: connection.stubs.ListJobs, request).jobs)
+        """Names all jobs, of all servers."""
+        return sorted({job for calls in self._servers().values() for job in _jobs(calls)})
 
     def delete_job(self, job: str, force: bool = False) -> None:
         """Forgets a job with all its events. Not repeated.
@@ -133,7 +179,7 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``, ``JOB_ACTIVE``.
         """
         request = tracker_pb2.DeleteJobRequest(job=job, force=force)
-        self._calls.once(lambda connection: connection.stubs.DeleteJob, request)
+        self._to(job).once(lambda connection: connection.stubs.DeleteJob, request)
 
     def substreams(
         self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
@@ -153,7 +199,7 @@ class TrackerClient:
             job=job, scopes=messages.names(scopes), include_ended=include_ended, only_stalled=only_stalled
         )
         while True:
-            page = self._calls.repeat(lambda connection: connection.stubs.ListSubstreams, request)
+            page = self._to(job).repeat(lambda connection: connection.stubs.ListSubstreams, request)
             yield from map(messages.substream_status, page.substreams)
             request.page_token = page.next_page_token
             if not request.page_token:
@@ -166,7 +212,7 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SUBSTREAM``.
         """
         request = tracker_pb2.AbandonRequest(job=job, scope=scope, name=name)
-        self._calls.once(lambda connection: connection.stubs.Abandon, request)
+        self._to(job).once(lambda connection: connection.stubs.Abandon, request)
 
     def finish_front(self, job: str, front: str) -> None:
         """Finishes a front by hand, for a source that will never speak again.
@@ -175,7 +221,7 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_FRONT``, ``EPOCH_STAGED`` (its owner has one).
         """
         request = tracker_pb2.FinishFrontRequest(job=job, front=front)
-        self._calls.repeat(lambda connection: connection.stubs.FinishFront, request)
+        self._to(job).repeat(lambda connection: connection.stubs.FinishFront, request)
 
     # ---------------------------------------------------------------- producers
 
@@ -212,9 +258,9 @@ class TrackerClient:
             resume_epoch=resume_epoch,
             seals=seals,
         )
-        answer = self._calls.repeat(lambda connection: connection.stubs.OpenProducer, request)
+        answer = self._to(job).repeat(lambda connection: connection.stubs.OpenProducer, request)
         committed = answer.committed_epoch if answer.HasField("committed_epoch") else None
-        return Producer(self._calls, job, producer, run, committed, keep_apart=seals)
+        return Producer(self._to(job), job, producer, run, committed, keep_apart=seals)
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> Producer:
         """A run that another process has opened, without a call: for executors, whose driver did.
@@ -226,7 +272,7 @@ class TrackerClient:
             keep_apart: the engine may drop some of what is reported (the run seals, or its commits have manifests that
                 leave units out), so a relay must combine none of it.
         """
-        return Producer(self._calls, job, producer, run, None, keep_apart)
+        return Producer(self._to(job), job, producer, run, None, keep_apart)
 
     def forget_producer(self, job: str, producer: str) -> None:
         """Forgets a producer that will not come back: what it has staged is void, its fronts are free. Not repeated.
@@ -235,7 +281,7 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_PRODUCER``.
         """
         request = tracker_pb2.ForgetProducerRequest(job=job, producer=producer)
-        self._calls.once(lambda connection: connection.stubs.ForgetProducer, request)
+        self._to(job).once(lambda connection: connection.stubs.ForgetProducer, request)
 
     # ---------------------------------------------------------------- events
 
@@ -263,9 +309,9 @@ class TrackerClient:
 
         def find_log(sleep: Callable[[float], object]) -> str:
             request = tracker_pb2.ListEventsRequest(job=job, limit=1)
-            return self._calls.repeat(lambda connection: connection.stubs.ListEvents, request, sleep=sleep).log_id
+            return self._to(job).repeat(lambda connection: connection.stubs.ListEvents, request, sleep=sleep).log_id
 
-        return Watch(self._calls, find_log, job, after_seq, segments, scopes, log_id)
+        return Watch(self._to(job), find_log, job, after_seq, segments, scopes, log_id)
 
     def list_events(
         self,
@@ -300,7 +346,7 @@ class TrackerClient:
             scopes=messages.names(scopes),
             log_id=log_id,
         )
-        page = self._calls.repeat(lambda connection: connection.stubs.ListEvents, request)
+        page = self._to(job).repeat(lambda connection: connection.stubs.ListEvents, request)
         events = tuple(event for event in map(messages.event, page.events) if event is not None)
         return EventPage(events, page.last_seq, page.log_id)
 
@@ -349,12 +395,12 @@ class TrackerClient:
             else:
                 time.sleep(min(left, backoff.next()))
             # A deadline that has passed does not say whether anybody is there.
-            calls = Calls(self.address, min(left, self._calls.timeout), min(left, self._calls.retry_for))
+            calls = Calls(self._to(job).address, min(left, self._timeout), min(left, self._retry_for))
             calls.wait_until_reachable()
 
     def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:
         with forking.using_grpc():
-            call = self._calls.connection().stubs.Await.future(request, timeout=seconds)
+            call = self._to(request.job).connection().stubs.Await.future(request, timeout=seconds)
             forking.may_last(call, call.cancel)
             try:
                 if call.code() is not grpc.StatusCode.OK:
@@ -386,12 +432,12 @@ class TrackerClient:
         request = tracker_pb2.DrainRequest(
             job=job, deployment=deployment, drain_id=drain_id, timeout=messages.duration(length)
         )
-        return messages.drain_status(self._calls.repeat(lambda connection: connection.stubs.Drain, request))
+        return messages.drain_status(self._to(job).repeat(lambda connection: connection.stubs.Drain, request))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
         """Says how far a drain is and what it waits for; of the current deployment, if none is named."""
         request = tracker_pb2.GetDrainRequest(job=job, deployment=deployment)
-        return messages.drain_status(self._calls.repeat(lambda connection: connection.stubs.GetDrain, request))
+        return messages.drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
         """Takes a drain back.
@@ -406,4 +452,9 @@ class TrackerClient:
                 ``DRAIN_MISMATCH`` (another drain's id), ``DEPLOYMENT_MISMATCH``.
         """
         request = tracker_pb2.CancelDrainRequest(job=job, drain_id=drain_id, deployment=deployment)
-        return messages.drain_status(self._calls.repeat(lambda connection: connection.stubs.CancelDrain, request))
+        return messages.drain_status(self._to(job).repeat(lambda connection: connection.stubs.CancelDrain, request))
+
+
+def _jobs(calls: Calls) -> list[str]:
+    """What one server has."""
+    return list(calls.repeat(lambda connection: connection.stubs.ListJobs, tracker_pb2.ListJobsRequest()).jobs)

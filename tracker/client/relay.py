@@ -30,7 +30,7 @@ VARIABLE: Final = "TRACKER_RELAY"
 _SHORTEST_REST: Final = 0.2
 _REST: Final = 10  #: a relay that did not answer is left alone for so many times what the attempt took
 
-_rests: dict[str, float] = {}  #: by address, until when (monotonic) it is left alone
+_rests: dict[tuple[str, str], float] = {}  #: by its address and the tracker's, until when (monotonic) it is left alone
 
 
 def sockets(server: str) -> Iterator[Path]:
@@ -72,7 +72,7 @@ def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.Repo
     """
     alone = message.keep_apart or message.commit or message.promises
     relay = None if alone else find(calls.address)
-    if relay and time.monotonic() >= _rests.get(relay, 0.0):
+    if relay and time.monotonic() >= _rests.get((relay, calls.address), 0.0):
         started = time.monotonic()
         try:
             return calls.nearby(relay).repeat(partial(_to_relay, calls.address), message)
@@ -83,7 +83,7 @@ def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.Repo
                 raise
             # Not the tracker's word: whatever listens there is no relay, or cannot take this.
         ended = time.monotonic()
-        _rests[relay] = ended + max(_SHORTEST_REST, _REST * (ended - started))
+        _rests[relay, calls.address] = ended + max(_SHORTEST_REST, _REST * (ended - started))
     return calls.repeat(lambda connection: connection.report, message)
 
 

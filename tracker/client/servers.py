@@ -1,0 +1,85 @@
+"""Which server has which job: chosen here, by name, with no word from any server.
+
+A job's server is the one whose name and the job's together hash highest (rendezvous hashing). So all who have the same
+list agree, in whatever order it is; a server that is away keeps its jobs; and a server that is added takes over its
+share from the others and moves nothing among them.
+
+This module knows names only. It never looks at which servers answer: a choice that depended on that would give a job
+two truths.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from tracker.client.errors import TrackerUnavailable
+from tracker.client.labels import label
+
+_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_RESOLVED: Final = re.compile(r"(?P<count>\d+)@(?P<host>[^@]+):(?P<port>\d+)")
+
+
+def names(servers: str) -> tuple[str, ...]:
+    """The servers that an address stands for, sorted; each name once.
+
+    Args:
+        servers: an address; or several, with commas between. ``{0..2}`` in one stands for 0, 1 and 2, as the pods of a
+            StatefulSet are named. ``3@HOST:PORT`` stands for the three addresses that a host's name resolves to: found
+            now, and it has to be three.
+
+    Raises:
+        ValueError: a server is named twice, or a name is empty.
+        TrackerUnavailable: a host's name does not resolve to as many addresses as are said.
+
+    >>> names("b:7654,a:7654")
+    ('a:7654', 'b:7654')
+    >>> names("tracker-{0..2}.tracker:7654")
+    ('tracker-0.tracker:7654', 'tracker-1.tracker:7654', 'tracker-2.tracker:7654')
+    """
+    found = [name for part in servers.split(",") for each in _expanded(part.strip()) for name in _resolved(each)]
+    if "" in found or len(set(found)) < len(found):
+        raise ValueError(f"servers={servers!r}: each server is named once, as HOST:PORT, with commas between")
+    return tuple(sorted(found))
+
+
+def choose(servers: Sequence[str], job: str) -> str:
+    """The server that has a job.
+
+    >>> [choose(("a:7654", "b:7654", "c:7654"), job) for job in ("flights", "shop", "mail")]
+    ['b:7654', 'a:7654', 'b:7654']
+    """
+    if len(servers) == 1:
+        return servers[0]
+    return max(servers, key=lambda server: (label(server, job), server))
+
+
+def _expanded(name: str) -> list[str]:
+    found = _RANGE.search(name)
+    if found is None:
+        return [name]
+    first, last = int(found[1]), int(found[2])
+    numbered = (f"{name[: found.start()]}{number}{name[found.end() :]}" for number in range(first, last + 1))
+    return [each for name in numbered for each in _expanded(name)]
+
+
+def _resolved(name: str) -> list[str]:
+    asked = _RESOLVED.fullmatch(name)
+    if asked is None:
+        return [name]
+    host, port, count = asked["host"], int(asked["port"]), int(asked["count"])
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise TrackerUnavailable(f"{host} does not resolve: {error}") from error
+    old = {f"{address[0]}:{port}" for family, *_, address in answers if family == socket.AF_INET}
+    new = {f"[{address[0]}]:{port}" for family, *_, address in answers if family == socket.AF_INET6}
+    addresses = old or new  # a host with both kinds is the same servers twice
+    if len(addresses) != count:
+        raise TrackerUnavailable(
+            f"{host} resolves to {len(addresses)} addresses ({', '.join(sorted(addresses))}), not to {count}: a server "
+            "that is missing must not leave its jobs to another. If there are more servers now, say how many"
+        )
+    return sorted(addresses)
