@@ -34,8 +34,8 @@ WEIGHTS = {
     "hold back the broker's answers": 3,
 }
 KILLS = ("kill worker", "kill executor", "kill driver", "kill tracker")
-#: Where all kills have to be equally many.
-EVENLY = {**WEIGHTS, **dict.fromkeys(KILLS, 6)}
+#: Where many kills are to come, and of each kind as many.
+EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(KILLS, 8)}
 #: Only where the channel is a topic of Kafka's.
 BROKERS = frozenset(["kill broker", "hold back the broker's answers"])
 #: Of a step that is not deterministic: a batch that another driver replays may well differ from what was published.
