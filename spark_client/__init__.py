@@ -14,6 +14,7 @@ from __future__ import annotations
 from spark_client import aggregates
 from spark_client.aggregates import Aggregate
 from spark_client.channels import Channel, FileChannel
+from spark_client.database import TableChannel, channel_tables
 from spark_client.errors import TrackingError, UsageError
 from spark_client.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
 from spark_client.fronts import Front, Marks, Schedule
@@ -46,6 +47,7 @@ __all__ = [
     "Substream",
     "Substreams",
     "Table",
+    "TableChannel",
     "Tables",
     "Topic",
     "TrackedStream",
@@ -55,6 +57,7 @@ __all__ = [
     "TrackingError",
     "UsageError",
     "aggregates",
+    "channel_tables",
     "child_label",
     "epochs_table",
     "register",

@@ -5,32 +5,29 @@ and how they fall into substreams, is kept beside it.
 
 The channel of files delivers each row once. It is a directory. The sending query publishes one directory of Parquet
 files for each of its epochs, whole or not at all, and the first publication stands: a replay finds it. The receiving
-query's stream is only the list of published epochs, from a source of our own whose offsets say how far each sender has
-been read; the rows themselves are read natively, with columns pruned. Rows carry `_tracker`, so label and substream
-travel with them.
+query's stream is only the list of published epochs (`epochs`); the rows themselves are read natively, with columns
+pruned. Rows carry `_tracker`, so label and substream travel with them.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from spark_client.directories import local_path, publish, read_json, write_json, write_parquet
-from spark_client.errors import TrackingError, UsageError
+from spark_client.directories import local_path, publish, read_json, remove, write_json, write_parquet
+from spark_client.epochs import Shelf, epochs_of
+from spark_client.errors import UsageError
 from spark_client.labels import child_label
 from spark_client.substreams import TRACKER, TRACKER_TYPE, Substreams
 
-FORMAT: Final = "tracker-epochs"
 _DESCRIPTION: Final = "_channel.json"
-_MANY: Final = 1000
 
 
 class Channel(ABC):
@@ -142,9 +139,19 @@ class Channel(ABC):
 
 
 class FileChannel(Channel):
-    """A channel of files, as `Tracking.channel` declares it: one receiving query, any number of senders."""
+    """A channel of files, as `Tracking.channel` declares it: one receiving query, any number of senders.
+
+    Args:
+        segment: that its rows travel.
+        path: its directory.
+        keep: whether an epoch's files stay when they have been received.
+    """
 
     exact = True
+
+    def __init__(self, segment: str, path: str | os.PathLike[str], keep: bool = True) -> None:
+        super().__init__(segment, path)
+        self._keep = keep
 
     def __repr__(self) -> str:
         return f"FileChannel({self.segment!r}, {str(self.path)!r})"
@@ -154,14 +161,7 @@ class FileChannel(Channel):
         return target, self.publish_children(target, rows, ordinal)
 
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
-        spark.dataSource.register(PublishedEpochs)
-        reader = spark.readStream.format(FORMAT).option("path", str(self.path))
-        epochs = reader.option("max_epochs_per_trigger", str(max_epochs or _MANY)).load()
-        if bell is None:
-            return epochs
-        return epochs.unionByName(
-            bell.select(F.lit(None).cast("string").alias("sender"), F.lit(0).cast("long").alias("epoch"))
-        )
+        return epochs_of(spark, self.segment, _Directories(self.path), bell, max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
@@ -176,68 +176,33 @@ class FileChannel(Channel):
         return spark.readStream.schema(schema).parquet(f"{self.path}/*/[0-9]*")
 
 
-class PublishedEpochs(DataSource):
-    """Lists the epochs that senders have published in a channel's directory.
+class _Directories(Shelf):
+    """A directory for each sender, and in it one for each epoch."""
 
-    Options: path; max_epochs_per_trigger.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> str:
-        return "sender string, epoch long"
-
-    def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
-        return _EpochStream(Path(self.options["path"]), int(self.options.get("max_epochs_per_trigger", _MANY)))
-
-
-class _EpochStream(SimpleDataSourceStreamReader):
-    """Offsets are ``{sender: the last of its epochs taken}``."""
-
-    def __init__(self, path: Path, limit: int) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._limit = limit
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {}
+    def __str__(self) -> str:
+        return str(self._path)
 
-    def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
-        end = dict(start)
-        taken: list[tuple[str, int]] = []
-        for sender in self._senders():
-            for epoch in self._published(sender, start.get(sender, -1))[: self._limit - len(taken)]:
-                taken.append((sender, epoch))
-                end[sender] = epoch
-        return iter(taken), end
-
-    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
-        taken: list[tuple[str, int]] = []
-        for sender, last in sorted(end.items()):
-            after = start.get(sender, -1)
-            found = [epoch for epoch in self._published(sender, after) if epoch <= last]
-            if last > after and last not in found:
-                raise TrackingError(
-                    f"epoch {last} of sender {sender} is gone from the channel at {self._path}, and a batch that has "
-                    "to be replayed needs it: files of a channel may be removed only once they have been received"
-                )
-            taken.extend((sender, epoch) for epoch in found)
-        return iter(taken)
-
-    def _senders(self) -> list[str]:
+    def senders(self) -> list[str]:
         try:
             with os.scandir(self._path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "_.")
         except FileNotFoundError:
             return []
 
-    def _published(self, sender: str, after: int) -> list[int]:
+    def published(self, sender: str, after: int) -> list[int]:
         try:
             names = os.listdir(self._path / sender)
         except FileNotFoundError:
             return []
         return sorted(epoch for name in names if name.isdigit() and (epoch := int(name)) > after)
+
+    def discard(self, sender: str, before: int) -> None:
+        for epoch in self.published(sender, -1):
+            if epoch < before:
+                remove(self._path / sender / f"{epoch:012d}")
 
 
 def _nullable(schema: T.StructType) -> T.StructType:

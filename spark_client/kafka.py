@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client import jsonrows
 from spark_client.channels import Channel
 from spark_client.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.directories import read_json, remove, write_json
@@ -38,12 +39,6 @@ _BELL: Final = "_tracker_bell"
 _SENT: Final = "_sent.json"
 _FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
 
-#: Times keep their microseconds and do not depend on the session's zone.
-_JSON: Final = {
-    "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 _LINEAGE: Final = T.StructType(
     [
         T.StructField("scope", T.StringType()),
@@ -99,12 +94,7 @@ class KafkaChannel(Channel):
         return f"KafkaChannel({self.segment!r}, {self.topic!r}, {self.servers!r})"
 
     def describe(self, rows: T.StructType, rule: Substreams) -> None:
-        for field in rows.fields:
-            if not _in_json(field.dataType):
-                raise UsageError(
-                    f"channel {self.segment!r}: the column {field.name!r} is {field.dataType.simpleString()}, which "
-                    "JSON does not carry as it is; use strings as keys of maps"
-                )
+        jsonrows.check(self.segment, rows)
         super().describe(rows, rule)
 
     # ---------------------------------------------------------------- sending
@@ -149,7 +139,9 @@ class KafkaChannel(Channel):
         )
         own = [name for name in published.columns if name != TRACKER]
         return published.select(
-            F.col(f"{TRACKER}.label").cast("string").alias("key"), _value(own), headers.alias("headers")
+            F.col(f"{TRACKER}.label").cast("string").alias("key"),
+            jsonrows.to_json(own).alias("value"),
+            headers.alias("headers"),
         )
 
     def _tidy(self, outbox: Path, epoch: int) -> None:
@@ -190,10 +182,9 @@ class KafkaChannel(Channel):
         records = _loaded(reader.option("includeHeaders", "true"))
         schema, _ = self.description()
         own = T.StructType([field for field in schema.fields if field.name != TRACKER])
-        options = {**_JSON, "mode": "FAILFAST"}
         parsed = records.select(
-            F.from_json(F.col("value").cast("string"), own, options).alias("row"),
-            F.from_json(_value_of(0, _HEADER), _LINEAGE, options).alias("lineage"),
+            jsonrows.from_json(F.col("value").cast("string"), own).alias("row"),
+            jsonrows.from_json(_value_of(0, _HEADER), _LINEAGE).alias("lineage"),
             F.col("key").cast("string").try_cast("long").alias("label"),
             _value_of(1, _EPOCH_HEADER).alias(SENDING),
         )
@@ -237,8 +228,8 @@ class Topic:
             raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
         origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
         headers = F.array(_header(_HEADER, origin)).alias("headers")
-        key = F.to_json(F.struct(*self._key), {**_JSON, "ignoreNullFields": "false"}).alias("key")
-        records = rows.select(key, _value(rows.columns), headers)
+        key = F.to_json(F.struct(*self._key), {**jsonrows.OPTIONS, "ignoreNullFields": "false"}).alias("key")
+        records = rows.select(key, jsonrows.to_json(rows.columns).alias("value"), headers)
         write_topic(records, self._topic, self._servers, self._options)
 
 
@@ -282,10 +273,6 @@ def _value_of(place: int, name: str) -> Column:
     return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
 
 
-def _value(columns: Sequence[str]) -> Column:
-    return F.to_json(F.struct(*columns), _JSON).alias("value")
-
-
 def _labels_of(path: Path, rows: DataFrame) -> tuple[int, int, int]:
     """Rows, the XOR of their labels, and how many different labels there are."""
     written = files(path)
@@ -295,14 +282,3 @@ def _labels_of(path: Path, rows: DataFrame) -> tuple[int, int, int]:
         return found[0], found[1], found[2]
     labels = written.to_table(columns={"label": pc.field(TRACKER, "label")})["label"].to_numpy()
     return len(labels), int(np.bitwise_xor.reduce(labels)) if len(labels) else 0, len(np.unique(labels))
-
-
-def _in_json(kind: T.DataType) -> bool:
-    """Whether values of a type come back from JSON as they were."""
-    if isinstance(kind, T.StructType):
-        return all(_in_json(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _in_json(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return isinstance(kind.keyType, T.StringType) and _in_json(kind.valueType)
-    return not isinstance(kind, T.CalendarIntervalType | T.VariantType | T.UserDefinedType)

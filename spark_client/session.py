@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client import declared, events
 from spark_client.aggregates import Aggregate
 from spark_client.channels import Channel, FileChannel
+from spark_client.database import TableChannel
 from spark_client.directories import last_commit, local_path
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import Front, Unspoken
@@ -35,6 +36,7 @@ from spark_client.runs import Run, explained
 from spark_client.sinks import Sunk
 from spark_client.streams import Received, Source, TrackedStream
 from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, names_of, resolve
+from spark_client.tables import Connection
 from spark_client.watermark import Over, with_progress
 from spark_client.writer import NativeWriter, TrackedWriter
 from tracker.client import (
@@ -61,7 +63,7 @@ class Tracking:
     Args:
         spark: the session (classic, not Connect).
         job: the job's name.
-        server: the tracker's address.
+        server: the tracker's address; or several, of which one has the job, as `tracker.client.servers.names` takes them.
         deployment: which deployment of the job this is. Restarts keep it; a new version of the job with another graph,
             or the next start after a drain, takes a new one.
         probe: where rows are counted. ``"driver"``: by native aggregations that ride in what runs anyway; no task calls
@@ -197,15 +199,44 @@ class Tracking:
             raise UsageError(f"front {missing[0]!r} is not among fronts={self._fronts}")
         return TrackedStream(self, origin, (), origin.native())
 
-    def channel(self, segment: str, path: str) -> FileChannel:
+    def channel(self, segment: str, path: str, *, keep: bool = True) -> FileChannel:
         """A channel of files between two queries.
 
         Args:
             segment: that its rows travel.
             path: its directory, on a file system that driver and executors see as a path.
+            keep: whether an epoch's files stay when they have been received.
         """
         self._declare(segment)
-        return FileChannel(segment, path)
+        return FileChannel(segment, path, keep)
+
+    def table_channel(
+        self,
+        segment: str,
+        connect: Callable[[], Connection],
+        table: str,
+        path: str,
+        *,
+        placeholder: str = "%s",
+        keep: bool = True,
+    ) -> TableChannel:
+        """A table of a database between two queries.
+
+        Args:
+            segment: that its rows travel.
+            connect: makes a DB-API 2 connection that is not in autocommit mode; called in the driver and in executors.
+            table: made by the statements of `spark_client.channel_tables`; this channel's alone.
+            path: a directory of the channel's own, for its outbox, on a file system that driver and executors see as a
+                path.
+            placeholder: how the database's driver writes a parameter: ``%s``, or ``?`` as sqlite3 does.
+            keep: whether an epoch's rows stay in the table when they have been received.
+
+        >>> import psycopg                                                                    # doctest: +SKIP
+        >>> clean = tracking.table_channel(                                                   # doctest: +SKIP
+        ...     "clean", lambda: psycopg.connect(dsn), "clean", "/data/clean", keep=False)
+        """
+        self._declare(segment)
+        return TableChannel(segment, connect, table, path, placeholder, keep)
 
     def kafka_channel(
         self,
@@ -239,7 +270,7 @@ class Tracking:
         """Rows that another query has sent into a channel.
 
         Args:
-            channel: of `channel` or `kafka_channel`.
+            channel: of `channel`, `table_channel` or `kafka_channel`.
             max_epochs_per_trigger: at most so many of the sender's epochs in a batch; None: a thousand.
                 Kafka's batches are bounded by the channel's options instead.
 
