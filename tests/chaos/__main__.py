@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from examples.services import jars
 from tests.chaos.plan import BROKERS, DRIVERS, EVENLY, KILLS, WEIGHTS, drawn, faults, is_over_kafka
 from tests.chaos.rounds import Round
+from tests.chaos.spark_home import ARCHIVE, archive, spark_home
 from tests.chaos.table import read, table, write
 
 
@@ -42,6 +44,9 @@ def main() -> int:
     kafka = _has_kafka(needed=given.without == "labels")
     began = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="chaos-"))
+    home = spark_home(root / "spark")
+    if given.rounds > 1 and (classes := archive(home)) is not None:
+        os.environ[ARCHIVE] = str(classes)
     for seed in range(first, first + given.rounds):
         if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
             break
@@ -60,7 +65,7 @@ def main() -> int:
         left_out = (DRIVERS if given.without == "seal" else frozenset()) | (frozenset() if over_kafka else BROKERS)
         kinds = [kind for kind in given.only or WEIGHTS if kind not in left_out]
         plan = faults(seed, drawn(seed, given.faults, kinds, WEIGHTS if given.kills is None else EVENLY))
-        outcome = Round(seed, path, plan, given.files, given.without, say, over_kafka).play()
+        outcome = Round(seed, path, plan, given.files, given.without, say, over_kafka, home).play()
         outcomes.append(outcome)
         say(f"{'NOT EXACT' if outcome.problems else 'exact'} ({', '.join(outcome.shape.traits) or 'plain'})")
         for problem in outcome.problems:

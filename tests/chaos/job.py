@@ -25,6 +25,7 @@ from spark_client.directories import publish
 from spark_client.runs import Run
 from tests.chaos import unprotected
 from tests.chaos.plan import TOPIC, Shape
+from tests.chaos.spark_home import java_options
 from tests.spark.feed import SCHEMA
 from tracker.client import Report
 
@@ -97,7 +98,6 @@ def dice(shape: Shape, place: str) -> random.Random:
 def session(shape: Shape) -> SparkSession:
     """Two executors of one core each. Whoever does not answer for some seconds is given up: so zombies come to be."""
     checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     options = {
         "spark.executor.memory": "512m",
         "spark.deploy.maxExecutorRetries": -1,
@@ -119,8 +119,8 @@ def session(shape: Shape) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.checkpointFileManagerClass": checkpoints,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "spark.driver.extraJavaOptions": quick,
-        "spark.executor.extraJavaOptions": quick,
+        "spark.driver.extraJavaOptions": java_options(),
+        "spark.executor.extraJavaOptions": java_options(),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }

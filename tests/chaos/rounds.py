@@ -15,12 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyspark
-
 from examples.services.kafka import Kafka
 from tests.chaos import truth
 from tests.chaos.plan import BROKERS, TOPIC, Fault, Shape, files, shape
 from tests.chaos.processes import MARK, Role, below, kill_all, processes, send
+from tests.chaos.spark_home import spark_home
 from tests.client.processes import Line, Server
 from tests.spark.feed import Feed
 from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
@@ -74,6 +73,7 @@ class Round:
         without: the protection that is taken out.
         say: hears of each fault.
         kafka: whether the channel is a topic of a Kafka broker, which is started for the round.
+        home: of `spark_home`; None: the round makes its own.
     """
 
     def __init__(
@@ -85,12 +85,14 @@ class Round:
         without: str | None,
         say: Say,
         kafka: bool = False,
+        home: Path | None = None,
     ) -> None:
         self._path = path
         self._say = say
         self._mark = str(path)
         self._without = without
         path.mkdir(parents=True)
+        self._home = home or spark_home(path / "spark")
         self._tracker = Server(path)
         self._line = Line(self._tracker.address)
         self._broker_line: Line | None = None
@@ -151,16 +153,10 @@ class Round:
     def _start(self) -> None:
         (self._path / "started").unlink(missing_ok=True)
         self._had_done = self._commits()
-        home = self._path / "spark"  # executors work beneath SPARK_HOME: not in the installed package
-        installed = Path(pyspark.__file__).parent
-        for name in ("bin", "jars", "python", "sbin"):
-            if (installed / name).exists() and not (home / name).exists():
-                home.mkdir(exist_ok=True)
-                (home / name).symlink_to(installed / name)
         environment = {
             **os.environ,
             MARK: self._mark,
-            "SPARK_HOME": str(home),
+            "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join([str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]),
@@ -406,7 +402,7 @@ class Round:
         if self._broker is not None and self._broker_line is not None:
             self._broker_line.close()
             self._broker.kill()
-        shutil.rmtree(self._path / "spark", ignore_errors=True)
+        shutil.rmtree(self._home / "work", ignore_errors=True)
 
 
 class Lost(Exception):  # noqa: N818 - an outcome, not an error of the program
