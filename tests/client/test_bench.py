@@ -37,6 +37,13 @@ def test_the_core_and_the_way_of_a_notification(tmp_path: Path) -> None:
     ]
 
 
+def test_what_many_open_substreams_cost(tmp_path: Path) -> None:
+    figures = bench(tmp_path / "figures.json", "--only", "growth")
+    assert figures[0] == "opening one, 1,000 open"
+    assert figures[-1] == "memory of one, 30,000 open"
+    assert len(figures) == 3 * 3 + 1
+
+
 @pytest.mark.slow
 def test_servers_with_either_journal(tmp_path: Path) -> None:
     journals = ["--journal", "memory", "--journal", "sqlite"]

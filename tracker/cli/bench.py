@@ -15,7 +15,7 @@ from tracker.cli.output import print_pairs, print_table
 if TYPE_CHECKING:
     from tracker.bench.figures import Figure
 
-_PARTS: Final = ("core", "served", "latency", "relay")
+_PARTS: Final = ("core", "growth", "served", "latency", "relay")
 _SIZES: Final = [10_000, 1_000]
 _FEWEST: Final = 30_000  # so that each of a sender's callers has a report of the larger size
 
@@ -25,11 +25,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     bench = commands.add_parser(
         "bench",
         help="measure how fast the tracker is on this machine",
-        description="Measure entries per second, in the core in this process and over gRPC from other processes, and "
-        "the time from a promise to the end that it brings; each beside what the same costs if next to nothing is "
-        "done; and what a relay saves, beside the same without one. It starts the servers that it needs. The figures "
-        "are medians over several runs; on a machine that does other things at the same time, only the ratios say "
-        "something.",
+        description="Measure entries per second, in the core in this process and over gRPC from other processes, what "
+        "opening and ending cost with few substreams open and with many, and the time from a promise to the end that "
+        "it brings; each beside what the same costs if next to nothing is done; and what a relay saves, beside the "
+        "same without one. It starts the servers that it needs. The figures are medians over several runs; on a "
+        "machine that does other things at the same time, only the ratios say something.",
         epilog="example: tracker bench --quick --journal memory --journal sqlite",
     )
     bench.add_argument("--quick", action="store_true", help="less of everything: a minute or so")
@@ -85,14 +85,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _up_to(substreams: int) -> list[int]:
+    """A thousand, ten thousand, … and in the end so many, to the thousand."""
+    sizes = [1_000]
+    while sizes[-1] * 10 < substreams:
+        sizes.append(sizes[-1] * 10)
+    return [*sizes, substreams // 1_000 * 1_000]
+
+
 def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]:
-    from tracker.bench import core, latency, relay, served
+    from tracker.bench import core, growth, latency, relay, served
 
     parts = arguments.only or _PARTS
     quick = arguments.quick
     substreams = arguments.substreams or (100_000 if quick else 1_000_000)
     if "core" in parts:
         yield from core.measure(substreams, _SIZES, runs=3 if quick else 7)
+    if "growth" in parts:
+        yield from growth.measure(_up_to(substreams), turns=20 if quick else 50)
     for number, journal in enumerate(arguments.journal or ["memory"]):
         place = f"sqlite:{directory / f'served-{number}.db'}" if journal == "sqlite" else journal
         if "served" in parts:

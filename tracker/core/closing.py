@@ -256,11 +256,13 @@ class Closing:
             if number is not None and number in self._scopes:
                 self._reach(self._scopes[number], before, after)
         limit = self._fronts.limit(None)
+        passed: list[int] = []  # of all scopes together: many have only one substream to close
         while self._lowest and self._lowest[0][0] - _BIAS <= limit:
             _, number = heapq.heappop(self._lowest)
             if (each := self._scopes.get(number)) is not None:
-                self._apply(each, self._fronts.limit(each.name))
+                passed += self._move(each, self._fronts.limit(each.name))
                 self._push_lowest(number, each)
+        self._pass(passed)
         if self._closes and len(self._fronts.by_name) > 1:
             for each in self._scopes.values():
                 if each.by_name:
@@ -288,22 +290,28 @@ class Closing:
 
     def _apply(self, scope: _Scope, limit: int) -> None:
         """Close what lies up to a scope's new limit; or open again what lies above it."""
+        self._pass(self._move(scope, limit))
+
+    def _move(self, scope: _Scope, limit: int) -> list[int]:
+        """Set a scope's new limit, and open again what lies above it; the keys that it has passed are to be closed."""
         if limit == scope.limit:
-            return
+            return []
         low, high = sorted((scope.limit, limit))
         closing = limit > scope.limit
         scope.limit = limit
         start, stop = bisect_right(scope.keys, _last_key(low)), bisect_right(scope.keys, _last_key(high))
-        rows = self._rows(scope.keys[start:stop])
-        if not rows.size:
-            return
         if closing:
-            rows = rows[(self._accounts.flags[rows] & CLOSED) == 0]
-            if rows.size:
-                self._mark(rows, True)
-        else:
-            for row in rows.tolist():
-                self._review(row)
+            return scope.keys[start:stop]
+        for row in self._rows(scope.keys[start:stop]).tolist():
+            self._review(row)
+        return []
+
+    def _pass(self, keys: list[int]) -> None:
+        """Close those that are still open."""
+        rows = self._rows(keys)
+        rows = rows[(self._accounts.flags[rows] & CLOSED) == 0]
+        if rows.size:
+            self._mark(rows, True)
 
     def finish(self, front: Front, supporter: Supporter) -> None:
         """A front has finished."""
