@@ -21,7 +21,10 @@ from spark_client.fronts import Front, Marks, Schedule
 from spark_client.fronts import WithDelay as Frontier
 from spark_client.kafka import KafkaChannel, Topic
 from spark_client.labels import child_label, source_label
+from spark_client.quarantine import LATE_SCHEMA
+from spark_client.receipts import RECEIPT_SCHEMA
 from spark_client.release import Released
+from spark_client.revisions import Revision
 from spark_client.session import Tracking
 from spark_client.sinks import Sink
 from spark_client.streams import TrackedStream
@@ -31,6 +34,8 @@ from spark_client.writer import NativeWriter, TrackedWriter
 
 __all__ = [
     "EVENT_SCHEMA",
+    "LATE_SCHEMA",
+    "RECEIPT_SCHEMA",
     "SUBSTREAM_SCHEMA",
     "TRACKER",
     "Aggregate",
@@ -42,6 +47,7 @@ __all__ = [
     "Marks",
     "NativeWriter",
     "Released",
+    "Revision",
     "Schedule",
     "Sink",
     "Substream",

@@ -26,6 +26,7 @@ class Intake:
         probe: for the executors' way; None: the driver's.
         labels: whether what the rows give rise to needs their labels.
         rides: an aggregation by substream will be made of the rows anyway.
+        xors: whether the XOR of the labels is asked for, whatever the tracker needs.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Intake:
         probe: ExecutorProbe | None,
         labels: bool,
         rides: bool,
+        xors: bool,
     ) -> None:
         self._stream = stream
         self._input = stream.input
         self._front = stream.input.front
         self._way: Way = "driver" if probe is None else "executors"
         self._raw = raw
+        self._xors = xors
         received = self._input.direction == "received"
         query, _, number = epoch
         self.rides = rides and not stream.steps  #: what has to be counted can be counted by that aggregation
@@ -52,7 +55,7 @@ class Intake:
         if aggregates and not self._grouped:
             self._observation = Observation()
             rows = rows.observe(self._observation, *[value.alias(name) for name, value in aggregates.items()])
-        self._tracked = partial(self._input.tracked, query=query, epoch=number, labels=labels or received)
+        self._tracked = partial(self._input.tracked, query=query, epoch=number, labels=labels or xors or received)
         rows = self._tracked(rows)
         if probe is not None:
             rows = probe.on(rows)
@@ -62,7 +65,7 @@ class Intake:
     def must_count(self) -> bool:
         """Whether rows have to be counted by substream as they were received, before any step."""
         return (self._front is not None and self._grouped) or (
-            self._way == "driver" and self._input.direction == "received"
+            self._input.direction == "received" and (self._way == "driver" or self._xors)
         )
 
     @property
@@ -73,7 +76,7 @@ class Intake:
     @property
     def counts_labels(self) -> bool:
         """Whether the XOR of the labels has to be counted, too."""
-        return self._way == "driver" and self._input.direction == "received"
+        return self._xors or (self._way == "driver" and self._input.direction == "received")
 
     def count(self) -> list[Group]:
         """Counts them, by an aggregation of its own."""

@@ -257,7 +257,9 @@ class BatchQuery(TrackedQuery):
             intake = None
             if rows is not None:
                 releases = self.release is not None
-                intake = Intake(self._stream, rows, name, probe, labels=self._sends and not releases, rides=releases)
+                labels = self._sends and not releases
+                xors = self.release is not None and self.release.xors
+                intake = Intake(self._stream, rows, name, probe, labels, rides=releases, xors=xors)
             if self.release is not None:
                 self.release.process(intake, run, epoch, spark)
             elif intake is not None:

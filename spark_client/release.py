@@ -4,7 +4,8 @@ A batch's rows are aggregated natively into partial rows by substream and key; c
 same aggregation. The end of a substream merges its partial rows natively and writes the result under the batch's epoch.
 Which ends a batch acts on is written down before it acts, so a replay acts on the same ones.
 
-What comes after its substream's end never joins a result: it goes to the side output.
+What comes after its substream's end never joins a result: it goes to the quarantine, and from there, on demand, into a
+revision: a result of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates import Aggregate, decompose, result_type
-from spark_client.directories import publish, read_json, write_first, write_parquet
+from spark_client.batches import planned
+from spark_client.directories import read_json, write_first
 from spark_client.errors import UsageError
 from spark_client.exchanges import exchanging
 from spark_client.folding import files, fold_table
@@ -33,17 +35,21 @@ from spark_client.intake import Intake
 from spark_client.labels import child_label
 from spark_client.outputs import Counted, Output
 from spark_client.probes import add_groups, groups_of
+from spark_client.quarantine import Quarantine
+from spark_client.receipts import End, Receipts
+from spark_client.revisions import Revision, Revisions, numbered
 from spark_client.runs import Run
-from spark_client.state import PartialState
+from spark_client.state import Account, PartialState
 from spark_client.streams import TrackedStream
 from spark_client.substreams import TRACKER, ColumnOrName, Substream, column, names_of, resolve
-from tracker.client import Ended, Late, Reason, Report, label
+from tracker.client import Ended, Event, Late, Reason, Report, label
 
 if TYPE_CHECKING:
     from spark_client.writer import TrackedWriter
 
 _REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
 _LISTED = 200  #: substreams that are looked for by a list rather than by a join
+_REVISION = "revision"  #: the results' column that tells their revision
 
 
 @dataclass(frozen=True)
@@ -60,16 +66,22 @@ class Released:
     """The results of a release, as `Tracking.release` gives them: `writeStream` says where they go.
 
     Attributes:
-        columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates.
+        columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates, and
+            ``revision`` if there are revisions.
     """
 
     def __init__(
-        self, stream: TrackedStream, keys: Sequence[ColumnOrName], aggs: Mapping[str, Aggregate | Column]
+        self,
+        stream: TrackedStream,
+        keys: Sequence[ColumnOrName],
+        aggs: Mapping[str, Aggregate | Column],
+        revisions: bool = False,
     ) -> None:
         if not aggs:
             raise UsageError("release needs aggs={'name': F.count('*'), …}")
         self.stream = stream
         self.rule = stream.input.rule
+        self.revisions = revisions
         fields = [resolve(stream.df, key, "keys") for key in keys]
         self.keys = [field.name for field in fields]
         self._key_columns = [column(key) for key in keys]
@@ -78,7 +90,8 @@ class Released:
             aggregate = decompose(name, value, stream.df)
             parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
             self.measures.append(Measure(name, aggregate, parts, result_type(stream.df, aggregate)))
-        self.columns = [*self._own_columns(), *self.keys, *(measure.name for measure in self.measures)]
+        revision = [_REVISION] if revisions else []
+        self.columns = [*self._own_columns(), *self.keys, *(measure.name for measure in self.measures), *revision]
         doubled = {name for name in self.columns if self.columns.count(name) > 1 or name.startswith("_")}
         if doubled:
             raise UsageError(
@@ -182,9 +195,20 @@ class Released:
         found = self.of(partials, wanted)
         return found.groupBy("_scope", "_key", *self.keys).agg(*self._merge)
 
-    def results(self, merged: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
+    def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = ()) -> DataFrame:
         """The result rows of merged partial rows, with some of their columns kept."""
         return merged.select(*self._result, *keep)
+
+    def results_by_substream(self, merged: DataFrame) -> dict[tuple[Substream, int], int]:
+        """How many result rows merged partial rows make, by substream and revision."""
+        windows = self.rule.windows
+        key = F.unix_micros("_key") if windows else F.col("_key")
+        marked = merged if self.revisions else merged.withColumn("_revision", F.lit(0))
+        counted = marked.groupBy("_scope", key.alias("_key"), "_revision").count().collect()
+        return {
+            (self.rule.substream(scope, None if windows else name, name if windows else None), number): rows
+            for scope, name, number, rows in counted
+        }
 
     def tracked(self, merged: DataFrame, job: str) -> DataFrame:
         """The result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
@@ -228,18 +252,24 @@ class Ending:
         split: those of which the state also has rows that came after the end: the parts from before it.
         late: what came after the end.
         gone: all of them, and those that had no rows here.
+        revised: revisions that have ended.
+        ends: what receipts are to be left of.
+        results: rows that were written, by substream and revision, if that is asked for.
     """
 
     whole: dict[Substream, list[str]] = field(default_factory=dict)
     split: list[tuple[Substream, list[str]]] = field(default_factory=list)
-    late: list[tuple[Substream, list[str]]] = field(default_factory=list)
+    late: dict[Substream, tuple[list[str], Account]] = field(default_factory=dict)
     gone: set[Substream] = field(default_factory=set)
+    revised: list[Revision] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    results: dict[tuple[Substream, int], int] = field(default_factory=dict)
 
     @property
     def parts(self) -> set[str]:
-        """All parts that have to be read."""
-        named = chain(self.whole.values(), (parts for _, parts in chain(self.split, self.late)))
-        return set(chain.from_iterable(named))
+        """All parts of the state that have to be read."""
+        late = (parts for parts, _ in self.late.values())
+        return set(chain.from_iterable(chain(self.whole.values(), (parts for _, parts in self.split), late)))
 
 
 class ReleaseQuery:
@@ -248,23 +278,43 @@ class ReleaseQuery:
     Args:
         released: the aggregation.
         output: where results go.
-        path: of its state.
-        late: of its side output.
+        checkpoint: the query's, which its state is in.
+        late: where the table of what came late is.
         held: if results are sent on: the segment that stands for the state, which keeps a substream open downstream:
             one element of each substream that is kept here is in flight there.
         compact_from: how many parts of state there may be before they are made one.
+        receipts: where receipts go; None: none are written.
+        upstream: the segments that lead to the release's, for receipts.
+
+    Attributes:
+        xors: whether the XOR of its rows' labels is asked for.
     """
 
     def __init__(
-        self, released: Released, output: Output, path: Path, late: Path, held: str | None, compact_from: int
+        self,
+        released: Released,
+        output: Output,
+        checkpoint: Path,
+        late: Path,
+        held: str | None,
+        compact_from: int,
+        receipts: Receipts | None = None,
+        upstream: Sequence[str] = (),
     ) -> None:
         self._released = released
         self._segment = released.stream.segment
         self._output = output
-        self._path = path
-        self._late = late
+        self._checkpoint = checkpoint
+        self._path = checkpoint / "tracker"
         self._held = held
-        self._state = PartialState(path / "state", compact_from)
+        self._receipts = receipts
+        self._segments = [self._segment] if receipts is None else [self._segment, *upstream]
+        self.xors = receipts is not None and released.stream.input.named
+        self._state = PartialState(self._path / "state", compact_from)
+        self._quarantine = Quarantine(self._path, late, released.described() if released.revisions else None)
+        self._revisions = Revisions(checkpoint)
+        if not released.revisions and self._revisions.all():
+            raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
         self._over: OrderedDict[Substream, None] = OrderedDict()
         self._crossing: int | None = None  # how many partial rows the last batch had
         self._beside = ThreadPoolExecutor(1, "tracking-release")
@@ -281,7 +331,7 @@ class ReleaseQuery:
         if intake is None:
             sent = self._write_ended(ending, epoch, run, spark)
         elif released.stream.steps or not self._output.concurrent:
-            groups = self._take_in(intake, ending, epoch)
+            groups = self._take_in(intake, ending, epoch, run)
             sent = self._write_ended(ending, epoch, run, spark)
         else:
             # The ends are of earlier batches' rows, so both can be written at once, and neither needs much of Spark.
@@ -290,10 +340,12 @@ class ReleaseQuery:
                 write = partial(self._write_ended, ending, epoch, run, spark)
                 writing = self._beside.submit(inheritable_thread_target(spark)(write))
                 try:
-                    groups = self._take_in(intake, ending, epoch)
+                    groups = self._take_in(intake, ending, epoch, run)
                 finally:
                     wait([writing])
                 sent = writing.result()
+        if self._receipts is not None:
+            self._receipts.write(ending.ends, ending.results, state, run, epoch, spark)
         entered = state.substreams
         state.drop(ending.gone)
 
@@ -309,7 +361,7 @@ class ReleaseQuery:
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
 
-    def _take_in(self, intake: Intake, ending: Ending, epoch: int) -> list[Group]:
+    def _take_in(self, intake: Intake, ending: Ending, epoch: int, run: Run) -> list[Group]:
         """Makes a batch's rows part of the state, all but those that are late; counts all."""
         state, released = self._state, self._released
         rides = intake.rides or not intake.must_count
@@ -318,11 +370,16 @@ class ReleaseQuery:
         part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
         kept, self._crossing = released.rollup(part, list(measures), labels)
         groups = kept if rides else intake.count()
-        rows = {substream: int(values["_rows"]) for substream, values in groups}
-        late = rows.keys() & (ending.gone | self._over.keys())
+        rows = {
+            substream: Account(int(values["_rows"]), values["_xor"] if intake.counts_labels else None, epoch, epoch)
+            for substream, values in groups
+        }
+        over = rows.keys() & (ending.gone | self._over.keys())
+        late = self._quarantine.decide(epoch, over, again=epoch == run.resume_epoch) & rows.keys()
         if late:
-            self._set_rows_aside(intake.rows, late, epoch)
-        state.add(part, epoch, rows, late)
+            partials = released.of(released.parts(intake.rows.sparkSession, [str(part)]), late)
+            self._set_rows_aside(intake.rows, partials, {substream: rows[substream] for substream in late}, epoch)
+        state.add(part, epoch, rows, late, None if self._receipts is None else planned(self._checkpoint, epoch))
         return groups
 
     def kept(self, epoch: int) -> int:
@@ -336,60 +393,87 @@ class ReleaseQuery:
         if last is None:
             return
         epoch = -last - 1  # the number of no batch; a drain that is repeated after the same batch gives it again
-        self._state.load(last + 1)
+        state = self._state
+        state.load(last + 1)
         ending = self._ending(run, epoch)
         self._write_ended(ending, epoch, run, spark)
-        self._state.drop(ending.gone)
-        self._state.publish(last)
+        if self._receipts is not None:
+            self._receipts.write(ending.ends, ending.results, state, run, epoch, spark)
+        state.drop(ending.gone)
+        state.publish(last)
 
     # ---------------------------------------------------------------- ends
 
-    def _take_events(self, run: Run, epoch: int) -> tuple[list[Ended], list[Late]]:
-        """The ends that this epoch acts on: fixed by its first attempt, before it acts."""
+    def _take_events(self, run: Run, epoch: int) -> list[Event]:
+        """The events that this epoch acts on: fixed by its first attempt, before it acts."""
         state = self._state
         note = self._path / "events" / f"{epoch}.json"
         chosen = read_json(note)
         if chosen is None:
             new = state.log_id == ""
             chosen = {"after": run.first_seq if new else state.position, "log_id": state.log_id or run.log_id}
-            events, up_to = run.events(chosen["after"], 0, self._segment, chosen["log_id"])
+            events, up_to = run.events(chosen["after"], 0, self._segments, chosen["log_id"])
             mine = {**chosen, "up_to": up_to}
             chosen = write_first(note, mine)
             if chosen != mine:  # another driver of this query was here meanwhile
-                events, up_to = run.events(chosen["after"], chosen["up_to"], self._segment, chosen["log_id"])
+                events, up_to = run.events(chosen["after"], chosen["up_to"], self._segments, chosen["log_id"])
             for old in note.parent.glob("*.json"):
                 if abs(int(old.stem)) < abs(epoch) - 2:
                     old.unlink(missing_ok=True)
         else:
-            events, up_to = run.events(chosen["after"], chosen["up_to"], self._segment, chosen["log_id"])
+            events, up_to = run.events(chosen["after"], chosen["up_to"], self._segments, chosen["log_id"])
         state.position, state.log_id = up_to, chosen["log_id"]
-        kinds = [event.kind for event in events]
-        return [kind for kind in kinds if isinstance(kind, Ended)], [kind for kind in kinds if isinstance(kind, Late)]
+        return events
 
     def _ending(self, run: Run, epoch: int) -> Ending:
         """What this epoch's events end, and which parts of the state that is about."""
         state = self._state
-        ended, overdue = self._take_events(run, epoch)
         ending = Ending()
-        for kind in ended:
-            substream = _substream(kind)
-            own, after = _split(state.of(substream), kind)
-            if after:
-                ending.late.append((substream, after))
-                if own:
-                    ending.split.append((substream, own))
-            elif own:
-                ending.whole[substream] = own
-            ending.gone.add(substream)
-            self._remember(substream)
+        overdue: list[Late] = []
+        for event in self._take_events(run, epoch):
+            kind = event.kind
+            if not isinstance(kind, Ended | Late):
+                continue
+            if kind.segment != self._segment:
+                if isinstance(kind, Ended) and kind.elements:
+                    state.upstream.setdefault(_substream(kind), {})[kind.segment] = kind.elements
+                continue
+            revision = self._revisions.find(kind.scope, kind.name)
+            if revision is not None:
+                ending.revised.append(revision)
+                ending.ends.append(End(event, revision.substream, revision.number, revision.account, 0))
+            elif isinstance(kind, Late):
+                overdue.append(kind)
+            else:
+                self._end(ending, event, kind)
         named = {(substream.scope, substream.name): substream for substream in state.substreams - ending.gone}
         for lateness in overdue:
             tardy = named.get((lateness.scope, lateness.name))
             if tardy is not None and tardy not in ending.gone:
-                ending.late.append((tardy, [name for _, _, name in state.of(tardy)]))
-                ending.gone.add(tardy)
-                self._remember(tardy)
+                self._set_aside(ending, tardy, [name for _, _, name in state.of(tardy)])
         return ending
+
+    def _end(self, ending: Ending, event: Event, ended: Ended) -> None:
+        """A substream is released; what its state has from after the end is set aside."""
+        substream = _substream(ended)
+        own, after = _split(self._state.of(substream), ended)
+        if not after and own:
+            ending.whole[substream] = own
+        elif own:
+            ending.split.append((substream, own))
+        late = self._set_aside(ending, substream, after)
+        name, number = numbered(substream.name)  # the revision of another release ends here, too
+        its = substream._replace(name=name)
+        ending.ends.append(End(event, its, number, self._state.account(substream, own), late))
+
+    def _set_aside(self, ending: Ending, substream: Substream, parts: list[str]) -> int:
+        """Its state is over: these parts of it came too late. Says how many rows are in them."""
+        account = self._state.account(substream, parts)
+        if parts:
+            ending.late[substream] = (parts, account)
+        ending.gone.add(substream)
+        self._remember(substream)
+        return account.rows
 
     def _write_ended(self, ending: Ending, epoch: int, run: Run, spark: SparkSession) -> Counted:
         """Writes the results of what has ended, and sets aside what came too late; says what it has sent."""
@@ -402,14 +486,32 @@ class ReleaseQuery:
         ended = [merged({substream}, own) for substream, own in ending.split]
         if ending.whole:
             ended.append(merged(set(ending.whole), chain.from_iterable(ending.whole.values())))
+        if released.revisions:
+            ended = [rows.withColumn("_revision", F.lit(0)) for rows in ended] + self._revised(ending, spark)
         if ended:
             rows = reduce(DataFrame.unionByName, ended)
-            results = released.results(rows) if self._held is None else released.tracked(rows, run.job)
+            revision = [F.col("_revision").alias(_REVISION)] if released.revisions else []
+            results = released.results(rows, revision) if self._held is None else released.tracked(rows, run.job)
             sent = self._output.write(results, run, epoch)
+            if self._receipts is not None:
+                ending.results = released.results_by_substream(rows)
         if ending.late:
-            late = [merged({substream}, after) for substream, after in ending.late]
-            self._set_aggregates_aside(reduce(DataFrame.unionByName, late), epoch)
+            late = [merged({substream}, parts) for substream, (parts, _) in ending.late.items()]
+            accounts = {substream: account for substream, (_, account) in ending.late.items()}
+            self._set_aggregates_aside(reduce(DataFrame.unionByName, late), accounts, epoch)
         return sent
+
+    def _revised(self, ending: Ending, spark: SparkSession) -> list[DataFrame]:
+        """The merged partial rows of revisions: of each those parts of the quarantine that it is made of."""
+        alike: dict[tuple[int, tuple[tuple[int, str], ...]], set[Substream]] = {}
+        for revision in ending.revised:
+            alike.setdefault((revision.number, revision.parts), set()).add(revision.substream)
+        revised = []
+        for (number, parts), substreams in alike.items():
+            paths = [self._quarantine.partials(epoch, kind) for epoch, kind in parts]
+            merged = self._released.merged(self._released.parts(spark, paths), substreams)
+            revised.append(merged.withColumn("_revision", F.lit(number)))
+        return revised
 
     def _remember(self, substream: Substream) -> None:
         self._over[substream] = None
@@ -423,28 +525,31 @@ class ReleaseQuery:
 
     # ---------------------------------------------------------------- side output
 
-    def _set_rows_aside(self, rows: DataFrame, late: set[Substream], epoch: int) -> None:
+    def _set_rows_aside(
+        self, rows: DataFrame, partials: DataFrame, late: Mapping[Substream, Account], epoch: int
+    ) -> None:
         """Rows whose substream is known to be over."""
         own = [name for name in rows.columns if name != TRACKER]
         scope, key = F.col(f"{TRACKER}.scope"), F.col(f"{TRACKER}.{'end' if self._released.rule.windows else 'name'}")
         flat = rows.select(scope.alias("_scope"), key.alias("_key"), *own)
-        self._write_late(self._released.of(flat, late), own, "row", epoch)
+        self._quarantine.put(epoch, "row", self._table(self._released.of(flat, set(late)), own), partials, late)
 
-    def _set_aggregates_aside(self, merged: DataFrame, epoch: int) -> None:
+    def _set_aggregates_aside(self, merged: DataFrame, late: Mapping[Substream, Account], epoch: int) -> None:
         """Partial rows that came to be known as late only after their rows had been aggregated."""
+        own = [name for name in self._released.columns if name != _REVISION or not self._released.revisions]
         keyed = self._released.results(merged, keep=("_scope", "_key"))
-        self._write_late(keyed, self._released.columns, "aggregate", epoch)
+        self._quarantine.put(epoch, "aggregate", self._table(keyed, own), merged, late)
 
-    def _write_late(self, flat: DataFrame, own: Sequence[str], what: str, epoch: int) -> None:
+    def _table(self, flat: DataFrame, own: Sequence[str]) -> DataFrame:
+        """The columns of `LATE_SCHEMA` that are in the files."""
         windows = self._released.rule.windows
         key = F.col("_key")
-        table = flat.select(
+        return flat.select(
             F.col("_scope").alias("scope"),
             (F.lit(None).cast("string") if windows else key).alias("name"),
             (key if windows else F.lit(None).cast("timestamp")).alias("end_time"),
             F.to_json(F.struct(*own)).alias("data"),
         )
-        publish(self._late / f"epoch={epoch}" / f"kind={what}", write_parquet(table))
 
 
 def _substream(kind: Ended) -> Substream:

@@ -160,8 +160,8 @@ class Run:
 
     # ---------------------------------------------------------------- events
 
-    def events(self, after: int, up_to: int, segment: str, log_id: str) -> tuple[list[Event], int]:
-        """What was announced on a segment in a range; and its last number.
+    def events(self, after: int, up_to: int, segments: Sequence[str], log_id: str) -> tuple[list[Event], int]:
+        """What was announced on some segments in a range; and its last number.
 
         Raises:
             TrackingError: the log is another one, or has lost that range.
@@ -169,7 +169,7 @@ class Run:
         found: list[Event] = []
         try:
             while True:
-                page = self._client.list_events(self.job, after, up_to, segments=[segment], log_id=log_id)
+                page = self._client.list_events(self.job, after, up_to, segments=segments, log_id=log_id)
                 found.extend(page.events)
                 if page.last_seq <= after or page.last_seq == up_to:
                     return found, max(after, page.last_seq)

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,12 +30,14 @@ from spark_client.manifest import Manifest
 from spark_client.outputs import Files, Function, Output, Sent
 from spark_client.probes import Direction, ExecutorProbe, Way
 from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observation_name
+from spark_client.receipts import Receipts
 from spark_client.release import Released, ReleaseQuery
+from spark_client.revisions import Revision, Revisions, late_rows
 from spark_client.routes import Routed
 from spark_client.runs import Run, explained
 from spark_client.sinks import Sunk
 from spark_client.streams import Received, Source, TrackedStream
-from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, names_of, resolve
+from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, micros_of, names_of, resolve
 from spark_client.tables import Connection
 from spark_client.watermark import Over, with_progress
 from spark_client.writer import NativeWriter, TrackedWriter
@@ -282,7 +284,12 @@ class Tracking:
         return TrackedStream(self, origin, (), origin.native())
 
     def release(
-        self, stream: TrackedStream, keys: Sequence[ColumnOrName] = (), *, aggs: Mapping[str, Aggregate | Column]
+        self,
+        stream: TrackedStream,
+        keys: Sequence[ColumnOrName] = (),
+        *,
+        aggs: Mapping[str, Aggregate | Column],
+        revisions: bool = False,
     ) -> Released:
         """An aggregation by substream and keys whose rows come out once, when their substream has ended.
 
@@ -291,12 +298,14 @@ class Tracking:
             keys: further columns to group by.
             aggs: by name: Spark's ``F.count("*")``, ``F.avg("delay")``, … over plain columns, or those of
                 `spark_client.aggregates` over any expression.
+            revisions: what comes after a substream's end can be reopened (`reopen`). Results have a column
+                ``revision``: 0, and 1, 2, … for what was reopened.
 
         Raises:
             UsageError: a column is not there; an aggregate cannot be merged from parts (the message lists those that
                 can).
         """
-        return Released(stream, keys, aggs)
+        return Released(stream, keys, aggs, revisions)
 
     def with_watermark(self, stream: TrackedStream, time: str, over: Over) -> DataFrame:
         """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
@@ -356,6 +365,52 @@ class Tracking:
         reader = self.spark.readStream.format(events.FORMAT)
         own = {"job": self.job, "server": self.server, "retry_for": str(self._retry_for)}
         return reader.options(**{**own, **options}).load()
+
+    # ---------------------------------------------------------------- what came late
+
+    def late(self, checkpoint: str, late_path: str | None = None) -> DataFrame:
+        """What a release has set aside since it came after its substream's end: `LATE_SCHEMA`, with ``revision``.
+
+        Args:
+            checkpoint: of the release's query, which need not run.
+            late_path: the query's option, if it was given.
+
+        Returns:
+            One row for each late row (``kind`` ``row``), or for each result row that late rows would have made
+            (``aggregate``); ``revision`` is null for what was not reopened.
+        """
+        path = local_path(checkpoint, "checkpoint")
+        return late_rows(self.spark, path, Path(late_path or path / "tracker" / "late"))
+
+    def reopen(
+        self,
+        checkpoint: str,
+        *,
+        scope: str | None = None,
+        name: str | None = None,
+        end_time: datetime | None = None,
+    ) -> list[Revision]:
+        """Makes revisions of what came late and is in none yet; the query releases them when it runs.
+
+        A row that came late is in one revision of its substream, whoever asks, and however often.
+
+        Args:
+            checkpoint: of the release's query, which need not run; it was declared with ``revisions=True``.
+            scope, name, end_time: only of such substreams, as the table of late rows calls them.
+
+        Returns:
+            Those that were made now.
+
+        Raises:
+            UsageError: the query keeps nothing that could be reopened.
+            TrackingError: the tracker could not be told; it will be when the query starts, or with the next call.
+
+        >>> tracking.reopen("/cp/2", scope="JFK", end_time=datetime(2026, 3, 2, tzinfo=UTC))    # doctest: +SKIP
+        """
+        revisions = Revisions(local_path(checkpoint, "checkpoint"))
+        made = revisions.reopen(scope, name, None if end_time is None else micros_of(end_time))
+        revisions.tell(self.client)
+        return made
 
     # ---------------------------------------------------------------- while it runs
 
@@ -518,7 +573,11 @@ class Tracking:
             held = _held(what) if writer.routes else None
             if isinstance(stream.input, Source) and not stream.steps:
                 stream.input.prune(what.reads)
-            release = ReleaseQuery(what, output, state, late, held, int(options.get("compact_from", "24")))
+            compact_from = int(options.get("compact_from", "24"))
+            leading = self._leading_to(stream.segment)
+            receipts = None if writer.to_receipts is None else Receipts(writer.to_receipts, checkpoint)
+            release = ReleaseQuery(what, output, checkpoint, late, held, compact_from, receipts, leading)
+            Revisions(checkpoint).tell(self.client)
         last = last_commit(checkpoint)
         described = {
             "job": self.job,
@@ -609,6 +668,13 @@ class Tracking:
             raise UsageError(f"segment {segment!r} does not feed {fed!r} in segments={self._segments}")
         self._not_defined(f"that {segment!r} feeds {fed!r}")
         self._segments[segment].append(fed)
+
+    def _leading_to(self, segment: str) -> list[str]:
+        """The segments from which this one can be reached."""
+        found = {segment}
+        while more := {name for name, feeds in self._segments.items() if found.intersection(feeds)} - found:
+            found |= more
+        return sorted(found - {segment})
 
     def _consume(self, segment: str) -> None:
         if segment in self._consumed:

@@ -9,17 +9,51 @@ later deleted; compaction makes one part of many. Nothing here knows of the trac
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from functools import reduce
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame
 
+from spark_client.batches import Batch
 from spark_client.directories import publish, read_json, remove, write_json, write_parquet
 from spark_client.errors import TrackingError
 from spark_client.substreams import Substream
 
 _INDEX = "_index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The rows of a substream that something was made of.
+
+    Attributes:
+        rows: how many.
+        xor: of their labels; None: not counted, or not of all of them.
+        first: the epoch in which the first of them came; None: not known.
+        last: the epoch in which the last of them came.
+    """
+
+    rows: int = 0
+    xor: int | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def __add__(self, more: Account) -> Account:
+        known = self.xor is not None and more.xor is not None
+        firsts = [epoch for epoch in (self.first, more.first) if epoch is not None]
+        lasts = [epoch for epoch in (self.last, more.last) if epoch is not None]
+        return Account(
+            self.rows + more.rows,
+            (self.xor or 0) ^ (more.xor or 0) if known else None,
+            min(firsts, default=None),
+            max(lasts, default=None),
+        )
+
+
+NONE: Final = Account(0, 0)  #: of no rows
 
 
 @dataclass(slots=True)
@@ -29,12 +63,15 @@ class Part:
     Attributes:
         name: of the directory.
         epoch: the last one whose rows are in it.
-        rows: how many rows of the stream it stands for, by substream.
+        rows: the rows of the stream it stands for, by substream.
+        batches: what is known of the first and the last batch of each of them, by epoch.
+        live: the substreams that are still kept in it.
     """
 
     name: str
     epoch: int
-    rows: dict[Substream, int]
+    rows: dict[Substream, Account]
+    batches: dict[int, Batch]
     live: set[Substream] = field(default_factory=set)
 
 
@@ -53,6 +90,7 @@ class PartialState:
         self._parts: dict[str, Part] = {}
         self.position = 0  #: the last event that has been taken
         self.log_id = ""
+        self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
 
     def load(self, epoch: int) -> None:
         """Makes the version before `epoch` the current one.
@@ -67,6 +105,8 @@ class PartialState:
         if versions:
             version = read_json(self._version(max(versions)))
             self.position, self.log_id = version["position"], version["log_id"]
+            ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
+            self.upstream = dict(ended)
             dead = {Substream(*key) for key in version["dead"]}
             for name in version["parts"]:
                 index = read_json(self._path / name / _INDEX)
@@ -75,8 +115,9 @@ class PartialState:
                         f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint "
                         "with all its files, or start the query with a new one"
                     )
-                rows = {Substream(*key): count for key, count in index["rows"]}
-                self._parts[name] = Part(name, index["epoch"], rows, set(rows) - dead)
+                rows = {Substream(*key): Account(*account) for key, *account in index["rows"]}
+                batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
+                self._parts[name] = Part(name, index["epoch"], rows, batches, set(rows) - dead)
         self._epoch = epoch - 1
 
     def write_part(self, epoch: int, partials: DataFrame) -> Path:
@@ -85,7 +126,9 @@ class PartialState:
         publish(target, write_parquet(partials))
         return target
 
-    def add(self, part: Path, epoch: int, rows: dict[Substream, int], late: set[Substream]) -> None:
+    def add(
+        self, part: Path, epoch: int, rows: dict[Substream, Account], late: set[Substream], batch: Batch | None = None
+    ) -> None:
         """Takes a written part into the state.
 
         Args:
@@ -93,18 +136,30 @@ class PartialState:
             epoch: whose it is.
             rows: of the stream, by substream.
             late: those of them that are over already.
+            batch: what is to be remembered of the epoch's batch.
         """
         if not rows:
             remove(part)
             return
-        self._parts[part.name] = self._indexed(part, epoch, rows)
+        self._parts[part.name] = self._indexed(part, epoch, rows, {} if batch is None else {epoch: batch})
         self._parts[part.name].live -= late
 
     def of(self, substream: Substream) -> list[tuple[int, int, str]]:
         """The parts in which a substream lives: (epoch, rows, name), oldest first."""
         return sorted(
-            (part.epoch, part.rows[substream], part.name) for part in self._parts.values() if substream in part.live
+            (part.epoch, part.rows[substream].rows, part.name)
+            for part in self._parts.values()
+            if substream in part.live
         )
+
+    def account(self, substream: Substream, names: Iterable[str]) -> Account:
+        """The rows of a substream in some parts."""
+        return reduce(Account.__add__, (self._parts[name].rows[substream] for name in names), NONE)
+
+    def batch(self, epoch: int | None) -> Batch:
+        """What is remembered of a batch."""
+        remembered = (part.batches[epoch] for part in self._parts.values() if epoch in part.batches)
+        return next(remembered, Batch())
 
     def paths(self, names: Iterable[str]) -> list[str]:
         """Where parts are."""
@@ -118,6 +173,8 @@ class PartialState:
     def drop(self, substreams: Iterable[Substream]) -> None:
         """Takes substreams out: they are released."""
         ended = set(substreams)
+        for substream in ended & self.upstream.keys():
+            del self.upstream[substream]
         for name, part in list(self._parts.items()):
             part.live -= ended
             if not part.live:
@@ -131,20 +188,25 @@ class PartialState:
             up_to: the last epoch of which it is known that none of its rows were late.
             merge: reads parts, keeps some substreams and merges their rows.
         """
-        settled = sorted((p for p in self._parts.values() if p.epoch <= up_to), key=lambda p: sum(p.rows.values()))
+        settled = sorted((part for part in self._parts.values() if part.epoch <= up_to), key=_size)
         if len(settled) < self._compact_from:
             return
         chosen = settled[: max(2, len(settled) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
-        live: dict[Substream, int] = {}
+        live: dict[Substream, Account] = {}
+        batches: dict[int, Batch] = {}
         for part in chosen:
+            batches |= part.batches
             for substream in part.live:
-                live[substream] = live.get(substream, 0) + part.rows[substream]
+                live[substream] = live.get(substream, NONE) + part.rows[substream]
+        told = {epoch for account in live.values() for epoch in (account.first, account.last) if epoch is not None}
         target = self._new("merged", epoch)
         merged = merge(self.paths(part.name for part in chosen), set(live))
         publish(target, write_parquet(merged))
         for part in chosen:
             del self._parts[part.name]
-        self._parts[target.name] = self._indexed(target, max(part.epoch for part in chosen), live)
+        self._parts[target.name] = self._indexed(
+            target, max(part.epoch for part in chosen), live, {epoch: batches[epoch] for epoch in told & batches.keys()}
+        )
 
     def publish(self, epoch: int) -> None:
         """Publishes the version after `epoch`, and deletes what neither it nor the one before it needs."""
@@ -154,6 +216,7 @@ class PartialState:
             "dead": sorted(dead, key=str),
             "position": self.position,
             "log_id": self.log_id,
+            "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
         }
         write_json(self._version(epoch), version)
         self._epoch = epoch
@@ -170,15 +233,24 @@ class PartialState:
         """A part's own name: a driver that was fenced and does not know it yet must not touch its successor's."""
         return self._path / f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
 
-    def _indexed(self, part: Path, epoch: int, rows: dict[Substream, int]) -> Part:
-        write_json(part / _INDEX, {"epoch": epoch, "rows": [[list(key), count] for key, count in rows.items()]})
-        return Part(part.name, epoch, rows, set(rows))
+    def _indexed(self, part: Path, epoch: int, rows: dict[Substream, Account], batches: Mapping[int, Batch]) -> Part:
+        index = {
+            "epoch": epoch,
+            "rows": [[list(key), *astuple(account)] for key, account in rows.items()],
+            "batches": {number: astuple(batch) for number, batch in batches.items()},
+        }
+        write_json(part / _INDEX, index)
+        return Part(part.name, epoch, rows, dict(batches), set(rows))
 
     def _version(self, epoch: int) -> Path:
         return self._path / f"version-{epoch:012d}.json"
 
     def _versions(self) -> list[int]:
         return sorted(int(path.stem.removeprefix("version-")) for path in self._path.glob("version-*.json"))
+
+
+def _size(part: Part) -> int:
+    return sum(account.rows for account in part.rows.values())
 
 
 def _epoch_of(part: str) -> int:

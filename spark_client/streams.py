@@ -59,6 +59,7 @@ class Input(Protocol):
     rule: Substreams
     direction: Direction
     front: Front | None
+    named: bool  #: whether its rows have labels that anybody can compute again
 
     def stream(self, bell: DataFrame | None) -> DataFrame:
         """What the query reads; with `bell`, a stream whose rows only make a batch happen."""
@@ -99,6 +100,7 @@ class Source:
         self._df = df
         self._keys = keys
         self._identity = identity
+        self.named = bool(identity)
         self._salt = salt
         self._reads = reads  # the columns that make substreams and labels; None: not known
         self._rings = False
@@ -164,6 +166,7 @@ class Received:
     """Rows that another query has sent into a channel."""
 
     direction: Direction = "received"
+    named = True
 
     def __init__(self, tracking: Tracking, channel: Channel, max_epochs_per_trigger: int | None) -> None:
         self.segment = channel.segment

@@ -34,8 +34,8 @@ class TrackedWriter:
     - a release: to files (`format` and a path), to a `sink`, to a function, or to a `channel`.
 
     Options: ``checkpointLocation`` (required), ``queryName``, and for files those of Spark's batch writer; for a
-    release ``late_path`` (where rows go that come after their substream's end; default ``tracker/late`` in the
-    checkpoint) and ``compact_from`` (how many parts of state there may be before they are made one; default 24).
+    release ``late_path`` (where the table of rows that come after their substream's end is; default ``tracker/late`` in
+    the checkpoint) and ``compact_from`` (how many parts of state there may be before they are made one; default 24).
     ``seal`` (default false): what counts of a batch is fixed at the tracker before Spark commits it, by the attempts
     whose work Spark has kept. It is needed where the work is not deterministic and executors count it; it costs a call
     a batch.
@@ -51,6 +51,7 @@ class TrackedWriter:
         self.function: BatchFunction | None = None
         self.routes: list[tuple[Channel, Column | None]] = []  #: channels, with the condition of those that have one
         self.to_sink: Sink | None = None
+        self.to_receipts: str | os.PathLike[str] | Sink | None = None
         self.ordinal: tuple[str, ...] = ()
         self.partition_columns: tuple[str, ...] = ()
         self.name: str | None = None
@@ -128,6 +129,21 @@ class TrackedWriter:
         self.to_sink = sink
         return self
 
+    def receipts(self, to: str | os.PathLike[str] | Sink) -> TrackedWriter:
+        """Leaves a receipt for each substream that ends: a row of `RECEIPT_SCHEMA`, written once, after the results.
+
+        Args:
+            to: a directory on a file system that this process sees as a path, for Parquet files, which several queries
+                may share; or a sink. Into the database of the results it is a sink of its own, which may have the same
+                table of epochs.
+
+        >>> daily.writeStream.receipts("/data/receipts")                                  # doctest: +SKIP
+        """
+        if not isinstance(self.what, Released):
+            raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
+        self.to_receipts = to
+        return self
+
     def channel(self, channel: Channel, ordinal: str | Sequence[str] = ()) -> TrackedWriter:
         """Sends the rows to another query.
 
@@ -172,6 +188,11 @@ class TrackedWriter:
         return self._send(given, ordinal)
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
+        if isinstance(self.what, Released) and self.what.revisions:
+            raise UsageError(
+                "a release with revisions=True writes to files, a sink or a function: in a channel its revisions would "
+                "be elements of substreams that are over"
+            )
         self.ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
         columns = self.what.columns
         if missing := [name for name in self.ordinal if name not in columns]:

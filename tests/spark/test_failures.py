@@ -38,7 +38,8 @@ def pipeline(spark: SparkSession, address: str, feed: Feed, path: Path, job: str
         tracking.receive(channel), ["kind"], aggs={"rows": F.count("*"), "amount": F.sum("amount")}
     )
     sending.start()
-    released.writeStream.option("checkpointLocation", path / "cp2").start(path / "out")
+    writer = released.writeStream.option("checkpointLocation", path / "cp2").receipts(path / "receipts")
+    writer.start(path / "out")
     return tracking
 
 
@@ -53,6 +54,20 @@ def put_all(feed: Feed, files: int, seed: int) -> None:
             rows.append(row(number, rng.uniform(0, 240), rng.choice("abc"), rng.choice("xy"), rng.randrange(10)))
         feed.put(*rows)
     feed.put(*[row(number + 1 + i, 60 * (i % 4), "abc"[i // 4], last=True) for i in range(12)])
+
+
+def receipts(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
+    """What the receipts say of each substream: how often it was released, with how many rows and results."""
+    table = spark.read.parquet(str(path / "receipts")).groupBy("scope", "end_time")
+    return sorted(tuple(r) for r in table.agg(F.count("*"), F.sum("rows"), F.sum("results")).collect())
+
+
+def receipts_due(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
+    """One for each substream, also for those of which nothing was sent on."""
+    kept = F.col("amount") > 2
+    grouped = feed.batch(spark).groupBy("tenant", F.window("ts", "1 hour")["end"])
+    table = grouped.agg(F.lit(1), F.count_if(kept), F.count_distinct(F.when(kept, F.col("kind"))))
+    return sorted(tuple(r) for r in table.collect())
 
 
 def expected(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
@@ -83,6 +98,7 @@ def test_a_tracker_that_is_killed_and_comes_back_is_waited_for(
     killing.join()
     tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
+    assert receipts(spark, tmp_path) == receipts_due(spark, feed)
     assert tracking.client.job(job).open_substreams == 0
     tracking.stop()
 
@@ -112,6 +128,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
     run(stop_after=2)
     assert run(stop_after=None), (tmp_path / "driver.log").read_text()[-4000:]
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
+    assert receipts(spark, tmp_path) == receipts_due(spark, feed)
     (said,) = json.loads((tmp_path / "status.json").read_text())
     assert said == {"open": 0, "in_flight": 0, "late": 0}
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client.directories import write_first
-from spark_client.state import PartialState
+from spark_client.state import Account, PartialState
 from spark_client.substreams import Substream
 
 pytestmark = pytest.mark.spark
@@ -21,7 +21,7 @@ def test_a_driver_that_was_fenced_in_the_middle_of_a_batch_leaves_its_successors
     zombie, successor = PartialState(tmp_path), PartialState(tmp_path)
     zombie.load(1)
     successor.load(1)
-    successor.add(successor.write_part(1, spark.range(5)), 1, {substream: 5}, set())
+    successor.add(successor.write_part(1, spark.range(5)), 1, {substream: Account(5)}, set())
     successor.publish(1)
     with pytest.raises(Exception, match="fenced"):
         zombie.write_part(1, spark.range(5).selectExpr("raise_error('fenced') AS id"))
