@@ -206,7 +206,7 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
 
 def result_type(rows: DataFrame, aggregate: Aggregate) -> T.DataType:
     """The type that Spark itself gives the aggregate over these rows."""
-    return _field(rows, "", aggregate.native).dataType
+    return T.StructType([_field(rows, "", aggregate.native)]).toNullable().fields[0].dataType
 
 
 def _field(rows: DataFrame, name: str, value: Column) -> T.StructField:

@@ -56,7 +56,8 @@ class Channel(ABC):
             UsageError: other columns, or other substreams, than the channel has.
         """
         written = T.StructType([*(field for field in rows.fields if field.name != TRACKER)])
-        schema = _nullable(T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]))
+        # What Parquet gives back: everything may be null.
+        schema = T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]).toNullable()
         said = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
         known = read_json(self.path / _DESCRIPTION)
         if known is None:
@@ -203,11 +204,6 @@ class _Directories(Shelf):
         for epoch in self.published(sender, -1):
             if epoch < before:
                 remove(self._path / sender / f"{epoch:012d}")
-
-
-def _nullable(schema: T.StructType) -> T.StructType:
-    """The schema that Parquet files give back: everything may be null."""
-    return T.StructType([T.StructField(field.name, field.dataType, True) for field in schema.fields])
 
 
 def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:

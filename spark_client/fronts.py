@@ -10,6 +10,7 @@ source's rows, unless a release makes that aggregation anyway.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -164,13 +165,14 @@ class Marks(Front):
     def observed(self) -> dict[str, Column]:
         scope, key = self._keys
         named = F.struct(scope.alias("scope"), key.alias("key"))
-        return {"marked": F.collect_set(F.when(column(self._last), named))}
+        # As JSON: what is observed in Spark 4.0 comes to Python without its arrays.
+        return {"marked": F.to_json(F.collect_set(F.when(column(self._last), named)))}
 
     def grouped(self) -> dict[str, Column]:
         return {"_last": F.bool_or(column(self._last))}
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        keys = [(mark["scope"], mark["key"]) for mark in row["marked"] or ()]
+        keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
         windows = self.rule.windows
         return Promises(
             closed=[

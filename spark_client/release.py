@@ -146,7 +146,7 @@ class Released:
     @cached_property
     def part_schema(self) -> T.StructType:
         """Of a part of the state."""
-        return self.partial(self.stream.df, {}, labels=False).schema
+        return self.partial(self.stream.df, {}, labels=False).schema.toNullable()  # as Parquet gives it back
 
     @cached_property
     def _merge(self) -> list[Column]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,7 +24,8 @@ def session(name: str = "tests") -> SparkSession:
     """A session as the tests want it: four attempts a task, two cores, quick commits of small batches."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    package = "streaming" if pyspark.__version__.startswith("4.0.") else "streaming.checkpointing"
+    checkpoints = f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
     builder = SparkSession.builder.master("local[2,4]").appName(name)
     with suppress(jars.MissingError):  # then the tests that need Kafka are skipped
         builder = builder.config("spark.jars", jars.connector())
