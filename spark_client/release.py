@@ -323,6 +323,8 @@ class ReleaseQuery:
         """Takes a batch in, if it has rows; releases what has ended; and reports both."""
         state, released = self._state, self._released
         state.load(epoch)
+        if epoch and epoch == run.resume_epoch:
+            self._finish_drain(run, epoch, spark)
         before = state.substreams
         ending = self._ending(run, epoch)
 
@@ -402,12 +404,18 @@ class ReleaseQuery:
         state.drop(ending.gone)
         state.publish(last)
 
+    def _finish_drain(self, run: Run, epoch: int, spark: SparkSession) -> None:
+        """A driver that died in its drain, after what it wrote and before its state, would have it written again."""
+        begun = read_json(self._events(-epoch))
+        if begun is not None and begun["up_to"] > self._state.position:
+            self.drain(run, spark)
+
     # ---------------------------------------------------------------- ends
 
     def _take_events(self, run: Run, epoch: int) -> list[Event]:
         """The events that this epoch acts on: fixed by its first attempt, before it acts."""
         state = self._state
-        note = self._path / "events" / f"{epoch}.json"
+        note = self._events(epoch)
         chosen = read_json(note)
         if chosen is None:
             new = state.log_id == ""
@@ -424,6 +432,10 @@ class ReleaseQuery:
             events, up_to = run.events(chosen["after"], chosen["up_to"], self._segments, chosen["log_id"])
         state.position, state.log_id = up_to, chosen["log_id"]
         return events
+
+    def _events(self, epoch: int) -> Path:
+        """The note of what an epoch acts on."""
+        return self._path / "events" / f"{epoch}.json"
 
     def _ending(self, run: Run, epoch: int) -> Ending:
         """What this epoch's events end, and which parts of the state that is about."""

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
+from spark_client.state import PartialState
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tracker.client import DrainState
@@ -63,4 +64,36 @@ def test_a_drain_releases_what_was_read_and_the_next_deployment_goes_on(
         assert sorted((tenant, when.hour, kind, n) for tenant, when, kind, n in rows) == sorted(
             [*first, ("a", 0, "x", 2)]
         )
+    tracking.stop()
+
+
+def test_a_driver_that_dies_in_the_last_step_of_a_drain_has_its_results_written_once(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(deployment: str) -> Tracking:
+        tracking = Tracking(spark, job, tracker.address, deployment=deployment)
+        source = tracking.source(
+            feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+        )
+        writer = tracking.release(source, ["kind"], aggs={"rows": F.count("*")}).writeStream
+        writer.option("checkpointLocation", tmp_path / "cp").receipts(tmp_path / "receipts").start(tmp_path / "out")
+        return tracking
+
+    tracking = begin("d1")
+    feed.put(row(1, 1), row(2, 2, kind="y"))
+    tracking.process_all_available()
+    with monkeypatch.context() as dying:
+        dying.setattr(PartialState, "publish", lambda *_: 1 / 0)  # the results are out, and nobody knows
+        with pytest.raises(TrackingError, match="the drain failed: division by zero"):
+            tracking.drain(timeout=120)
+    tracking.stop()
+    assert len(rows_of(tmp_path / "out", spark, *COLUMNS)) == 2
+
+    feed.put(row(3, 70, last=True))
+    tracking = begin("d2")
+    tracking.process_all_available()
+    rows = rows_of(tmp_path / "out", spark, *COLUMNS)
+    assert [(when.hour, kind, n) for _, when, kind, n in rows] == [(0, "x", 1), (0, "y", 1), (1, "x", 1)]
+    receipts = spark.read.parquet(str(tmp_path / "receipts")).orderBy("end_time")
+    assert [(r.deployment, r.rows, r.results) for r in receipts.collect()] == [("d1", 2, 2), ("d2", 1, 1)]
     tracking.stop()
