@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Final
 
-from tracker.client import TrackerClient
+from tracker.client import ShardedClient, TrackerClient
 
 SERVER_VARIABLE: Final = "TRACKER_SERVER"
 DEFAULT_SERVER: Final = "127.0.0.1:7654"
@@ -24,6 +24,12 @@ def options() -> argparse.ArgumentParser:
         f"(default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     group.add_argument(
+        "--sharded",
+        metavar="ORDERING",
+        choices=["none", "scope", "global"],
+        help="each job is shared by all of these servers, and has this ordering: none, scope or global",
+    )
+    group.add_argument(
         "--retry-for",
         metavar="SECONDS",
         type=float,
@@ -34,6 +40,8 @@ def options() -> argparse.ArgumentParser:
     return parent
 
 
-def client(arguments: argparse.Namespace) -> TrackerClient:
+def client(arguments: argparse.Namespace) -> TrackerClient | ShardedClient:
     """The client that the options describe."""
+    if arguments.sharded:
+        return ShardedClient(arguments.server, arguments.sharded, retry_for=arguments.retry_for)
     return TrackerClient(arguments.server, retry_for=arguments.retry_for)

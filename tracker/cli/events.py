@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tracker.cli import asking
 from tracker.cli.output import print_json, text
-from tracker.client import Advanced, Ended, Event, FrontIdle, Late, Reason, Stalled
+from tracker.client import (
+    Advanced,
+    Ended,
+    Event,
+    FrontIdle,
+    Late,
+    Reason,
+    ShardedWatch,
+    Stalled,
+    TrackerClient,
+    Watch,
+)
+
+_WRONG_USAGE = 2
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,17 +43,21 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def watch_job(arguments: argparse.Namespace) -> int:
-    with (
-        asking.client(arguments) as client,
-        client.watch(
-            arguments.job, after_seq=arguments.after, segments=arguments.segment, scopes=arguments.scope
-        ) as events,
-    ):
-        for event in events:
-            if arguments.json:
-                print_json(event)
-            else:
-                print(line(event), flush=True)
+    job, filters = arguments.job, {"segments": arguments.segment, "scopes": arguments.scope}
+    with asking.client(arguments) as client:
+        if isinstance(client, TrackerClient):
+            events: Watch | ShardedWatch = client.watch(job, arguments.after, **filters)
+        elif arguments.after:
+            print("tracker: --after is a place in one server's events: not with --sharded", file=sys.stderr)
+            return _WRONG_USAGE
+        else:
+            events = client.watch(job, **filters)
+        with events:
+            for event in events:
+                if arguments.json:
+                    print_json(event)
+                else:
+                    print(line(event), flush=True)
     return 0
 
 

@@ -48,8 +48,12 @@ from tracker.client.jobs import (
     SubstreamStatus,
 )
 from tracker.client.labels import label
+from tracker.client.merging import Position
 from tracker.client.producer import Producer
 from tracker.client.report import NO_END_TIME, Finish, Frontier, Outcome, Report, Reported
+from tracker.client.sharded import ShardedClient
+from tracker.client.sharded_producer import ShardedProducer
+from tracker.client.sharded_watch import ShardedWatch
 from tracker.client.watch import Watch
 
 __all__ = [
@@ -76,6 +80,7 @@ __all__ = [
     "Mode",
     "Ordering",
     "Outcome",
+    "Position",
     "Producer",
     "ProducerStatus",
     "Reason",
@@ -83,6 +88,9 @@ __all__ = [
     "Reported",
     "SegmentStatus",
     "ServerInfo",
+    "ShardedClient",
+    "ShardedProducer",
+    "ShardedWatch",
     "Stalled",
     "SubstreamStatus",
     "TrackerClient",

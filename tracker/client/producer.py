@@ -55,7 +55,7 @@ class Producer:
         """An empty report for this epoch; `Report.report` sends it. An epoch may have many, each with its own units."""
 
         def send(contents: Contents, units: Sequence[str], commit: bool) -> Reported:
-            return self._report(epoch, contents, units, commit)
+            return self.deliver(epoch, contents, units, commit)
 
         return Report(send)
 
@@ -108,12 +108,14 @@ class Producer:
         request = tracker_pb2.CloseProducerRequest(
             job=self.job, producer=self.producer, run=self.run, resume_epoch=resume_epoch
         )
-        self._calls.repeat(
-            lambda connection: connection.stubs.CloseProducer, request, in_doubt=self._closed_by_an_attempt
-        )
+        self._calls.repeat(lambda connection: connection.stubs.CloseProducer, request, in_doubt=self.must_be_closed)
 
-    def _closed_by_an_attempt(self, refused: TrackerError) -> tracker_pb2.CloseProducerResponse:
-        """A closed run is fenced, so a repeated close is refused: was it closed, or has another run taken over?"""
+    def must_be_closed(self, refused: TrackerError) -> tracker_pb2.CloseProducerResponse:
+        """A closed run is fenced, so a repeated close is refused: was it closed, or has another run taken over?
+
+        Raises:
+            TrackerError: `refused`: it was not closed.
+        """
         if refused.reason == "FENCED":
             request = tracker_pb2.GetJobRequest(job=self.job)
             job = self._calls.repeat(lambda connection: connection.stubs.GetJob, request)
@@ -121,7 +123,8 @@ class Producer:
                 return tracker_pb2.CloseProducerResponse()
         raise refused
 
-    def _report(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+    def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+        """Sends what was gathered for an epoch: `Report.report`, which see, calls it."""
         named = messages.named(contents)
         known = self._calls.connection().ids(self.job)
         want_ids = len(named) <= known.capacity

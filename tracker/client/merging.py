@@ -1,0 +1,202 @@
+"""The events of a job's shards as those of one job.
+
+A pure merge: events of shards go in, in each shard's order and otherwise in any; the job's events come out.
+
+- What one shard alone has to say (`Late`, `Stalled`, `FrontIdle`, `DrainTimedOut`) passes as it comes, and so do ends,
+  unless the job has ordering ``"global"``.
+- `Advanced` comes out with the least of what the shards have said.
+- `DrainRequested`, `DrainCancelled` and `Drained` come out once, when every shard has said so.
+- With ordering ``"global"``, the end of a substream with an end time waits until every shard has advanced that far on
+  its segment. Then no shard can still end an earlier one there, and those that waited come out by end time, scope and
+  name: in one order for everybody, whoever was quicker. A substream's upstream ends come first, since a shard is never
+  further on a segment than upstream of it. Substreams without end time, expired and abandoned ones do not wait.
+
+A shard that is drained stands still here until all are, so that what its next deployment says, whose times begin anew,
+is not mixed with the old.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeAlias
+
+from tracker.client.events import Advanced, DrainCancelled, Drained, DrainRequested, Ended, Event, Late, Reason
+
+_TOGETHER: Final = (DrainRequested, DrainCancelled, Drained)
+_NOT_YET: Final = -(2**63) - 1  #: below every time
+_OVER: Final = 2**63 - 1  #: above every end time
+
+#: (end time, scope, name, the event's number in its shard, the shard, the event); the first four differ
+_Waiting: TypeAlias = tuple[int, str, str, int, int, Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a merged watch stands; another one goes on exactly there. All of it is numbers and strings:
+    ``Position(**json.loads(text))`` reads back what ``json.dumps(dataclasses.asdict(position))`` has written.
+    """
+
+    seqs: Sequence[int]  #: of each shard the last event taken
+    held: Sequence[Sequence[int]]  #: of each shard, events taken and not yet given: they wait for other shards
+    advanced: Sequence[Mapping[str, int]]  #: of each shard, how far it has said to be, by segment
+    said: Mapping[str, int]  #: how far the whole job was said to be
+    log_ids: Sequence[str]  #: of each shard the log; empty: whichever there is
+
+
+def beginning(shards: int) -> Position:
+    """Before the oldest event that each shard has kept."""
+    return Position([0] * shards, [[]] * shards, [{}] * shards, {}, [""] * shards)
+
+
+@dataclass(slots=True)
+class _Shard:
+    seq: int
+    again: set[int]  #: taken before this merge began and not given: to be taken once more
+    advanced: dict[str, int]
+    together: dict[type, deque[Event]] = field(default_factory=lambda: {kind: deque() for kind in _TOGETHER})
+    later: deque[Event] = field(default_factory=deque)  #: what came after it was drained
+
+
+class Merge:
+    """The merge, as it stands.
+
+    Args:
+        ordered: whether ends wait for the other shards: ordering ``"global"``.
+        position: where to go on. Events go in again from `after` on.
+    """
+
+    def __init__(self, ordered: bool, position: Position) -> None:
+        self._ordered = ordered
+        self._shards = [
+            _Shard(seq, set(held), dict(advanced))
+            for seq, held, advanced in zip(position.seqs, position.held, position.advanced, strict=True)
+        ]
+        self._said = dict(position.said)
+        self._passing: deque[tuple[int, Event]] = deque()
+        self._waiting: dict[str, list[_Waiting]] = {}  # by segment, a heap
+        self._held: dict[tuple[str, str, str], int] = {}  # (segment, scope, name) of ends that wait: their end time
+        self._news: dict[str, tuple[int, Event]] = {}  # by segment, what made the whole job advance
+
+    def after(self, shard: int) -> int:
+        """The event of a shard after which its events go in."""
+        state = self._shards[shard]
+        return min(state.again) - 1 if state.again else state.seq
+
+    def take(self, shard: int, event: Event) -> None:
+        """Takes a shard's next event."""
+        state = self._shards[shard]
+        if event.seq in state.again:
+            state.again.remove(event.seq)
+        elif event.seq <= state.seq:
+            return  # it was given before this merge began
+        elif state.together[Drained]:
+            state.later.append(event)
+            return
+        else:
+            state.seq = event.seq
+        match event.kind:
+            case Advanced(segment, time):
+                state.advanced[segment] = max(time, state.advanced.get(segment, _NOT_YET))
+                if self._advanced(segment) > self._said.get(segment, _NOT_YET):
+                    self._news[segment] = (shard, event)
+            case DrainRequested() | DrainCancelled() | Drained():
+                state.together[type(event.kind)].append(event)
+            case Ended() as ended if self._ordered and ended.end_time is not None:
+                if ended.reason is Reason.COMPLETE:
+                    self._held[ended.segment, ended.scope, ended.name] = ended.end_time
+                    self._wait(ended, ended.end_time, shard, event)
+                else:
+                    self._let_go(ended.scope, ended.name)
+                    self._passing.append((shard, event))
+            case Late() as late if (end := self._held.get((late.segment, late.scope, late.name))) is not None:
+                self._wait(late, end, shard, event)  # it comes after the end that it is late for
+            case _:
+                self._passing.append((shard, event))
+
+    def give(self) -> Event | None:
+        """The job's next event; None: something else has to be taken first."""
+        if any(state.again for state in self._shards):
+            return None
+        if self._passing:
+            return self._passing.popleft()[1]
+        ready = [heap for segment, heap in self._waiting.items() if heap and heap[0][0] <= self._reached(segment)]
+        if ready:
+            *_, event = heappop(min(ready, key=lambda heap: heap[0]))
+            if isinstance(event.kind, Ended):
+                del self._held[event.kind.segment, event.kind.scope, event.kind.name]
+            return event
+        return self._advance() or self._agree()
+
+    def position(self, log_ids: Sequence[str]) -> Position:
+        """Where another merge would go on after what was given so far.
+
+        Args:
+            log_ids: of each shard the log that its events are of.
+        """
+        held = [sorted(self._numbers(shard)) for shard in range(len(self._shards))]
+        advanced = [dict(state.advanced) for state in self._shards]
+        return Position([state.seq for state in self._shards], held, advanced, dict(self._said), tuple(log_ids))
+
+    def _numbers(self, shard: int) -> Iterator[int]:
+        """The shard's events that were taken and not given."""
+        state = self._shards[shard]
+        yield from state.again
+        yield from (event.seq for at, event in self._passing if at == shard)
+        yield from (number for heap in self._waiting.values() for *_, number, at, _ in heap if at == shard)
+        yield from (event.seq for events in state.together.values() for event in events)
+        yield from (event.seq for at, event in self._news.values() if at == shard)
+
+    def _advanced(self, segment: str) -> int:
+        return min(state.advanced.get(segment, _NOT_YET) for state in self._shards)
+
+    def _reached(self, segment: str) -> int:
+        """Up to which end time there is nothing to wait for."""
+        return min(
+            _OVER if state.together[Drained] else state.advanced.get(segment, _NOT_YET) for state in self._shards
+        )
+
+    def _wait(self, of: Ended | Late, time: int, shard: int, event: Event) -> None:
+        heap = self._waiting.setdefault(of.segment, [])
+        heappush(heap, (time, of.scope, of.name, event.seq, shard, event))
+
+    def _let_go(self, scope: str, name: str) -> None:
+        """What waits of a substream waits no more: it was given up, and its upstream ends come first."""
+        for segment, heap in self._waiting.items():
+            if self._held.pop((segment, scope, name), None) is not None:
+                gone = sorted(entry for entry in heap if entry[1:3] == (scope, name))
+                self._passing.extend((shard, event) for *_, shard, event in gone)
+                heap[:] = [entry for entry in heap if entry[1:3] != (scope, name)]
+                heapify(heap)
+
+    def _advance(self) -> Event | None:
+        """How far the whole job is, if that is new."""
+        if not self._news:
+            return None
+        segment, (_, event) = next(iter(self._news.items()))
+        del self._news[segment]
+        self._said[segment] = self._advanced(segment)
+        return replace(event, kind=Advanced(segment, self._said[segment]))
+
+    def _agree(self) -> Event | None:
+        """What every shard has said."""
+        first = self._shards[0].together
+        agreed = [kind for kind in _TOGETHER if all(state.together[kind] for state in self._shards)]
+        if not agreed:
+            return None
+        kind = min(agreed, key=lambda kind: first[kind][0].seq)
+        event, *_ = [state.together[kind].popleft() for state in self._shards]
+        if kind is Drained:
+            self._begin_anew()
+        return event
+
+    def _begin_anew(self) -> None:
+        self._said.clear()
+        for state in self._shards:
+            state.advanced.clear()
+        for shard, state in enumerate(self._shards):
+            later, state.later = state.later, deque()
+            for event in later:
+                self.take(shard, event)

@@ -1,0 +1,351 @@
+"""One job over several servers, for jobs that are too large for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property, partial
+from heapq import merge
+from types import TracebackType
+
+from tracker.client import servers, uniting
+from tracker.client.client import TrackerClient
+from tracker.client.errors import TrackerError
+from tracker.client.events import Ended
+from tracker.client.everywhere import at_once, first_decides
+from tracker.client.jobs import (
+    DrainState,
+    DrainStatus,
+    JobDefined,
+    JobSpec,
+    JobStatus,
+    Mode,
+    Ordering,
+    SubstreamStatus,
+)
+from tracker.client.merging import Merge, Position, beginning
+from tracker.client.producer import Producer
+from tracker.client.sharded_producer import ShardedProducer
+from tracker.client.sharded_watch import ShardedWatch
+from tracker.client.sharding import Sharding, base
+
+_UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})
+
+
+class ShardedClient:
+    """Talks to several trackers that share each job: a substream is on one of them, by a hash of its scope and name.
+
+    Each server has a job of its own, a *shard*, with the whole graph, all fronts and all producers. A report is cut up
+    and a part goes to each; promises, commits, drains go to all; what the shards say is united. The servers know
+    nothing of one another. Methods are those of `TrackerClient`; what they say here says only what is different.
+
+    **The servers and the ordering belong to the job** and are the same in all clients for the job's whole life. They
+    are in the names of the shards (``flights.2of3-none-6cb1aa09``, by which `TrackerClient` finds a single one), so a
+    client with others finds no such job, and may not define it while a server of its list has it.
+
+    Args:
+        address: the servers: see `tracker.client.servers.names`. Use names that they can keep.
+        ordering: of the jobs. ``"scope"`` keeps each scope on one server. ``"global"`` needs fronts and progress, and a
+            watch of it is as far as the shard that is least far: see `tracker.client.merging`.
+        timeout: as `TrackerClient`'s.
+        retry_for: as `TrackerClient`'s.
+
+    >>> ShardedClient("tracker-{0..3}.tracker:7654", ordering="scope")
+    ShardedClient('tracker-{0..3}.tracker:7654', ordering='scope', timeout=10.0, retry_for=60.0)
+    """
+
+    def __init__(
+        self, address: str, ordering: Ordering = "none", timeout: float = 10.0, retry_for: float = 60.0
+    ) -> None:
+        if ordering not in ("none", "scope", "global"):
+            raise ValueError(f"ordering is one of 'none', 'scope', 'global', not {ordering!r}")
+        self._address = address
+        self._ordering: Ordering = ordering
+        self._timeout = timeout
+        self._retry_for = retry_for
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardedClient({self._address!r}, ordering={self._ordering!r}, timeout={self._timeout}, "
+            f"retry_for={self._retry_for})"
+        )
+
+    def __reduce__(self) -> tuple[type[ShardedClient], tuple[str, Ordering, float, float]]:
+        return ShardedClient, (self._address, self._ordering, self._timeout, self._retry_for)
+
+    def __enter__(self) -> ShardedClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the connections back. A later call would take them again."""
+        for client in self._clients:
+            client.close()
+
+    @cached_property
+    def _sharding(self) -> Sharding:
+        return Sharding(servers.names(self._address), self._ordering)
+
+    @cached_property
+    def _clients(self) -> tuple[TrackerClient, ...]:
+        return tuple(TrackerClient(server, self._timeout, self._retry_for) for server in self._sharding.servers)
+
+    def _shards(self, job: str) -> list[tuple[TrackerClient, str]]:
+        """Each server, and what it calls its shard of the job."""
+        return list(zip(self._clients, self._sharding.jobs(job), strict=True))
+
+    def _shard(self, job: str, scope: str, name: str) -> tuple[TrackerClient, str]:
+        """The server that has a substream, and what it calls its shard of the job."""
+        return self._shards(job)[self._sharding.shard(scope, name)]
+
+    # ---------------------------------------------------------------- jobs
+
+    def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
+        """Creates a job on all servers, or starts a deployment of it there.
+
+        If it fails in between, some shards have the deployment and some do not: do it again. Another graph or other
+        fronts are taken over only when the job is drained, or by force.
+
+        Raises:
+            ValueError: the spec has another ordering than this client; or it is ``"global"``, and there are no fronts
+                or no progress.
+            TrackerError: as `TrackerClient.define_job`, and ``OTHER_SERVERS``: a server of the list has the job, or
+                a shard of it, for another list or another ordering.
+        """
+        if spec.ordering != self._ordering:
+            raise ValueError(
+                f"job {spec.job!r} has ordering {spec.ordering!r}, and its client {self._ordering!r}: a sharded job's "
+                "ordering is given to both: ShardedClient(…, ordering=…)"
+            )
+        if spec.ordering == "global" and not (spec.fronts and spec.progress):
+            raise ValueError(
+                f"job {spec.job!r}: in a sharded job ordering 'global' needs progress=True and fronts: an end waits "
+                "until all shards have advanced that far"
+            )
+        shards = self._shards(spec.job)
+        found = at_once([partial(_status, client, name) for client, name in shards])
+        if None in found:
+            self._refuse_if_elsewhere(spec.job)
+        if not force:
+            _refuse_in_parts(spec, [status for status in found if status is not None])
+        calls = [partial(client.define_job, replace(spec, job=name), force) for client, name in shards]
+        defined = first_decides(calls)
+        if None in found:
+            try:  # another client, with another list, may have looked at the same moment
+                self._refuse_if_elsewhere(spec.job)
+            except TrackerError:
+                for (client, name), before in zip(shards, found, strict=True):
+                    if before is None:
+                        client.delete_job(name)
+                raise
+        return uniting.job_defined(spec.job, defined)
+
+    def _refuse_if_elsewhere(self, job: str) -> None:
+        for server, (client, own) in zip(self._sharding.servers, self._shards(job), strict=True):
+            for other in client.jobs():
+                if other == job or (other != own and base(other) == job):
+                    raise TrackerError(
+                        "FAILED_PRECONDITION",
+                        "OTHER_SERVERS",
+                        f"OTHER_SERVERS: {server} has job {other!r}, and by this list of servers and this ordering it "
+                        f"would be {own!r}. A job's servers and ordering are the same in all its clients, for as long "
+                        f"as it lives: use those it was defined with, or drain it and delete all of its shards: "
+                        f"tracker delete-job {other} --server {server}",
+                    )
+
+    def job(self, job: str) -> JobStatus:
+        """Describes a job: sums over its shards, and the least of what they have come to.
+
+        `JobStatus.first_seq` and `JobStatus.last_seq` are sums, too: they say how many events there are.
+        """
+        shards = at_once([partial(client.job, name) for client, name in self._shards(job)])
+        return uniting.job_status(job, shards)
+
+    def jobs(self) -> list[str]:
+        """Names the jobs that are sharded over these servers, with this ordering."""
+        named = zip(self._clients, at_once([client.jobs for client in self._clients]), strict=True)
+        found = {job for _, jobs in named for name in jobs if (job := base(name)) and name in self._sharding.jobs(job)}
+        return sorted(found)
+
+    def delete_job(self, job: str, force: bool = False) -> None:
+        """Forgets a job on all servers. Not repeated; if it fails in between, do it again."""
+        self._where_known(
+            "UNKNOWN_JOB", [partial(client.delete_job, name, force) for client, name in self._shards(job)]
+        )
+
+    def substreams(
+        self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
+    ) -> Iterator[SubstreamStatus]:
+        """Describes substreams, those of all shards, by when they were first named."""
+        shards = [client.substreams(name, scopes, include_ended, only_stalled) for client, name in self._shards(job)]
+        return merge(*shards, key=lambda substream: substream.created)
+
+    def abandon(self, job: str, scope: str, name: str) -> None:
+        """Ends an open substream on every segment at once, whatever is in flight. Not repeated."""
+        client, shard = self._shard(job, scope, name)
+        client.abandon(shard, scope, name)
+
+    def finish_front(self, job: str, front: str) -> None:
+        """Finishes a front by hand, on all shards."""
+        first_decides([partial(client.finish_front, name, front) for client, name in self._shards(job)])
+
+    # ---------------------------------------------------------------- producers
+
+    def open_producer(
+        self,
+        job: str,
+        producer: str,
+        run: str,
+        mode: Mode = "staged",
+        resume_epoch: int | None = None,
+        seals: bool = False,
+    ) -> ShardedProducer:
+        """Makes a run the current one of its producer, on all shards."""
+        calls = [
+            partial(client.open_producer, name, producer, run, mode, resume_epoch, seals)
+            for client, name in self._shards(job)
+        ]
+        opened = first_decides(calls)
+        committed = [one.committed_epoch for one in opened if one.committed_epoch is not None]
+        return self._producer(job, opened, min(committed) if len(committed) == len(opened) else None)
+
+    def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> ShardedProducer:
+        """A run that another process has opened, without a call."""
+        shards = [client.producer(name, producer, run, keep_apart) for client, name in self._shards(job)]
+        return self._producer(job, shards, None)
+
+    def _producer(self, job: str, shards: Sequence[Producer], committed_epoch: int | None) -> ShardedProducer:
+        return ShardedProducer(self._sharding, job, shards, committed_epoch)
+
+    def forget_producer(self, job: str, producer: str) -> None:
+        """Forgets a producer on all shards. Not repeated; if it fails in between, do it again."""
+        self._where_known(
+            "UNKNOWN_PRODUCER",
+            [partial(client.forget_producer, name, producer) for client, name in self._shards(job)],
+        )
+
+    def _where_known(self, unknown: str, calls: Sequence[Callable[[], None]]) -> None:
+        """Makes the calls one by one; that some find nothing is the rest of an earlier attempt.
+
+        Raises:
+            TrackerError: none finds anything, or another refusal.
+        """
+        missing = []
+        for call in calls:
+            try:
+                call()
+            except TrackerError as refused:
+                if refused.reason != unknown:
+                    raise
+                missing.append(refused)
+        if len(missing) == len(calls):
+            raise missing[0]
+
+    # ---------------------------------------------------------------- events
+
+    def watch(
+        self, job: str, after: Position | None = None, segments: Sequence[str] = (), scopes: Sequence[str] = ()
+    ) -> ShardedWatch:
+        """The job's events, those kept and then new ones as they happen; each once.
+
+        Args:
+            job: its name.
+            after: where another watch of this job, with the same segments and scopes, stood (`ShardedWatch.position`);
+                None: before the oldest events that are kept.
+            segments: as for `TrackerClient.watch`.
+            scopes: as for `TrackerClient.watch`.
+
+        Raises:
+            ValueError: the position is of another number of shards.
+        """
+        shards = self._shards(job)
+        position = beginning(len(shards)) if after is None else after
+        if len(position.seqs) != len(shards):
+            raise ValueError(f"the position is of {len(position.seqs)} shards, and the job has {len(shards)}")
+        state = Merge(self._ordering == "global", position)
+        watches = [
+            client.watch(name, state.after(shard), segments, scopes, log_id)
+            for shard, ((client, name), log_id) in enumerate(zip(shards, position.log_ids, strict=True))
+        ]
+        return ShardedWatch(watches, state)
+
+    def wait_for_end(
+        self,
+        job: str,
+        segment: str,
+        scope: str,
+        name: str,
+        end_time: int | None = None,
+        timeout: float | None = None,
+    ) -> Ended:
+        """Waits until a substream has ended on a segment at its shard. Only a watch waits for the other shards."""
+        client, shard = self._shard(job, scope, name)
+        return client.wait_for_end(shard, segment, scope, name, end_time, timeout)
+
+    # ---------------------------------------------------------------- drain
+
+    def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
+        """Asks a deployment to finish what it has begun and to stop, on all shards. It is drained when all are.
+
+        If it fails in between, ask again: sources hear of the drain when every shard has it.
+        """
+        calls = [partial(client.drain, name, deployment, drain_id, timeout) for client, name in self._shards(job)]
+        return uniting.drain_status(first_decides(calls))
+
+    def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
+        """Says how far a drain is and what it waits for: as far as the shard that is least far."""
+        calls = [partial(client.get_drain, name, deployment) for client, name in self._shards(job)]
+        return uniting.drain_status(at_once(calls))
+
+    def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
+        """Takes a drain back on all shards, or, if one of them refuses since a front has finished there, on none."""
+        shards = self._shards(job)
+        try:
+            cancelled = first_decides(
+                [partial(client.cancel_drain, name, drain_id, deployment) for client, name in shards]
+            )
+        except TrackerError as refused:
+            if refused.reason == "DRAIN_IN_PROGRESS":
+                statuses = [client.get_drain(name, deployment) for client, name in shards]
+                going_on = next(status for status in statuses if status.state in _UNDER_WAY)
+                self.drain(job, going_on.deployment, going_on.drain_id)
+            raise
+        return uniting.drain_status(cancelled)
+
+
+def _status(client: TrackerClient, job: str) -> JobStatus | None:
+    try:
+        return client.job(job)
+    except TrackerError as refused:
+        if refused.reason != "UNKNOWN_JOB":
+            raise
+        return None
+
+
+def _refuse_in_parts(spec: JobSpec, found: Sequence[JobStatus]) -> None:
+    """Refuses a new deployment that some shards could take and others not: it would tear the job apart."""
+    left = [status for status in found if status.spec.deployment != spec.deployment]
+    drained = sum(status.drain.state is DrainState.DRAINED for status in left)
+    if any(status.drain.state in _UNDER_WAY for status in left) or 0 < drained < len(left):
+        raise TrackerError(
+            "FAILED_PRECONDITION",
+            "DRAIN_IN_PROGRESS",
+            f"DRAIN_IN_PROGRESS: {drained} of the {len(left)} shards of job {spec.job!r} that run another deployment "
+            "are drained: wait until all are (tracker drain JOB DEPLOYMENT --wait), or force",
+        )
+    if not drained and any(_graph(status.spec) != _graph(spec) for status in left):
+        raise TrackerError(
+            "FAILED_PRECONDITION",
+            "INCOMPATIBLE_GRAPH",
+            f"INCOMPATIBLE_GRAPH: deployment {spec.deployment!r} of job {spec.job!r} has other segments or fronts than "
+            f"{left[0].spec.deployment!r}: a sharded job changes them when it is drained. Drain it first, or force",
+        )
+
+
+def _graph(spec: JobSpec) -> object:
+    return {segment: set(feeds) for segment, feeds in spec.segments.items()}, set(spec.fronts)

@@ -1,0 +1,99 @@
+"""One run of a producer that reports to all shards of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+
+from tracker.client import uniting
+from tracker.client.errors import TrackerError
+from tracker.client.everywhere import at_once, first_decides
+from tracker.client.producer import Producer
+from tracker.client.report import Contents, Finish, Frontier, Report, Reported
+from tracker.client.sharding import Sharding
+
+
+class ShardedProducer:
+    """A run of a producer, as `ShardedClient.open_producer` and `ShardedClient.producer` give it: see `Producer`.
+
+    Every report goes to every shard with the same units, also where it has nothing for one, and so does every commit:
+    so each shard knows by itself which units and epochs there were. If it fails in between, some shards know them and
+    some do not. Doing the same again, or starting again at the epoch that the engine has not committed, makes that
+    good, as if one tracker's answer had been lost: those that know it change nothing.
+
+    After a report that one shard has refused (an end time that differs, a limit) the others keep their parts staged.
+    Report the same units again when the cause is gone, with everything that the other shards have taken unchanged.
+
+    Attributes:
+        job: the job it reports to.
+        producer: its name, the same across restarts.
+        run: this start of it.
+        committed_epoch: the last epoch that was committed on every shard when the run was opened; None: none, or not
+            asked. A program that restarts after it may report an epoch that some shards have committed.
+    """
+
+    def __init__(
+        self, sharding: Sharding, job: str, producers: Sequence[Producer], committed_epoch: int | None
+    ) -> None:
+        self._sharding = sharding
+        self._producers = tuple(producers)
+        self.job = job
+        self.producer = producers[0].producer
+        self.run = producers[0].run
+        self.committed_epoch = committed_epoch
+
+    def __repr__(self) -> str:
+        return f"ShardedProducer(job={self.job!r}, producer={self.producer!r}, run={self.run!r})"
+
+    def __enter__(self) -> ShardedProducer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def epoch(self, epoch: int) -> Report:
+        """An empty report for this epoch; `Report.report` sends it to all shards.
+
+        Where shards know different units of a report already, the outcome is PARTIAL_DUPLICATE with no units named:
+        report each unit by itself then.
+        """
+
+        def send(contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+            parts = self._sharding.split(contents)
+            calls = [
+                partial(producer.deliver, epoch, part, units, commit)
+                for producer, part in zip(self._producers, parts, strict=True)
+            ]
+            return uniting.reported(first_decides(calls) if commit else at_once(calls))
+
+        return Report(send)
+
+    def commit(
+        self,
+        epoch: int | None = None,
+        units: Sequence[str] | None = None,
+        seal: bool = False,
+        promises: Sequence[Frontier | Finish] = (),
+    ) -> int:
+        """Commits or seals on all shards, or brings promises to all: see `Producer.commit`.
+
+        Returns:
+            How many events there are, of all shards.
+        """
+        return sum(first_decides([partial(one.commit, epoch, units, seal, promises) for one in self._producers]))
+
+    def close(self, resume_epoch: int | None = None) -> None:
+        """Closes the run on all shards: see `Producer.close`. Safe to repeat, unless a later run has taken over."""
+        first_decides([partial(_close, one, resume_epoch) for one in self._producers])
+
+
+def _close(producer: Producer, resume_epoch: int | None) -> None:
+    """Also if it is closed already: another shard may have failed when it was."""
+    try:
+        producer.close(resume_epoch)
+    except TrackerError as refused:
+        producer.must_be_closed(refused)

@@ -1,0 +1,105 @@
+"""The events of one job over several servers, as they happen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from queue import Full, Queue
+from types import TracebackType
+from typing import Final, TypeAlias
+
+from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.client.events import Event
+from tracker.client.merging import Merge, Position
+from tracker.client.watch import Watch
+
+_AHEAD: Final = 1000  #: events that are read before they are asked for
+_LOOK_AGAIN_S: Final = 0.2
+
+_Said: TypeAlias = Event | TrackerError | TrackerUnavailable | None
+
+
+class ShardedWatch(Iterator[Event]):
+    """An iterator over a sharded job's events that never ends by itself: made by `ShardedClient.watch`.
+
+    Each event is given once; see `tracker.client.merging` for which, and in what order. `Event.seq` is the event's
+    number at the server that announced it. What waits for other shards is kept in memory. One thread iterates; any may
+    close it. It does not outlast a fork.
+    """
+
+    def __init__(self, watches: Sequence[Watch], merge: Merge) -> None:
+        self._watches = watches
+        self._merge = merge
+        self._said: Queue[tuple[int, _Said]] = Queue(_AHEAD)
+        self._closed = threading.Event()
+        self._started = False
+
+    @property
+    def position(self) -> Position:
+        """Where another watch goes on after the last event that this one gave."""
+        return self._merge.position([watch.log_id for watch in self._watches])
+
+    def __enter__(self) -> ShardedWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> ShardedWatch:
+        return self
+
+    def __next__(self) -> Event:
+        """Waits for the next event.
+
+        Raises:
+            StopIteration: it was closed.
+            TrackerError: a server's: see `Watch.__next__`. It is closed then.
+            TrackerUnavailable: no sign of one of the servers for as long as the client's `retry_for` says. Going on is
+                allowed.
+        """
+        if not self._started:
+            self._started = True
+            for shard in range(len(self._watches)):
+                threading.Thread(target=self._read, args=[shard], name="tracker-shard", daemon=True).start()
+        while not self._closed.is_set():
+            event = self._merge.give()
+            if event is not None:
+                return event
+            match self._said.get():
+                case shard, Event() as event:
+                    self._merge.take(shard, event)
+                case _, TrackerError() as refused:
+                    self.close()
+                    raise refused
+                case _, TrackerUnavailable() as unavailable:
+                    raise unavailable
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the iteration, from any thread; one that waits for an event stops waiting."""
+        self._closed.set()
+        for watch in self._watches:
+            watch.close()
+        with suppress(Full):  # it is full: nobody waits
+            self._said.put_nowait((0, None))
+
+    def _read(self, shard: int) -> None:
+        while not self._closed.is_set():
+            try:
+                self._put(shard, next(self._watches[shard]))
+            except StopIteration:
+                return
+            except TrackerUnavailable as unavailable:
+                self._put(shard, unavailable)
+            except TrackerError as refused:
+                self._put(shard, refused)
+                return
+
+    def _put(self, shard: int, said: _Said) -> None:
+        while not self._closed.is_set():
+            with suppress(Full):
+                self._said.put((shard, said), timeout=_LOOK_AGAIN_S)
+                return

@@ -1,0 +1,95 @@
+"""How one job is cut into shards: which substream belongs to which, and what a report says to each.
+
+A shard is a job of its own at its server, with the whole graph and all fronts, and its share of the substreams. The
+contract's rules are about one substream at a time; so each shard, alone, keeps them.
+
+This module knows nothing of calls: it is names and columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracker.client.jobs import Ordering
+from tracker.client.report import Close, Contents, Promise
+
+_SHARD: Final = re.compile(r"(?P<job>.+)\.\d+of\d+-(none|scope|global)-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """A cut that is fixed for the life of its jobs.
+
+    Args:
+        servers: their names, sorted: the first is shard 1.
+        ordering: of the jobs. With ``"scope"`` a scope is on one shard as a whole, so that the order within it is the
+            server's own; else substreams are dealt out one by one.
+    """
+
+    servers: tuple[str, ...]
+    ordering: Ordering
+
+    def jobs(self, job: str) -> tuple[str, ...]:
+        """The names of a job's shards at their servers. They say how many there are, and by a digest on which servers:
+        who has another list has other names, and finds nothing.
+
+        >>> Sharding(("a:7654", "b:7654"), "none").jobs("shop")
+        ('shop.1of2-none-b5bc81cc', 'shop.2of2-none-b5bc81cc')
+        """
+        digest = hashlib.blake2b("\n".join(self.servers).encode(), digest_size=4).hexdigest()
+        count = len(self.servers)
+        return tuple(f"{job}.{number}of{count}-{self.ordering}-{digest}" for number in range(1, count + 1))
+
+    def shard(self, scope: str, name: str) -> int:
+        """The number of a substream's shard, from 0. About a microsecond.
+
+        >>> [Sharding(("a:7654", "b:7654"), "none").shard("JFK", f"day {day}") for day in range(8)]
+        [1, 1, 1, 0, 1, 1, 0, 0]
+        """
+        key = scope if self.ordering == "scope" else f"{scope}\0{name}"
+        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") % len(self.servers)
+
+    def split(self, contents: Contents) -> list[Contents]:
+        """What a report says to each shard: its substreams with their entries and closes, and all other promises."""
+        count = len(contents.substreams)
+        shards = np.fromiter((self.shard(scope, name) for scope, name in contents.substreams), np.int64, count)
+        return [_part(contents, shards == shard) for shard in range(len(self.servers))]
+
+
+def base(shard: str) -> str | None:
+    """The job that a shard is of; None: it is no shard.
+
+    >>> base("shop.1of2-none-b5bc81cc"), base("shop")
+    ('shop', None)
+    """
+    found = _SHARD.fullmatch(shard)
+    return None if found is None else found["job"]
+
+
+def _part(contents: Contents, wanted: NDArray[np.bool_]) -> Contents:
+    places = np.cumsum(wanted) - 1  # of each wanted substream among the wanted
+    entries = wanted[contents.substream_index]
+    promises: list[Promise] = []
+    for promise in contents.promises:
+        if not isinstance(promise, Close):
+            promises.append(promise)
+        elif wanted[promise.substream]:
+            promises.append(Close(promise.front, int(places[promise.substream])))
+    return replace(
+        contents,
+        substreams=[substream for substream, here in zip(contents.substreams, wanted.tolist(), strict=True) if here],
+        end_times=contents.end_times[wanted],
+        substream_index=places[contents.substream_index[entries]].astype(np.uint32),
+        segment_index=contents.segment_index[entries],
+        xor=contents.xor[entries],
+        sent=contents.sent[entries],
+        received=contents.received[entries],
+        promises=promises,
+    )

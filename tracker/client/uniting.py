@@ -1,0 +1,130 @@
+"""What a job's shards say of themselves, as one job's word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final, TypeVar
+
+from tracker.client.jobs import (
+    DrainState,
+    DrainStatus,
+    FrontStatus,
+    JobDefined,
+    JobStatus,
+    ProducerStatus,
+)
+from tracker.client.report import Outcome, Reported
+
+Named = TypeVar("Named", ProducerStatus, FrontStatus)
+
+#: The whole is as far as the shard that is least far.
+_FAR: Final = (
+    DrainState.NOT_DRAINING,
+    DrainState.CANCELLED,
+    DrainState.PENDING,
+    DrainState.TIMED_OUT,
+    DrainState.DRAINING,
+    DrainState.DRAINED,
+)
+
+
+def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
+    """Counts are sums, of events as well: `first_seq` and `last_seq` are no positions. `log_id` names all logs."""
+    first = shards[0]
+    return JobStatus(
+        spec=replace(first.spec, job=job),
+        first_seq=sum(shard.first_seq for shard in shards),
+        last_seq=sum(shard.last_seq for shard in shards),
+        open_substreams=sum(shard.open_substreams for shard in shards),
+        ended_substreams=sum(shard.ended_substreams for shard in shards),
+        in_flight=sum(shard.in_flight for shard in shards),
+        late_reports=sum(shard.late_reports for shard in shards),
+        producers=tuple(map(_producer, _by_name(chain.from_iterable(shard.producers for shard in shards)))),
+        fronts=tuple(map(_front, _by_name(chain.from_iterable(shard.fronts for shard in shards)))),
+        drain=drain_status([shard.drain for shard in shards]),
+        log_id=log_id(shard.log_id for shard in shards),
+        incarnation=max(shard.incarnation for shard in shards),
+    )
+
+
+def job_defined(job: str, shards: Sequence[JobDefined]) -> JobDefined:
+    """It is new if every shard is; as `job_status` otherwise."""
+    return JobDefined(
+        created=all(shard.created for shard in shards),
+        last_seq=sum(shard.last_seq for shard in shards),
+        log_id=log_id(shard.log_id for shard in shards),
+        incarnation=max(shard.incarnation for shard in shards),
+        drain=drain_status([shard.drain for shard in shards]),
+        spec=replace(shards[0].spec, job=job),
+    )
+
+
+def drain_status(shards: Sequence[DrainStatus]) -> DrainStatus:
+    """As far as the shard that is least far."""
+    return DrainStatus(
+        state=min((shard.state for shard in shards), key=_FAR.index),
+        drain_id=shards[0].drain_id,
+        deployment=shards[0].deployment,
+        unfinished_fronts=_all(shard.unfinished_fronts for shard in shards),
+        open_substreams=sum(shard.open_substreams for shard in shards),
+        in_flight=sum(shard.in_flight for shard in shards),
+        uncommitted_producers=_all(shard.uncommitted_producers for shard in shards),
+        open_producers=_all(shard.open_producers for shard in shards),
+    )
+
+
+def reported(shards: Sequence[Reported]) -> Reported:
+    """One answer for a report that went to every shard in parts.
+
+    APPLIED: it is taken now by all, and was new to some. PARTIAL_DUPLICATE names the units that no shard lacks any
+    more; none, if one shard lacks what another has.
+    """
+    last_seq = sum(shard.last_seq for shard in shards)
+    partial = [set(shard.duplicate_units) for shard in shards if shard.outcome is Outcome.PARTIAL_DUPLICATE]
+    if partial:
+        return Reported(Outcome.PARTIAL_DUPLICATE, tuple(sorted(set.intersection(*partial))), last_seq)
+    outcomes = {shard.outcome for shard in shards}
+    return Reported(outcomes.pop() if len(outcomes) == 1 else Outcome.APPLIED, (), last_seq)
+
+
+def log_id(shards: Iterable[str]) -> str:
+    """The logs of all shards."""
+    return "+".join(shards)
+
+
+def _by_name(statuses: Iterable[Named]) -> Iterator[list[Named]]:
+    found: dict[str, list[Named]] = {}
+    for status in statuses:
+        name = status.producer if isinstance(status, ProducerStatus) else status.front
+        found.setdefault(name, []).append(status)
+    return iter(found.values())
+
+
+def _producer(shards: Sequence[ProducerStatus]) -> ProducerStatus:
+    committed = [shard.committed_epoch for shard in shards if shard.committed_epoch is not None]
+    return replace(
+        shards[0],
+        committed_epoch=min(committed) if len(committed) == len(shards) else None,
+        staged_epochs=tuple(sorted({epoch for shard in shards for epoch in shard.staged_epochs})),
+        closed=all(shard.closed for shard in shards),
+        last_heard=max(shard.last_heard for shard in shards),
+    )
+
+
+def _front(shards: Sequence[FrontStatus]) -> FrontStatus:
+    scopes = set.intersection(*(set(shard.frontiers) for shard in shards))
+    promises = [shard.last_promise for shard in shards if shard.last_promise is not None]
+    return FrontStatus(
+        front=shards[0].front,
+        finished=all(shard.finished for shard in shards),
+        idle=all(shard.idle for shard in shards),
+        frontiers={scope: min(shard.frontiers[scope] for shard in shards) for scope in sorted(scopes)},
+        producer=next((shard.producer for shard in shards if shard.producer), ""),
+        last_promise=max(promises, default=None),
+    )
+
+
+def _all(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(sorted(set(chain.from_iterable(names))))
