@@ -24,7 +24,7 @@ def test_a_driver_that_was_fenced_in_the_middle_of_a_batch_leaves_its_successors
     successor.add(successor.write_part(1, spark.range(5)), 1, {substream: Account(5)}, set())
     successor.publish(1)
     with pytest.raises(Exception, match="fenced"):
-        zombie.write_part(1, spark.range(5).selectExpr("raise_error('fenced') AS id"))
+        zombie.write_part(1, spark.range(5).selectExpr("CAST(raise_error('fenced') AS bigint) AS id"))
     another = PartialState(tmp_path)
     another.load(2)
     ((_, rows, part),) = another.of(substream)
