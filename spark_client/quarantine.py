@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.directories import publish, read_json, write_first, write_json, write_parquet
-from spark_client.errors import TrackingError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.state import Account
 from spark_client.substreams import Substream
 
@@ -32,6 +32,7 @@ LATE_SCHEMA: Final = T.StructType(
 )
 
 _INDEX: Final = "_index.json"
+_OWNER: Final = "_query.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,15 @@ class Quarantine:
     """The quarantine of one release.
 
     Args:
-        path: of the checkpoint's ``tracker`` directory.
+        checkpoint: of the release's query.
         table: where the table is.
         shape: the release's keys and aggregates, as plain data, if what is set aside is to be kept mergeable; None: it
             is not.
     """
 
-    def __init__(self, path: Path, table: Path, shape: Mapping[str, object] | None) -> None:
+    def __init__(self, checkpoint: Path, table: Path, shape: Mapping[str, object] | None) -> None:
+        path = checkpoint / "tracker"
+        self._checkpoint = checkpoint
         self._path = path
         self._table = table
         self._shape = shape
@@ -98,7 +101,16 @@ class Quarantine:
             rows: of the table: scope, name, end_time, data.
             partials: the same as partial rows.
             accounts: of the rows, by substream.
+
+        Raises:
+            UsageError: the table is another query's.
         """
+        owner = read_json(self._checkpoint / "metadata")["id"]
+        if write_first(self._table / _OWNER, owner) != owner:
+            raise UsageError(
+                f"late_path {self._table} has the late rows of another query, whose epochs have the same numbers: give "
+                "each release its own"
+            )
         publish(_part(self._table, epoch, kind), write_parquet(rows))
         if self._shape is not None:
             index = {

@@ -311,7 +311,7 @@ class ReleaseQuery:
         self._segments = [self._segment] if receipts is None else [self._segment, *upstream]
         self.xors = receipts is not None and released.stream.input.named
         self._state = PartialState(self._path / "state", compact_from)
-        self._quarantine = Quarantine(self._path, late, released.described() if released.revisions else None)
+        self._quarantine = Quarantine(checkpoint, late, released.described() if released.revisions else None)
         self._revisions = Revisions(checkpoint)
         if not released.revisions and self._revisions.all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")

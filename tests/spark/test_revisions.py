@@ -11,7 +11,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import LATE_SCHEMA, RECEIPT_SCHEMA, Marks, Tracking, UsageError
-from spark_client.directories import write_first
+from spark_client.directories import write_first, write_json
+from spark_client.quarantine import Quarantine
+from spark_client.state import Account
+from spark_client.substreams import Substream
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -164,6 +167,17 @@ def test_what_is_late_in_a_batch_is_set_aside_once_though_a_restarted_driver_rem
     tracking.process_all_available()
     assert running.results == [("a", "x", 1, 1.0, 0), ("a", "x", 1, 3.0, 1)]
     assert running.receipts() == [("a", 1, 0, "COMPLETE", 1, 1, 1), ("a", 1, 1, "LATE", 1, 1, 1)]
+
+
+def test_two_releases_cannot_share_a_table_of_late_rows(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(1)
+    for query in ("one", "other"):
+        write_json(tmp_path / query / "metadata", {"id": query})
+    one, other = (Quarantine(tmp_path / query, tmp_path / "late", None) for query in ("one", "other"))
+    one.put(7, "row", rows, rows, {Substream("a", "w", None): Account(1)})
+    one.put(7, "row", rows, rows, {Substream("a", "w", None): Account(1)})
+    with pytest.raises(UsageError, match="has the late rows of another query"):
+        other.put(7, "row", rows, rows, {Substream("a", "w", None): Account(1)})
 
 
 def test_what_cannot_be_revised_is_refused(
