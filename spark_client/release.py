@@ -27,7 +27,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.aggregates import Aggregate, decompose, result_type
 from spark_client.batches import planned
 from spark_client.directories import read_json, write_first
-from spark_client.errors import UsageError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.exchanges import exchanging
 from spark_client.folding import files, fold_table
 from spark_client.fronts import Group
@@ -376,6 +376,8 @@ class ReleaseQuery:
             substream: Account(int(values["_rows"]), values["_xor"] if intake.counts_labels else None, epoch, epoch)
             for substream, values in groups
         }
+        if released.revisions and (taken := [name for _, name, _ in rows if numbered(name)[1]]):
+            raise TrackingError(f"a substream is called {taken[0]!r}: with revisions=True such names are of revisions")
         over = rows.keys() & (ending.gone | self._over.keys())
         late = self._quarantine.decide(epoch, over, again=epoch == run.resume_epoch) & rows.keys()
         if late:
@@ -474,9 +476,7 @@ class ReleaseQuery:
         elif own:
             ending.split.append((substream, own))
         late = self._set_aside(ending, substream, after)
-        name, number = numbered(substream.name)  # the revision of another release ends here, too
-        its = substream._replace(name=name)
-        ending.ends.append(End(event, its, number, self._state.account(substream, own), late))
+        ending.ends.append(End(event, substream, 0, self._state.account(substream, own), late))
 
     def _set_aside(self, ending: Ending, substream: Substream, parts: list[str]) -> int:
         """Its state is over: these parts of it came too late. Says how many rows are in them."""

@@ -193,6 +193,12 @@ def test_what_cannot_be_revised_is_refused(
         released.writeStream.channel(sums)
     with pytest.raises(UsageError, match="keeps nothing that could be reopened"):
         tracking.reopen(str(tmp_path / "cp"))
+    named = tracking.source(feed.stream(spark), "named", substream="tenant")
+    query = tracking.release(named, aggs={"rows": F.count("*")}, revisions=True).writeStream
+    query.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out2")
+    feed.put(row(1, 1, "monday#r1"))
+    with pytest.raises(Exception, match="such names are of revisions"):
+        tracking.process_all_available()
     revision = {"substream": ["", "monday", None], "number": 1, "account": [1, None, 0, 0], "parts": [[0, "row"]]}
     write_first(tmp_path / "cp" / "tracker" / "revisions" / "000000.json", [revision])
     plain = tracking.release(source, aggs={"rows": F.count("*")})
