@@ -65,7 +65,8 @@ class Tracking:
     Args:
         spark: the session (classic, not Connect).
         job: the job's name.
-        server: the tracker's address; or several, of which one has the job, as `tracker.client.servers.names` takes them.
+        server: the tracker's address; or several, of which one has the job, as `tracker.client.servers.names` takes
+            them.
         deployment: which deployment of the job this is. Restarts keep it; a new version of the job with another graph,
             or the next start after a drain, takes a new one.
         probe: where rows are counted. ``"driver"``: by native aggregations that ride in what runs anyway; no task calls
