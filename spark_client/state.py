@@ -2,7 +2,9 @@
 
 The state after each epoch is a version: a small file that names the parts (directories of Parquet files) it is made of.
 A batch begins with the version before it, adds its own part, takes out what has ended, and publishes the next version;
-a replay begins with the same version again. Parts are immutable. A part whose substreams have all ended is left out and
+a replay begins with the same version again. Drivers are numbered as they start, and versions of one epoch go by their
+driver's number: one that stood still while another took over publishes beside its successor, and is not read. Parts are
+immutable. A part whose substreams have all ended is left out and
 later deleted; compaction makes one part of many. Nothing here knows of the tracker.
 """
 
@@ -13,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from spark_client.batches import Batch
-from spark_client.directories import publish, read_json, remove, write_json, write_parquet
+from spark_client.directories import publish, read_json, remove, write_first, write_json, write_parquet
 from spark_client.errors import TrackingError
 from spark_client.substreams import Substream
 
@@ -75,6 +77,13 @@ class Part:
     live: set[Substream] = field(default_factory=set)
 
 
+class _Version(NamedTuple):
+    """The state after an epoch, as a driver has published it; in the order in which they hold."""
+
+    epoch: int
+    driver: int
+
+
 class PartialState:
     """The parts that hold what has not ended yet.
 
@@ -87,6 +96,7 @@ class PartialState:
         self._path = path
         self._compact_from = compact_from
         self._epoch: int | None = None
+        self._driver = 0  # ours among all that have had this state; 0: not claimed yet
         self._parts: dict[str, Part] = {}
         self.position = 0  #: the last event that has been taken
         self.log_id = ""
@@ -100,10 +110,11 @@ class PartialState:
         """
         if self._epoch == epoch - 1:
             return
-        versions = [number for number in self._versions() if number < epoch]
+        self._driver = self._driver or self._claim()
+        versions = [version for version in self._versions() if version.epoch < epoch]
         self._parts = {}
         if versions:
-            version = read_json(self._version(max(versions)))
+            version = read_json(self._file(max(versions)))
             self.position, self.log_id = version["position"], version["log_id"]
             ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
             self.upstream = dict(ended)
@@ -218,15 +229,20 @@ class PartialState:
             "log_id": self.log_id,
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
         }
-        write_json(self._version(epoch), version)
+        write_json(self._file(_Version(epoch, self._driver)), version)
         self._epoch = epoch
-        before = max((number for number in self._versions() if number < epoch), default=epoch)
-        for number in self._versions():
-            if number < before:
-                self._version(number).unlink(missing_ok=True)
-        needed = {*self._parts, *((read_json(self._version(before)) or {}).get("parts", []))}
+        published = self._versions()
+        earlier = [version for version in published if version.epoch < epoch]
+        if not earlier:
+            return
+        before = max(earlier)
+        for each in published:
+            if each < before:
+                self._file(each).unlink(missing_ok=True)
+        needed = {*self._parts, *((read_json(self._file(before)) or {}).get("parts", []))}
         for entry in self._path.iterdir():
-            if entry.is_dir() and entry.name[0] != "_" and entry.name not in needed and _epoch_of(entry.name) <= before:
+            is_part = entry.is_dir() and entry.name[0] != "_"
+            if is_part and entry.name not in needed and _epoch_of(entry.name) <= before.epoch:
                 remove(entry)
 
     def _new(self, kind: str, epoch: int) -> Path:
@@ -242,11 +258,22 @@ class PartialState:
         write_json(part / _INDEX, index)
         return Part(part.name, epoch, rows, dict(batches), set(rows))
 
-    def _version(self, epoch: int) -> Path:
-        return self._path / f"version-{epoch:012d}.json"
+    def _claim(self) -> int:
+        """The next driver's number: later than all before it, and nobody else's."""
+        own = uuid.uuid4().hex
+        while True:
+            taken = [int(path.stem.removeprefix("driver-")) for path in self._path.glob("driver-*.json")]
+            number = max(taken, default=0) + 1
+            if write_first(self._path / f"driver-{number:06d}.json", own) == own:
+                for earlier in taken:
+                    (self._path / f"driver-{earlier:06d}.json").unlink(missing_ok=True)
+                return number
 
-    def _versions(self) -> list[int]:
-        return sorted(int(path.stem.removeprefix("version-")) for path in self._path.glob("version-*.json"))
+    def _file(self, version: _Version) -> Path:
+        return self._path / f"version-{version.epoch:012d}-{version.driver:06d}.json"
+
+    def _versions(self) -> list[_Version]:
+        return sorted(_Version(*map(int, path.stem.split("-")[1:])) for path in self._path.glob("version-*.json"))
 
 
 def _size(part: Part) -> int:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Schedule, Tracking, aggregates
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row, rows_of
+from tests.spark.states import hinder
 
 pytestmark = pytest.mark.spark
 
@@ -209,10 +210,7 @@ def test_a_batch_that_fails_after_it_has_released_and_reported_is_replayed_witho
     tracking = start()
     feed.put(row(1, 5), row(2, 6, last=True))
     tracking.process_all_available()
-    state = tmp_path / "cp" / "tracker" / "state"
-    last = max(int(path.stem.removeprefix("version-")) for path in state.glob("version-*.json"))
-    hindrance = state / f"version-{last + 1:012d}.json"
-    hindrance.mkdir()  # the next batch does everything but publish its state
+    hindrance = hinder(tmp_path / "cp" / "tracker" / "state")  # the next batch does everything but publish its state
     feed.put(row(3, 65, amount=7), row(4, 66, last=True))
     with pytest.raises(Exception, match="version"):
         tracking.process_all_available()

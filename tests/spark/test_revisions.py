@@ -17,6 +17,7 @@ from spark_client.state import Account
 from spark_client.substreams import Substream
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
+from tests.spark.states import hinder
 
 pytestmark = pytest.mark.spark
 
@@ -132,10 +133,9 @@ def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_com
     assert [r[4] for r in running.results] == [0]
     running.tracking.stop()
 
-    state = Path(running.checkpoint) / "tracker" / "state"
-    last = max(int(path.stem.removeprefix("version-")) for path in state.glob("version-*.json"))
-    hindrance = state / f"version-{last + 1:012d}.json"
-    hindrance.mkdir()  # the batch that writes the revision does everything but publish its state
+    hindrance = hinder(
+        Path(running.checkpoint) / "tracker" / "state", restarts=1
+    )  # the batch that writes the revision does everything but publish its state
     running.start()
     with pytest.raises(Exception, match="version"):
         running.tracking.process_all_available()
@@ -151,10 +151,7 @@ def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_com
 
 def test_what_is_late_in_a_batch_is_set_aside_once_though_a_restarted_driver_remembers_less(running: Job) -> None:
     running.put(row(1, 5, last=True))
-    state = Path(running.checkpoint) / "tracker" / "state"
-    last = max(int(path.stem.removeprefix("version-")) for path in state.glob("version-*.json"))
-    hindrance = state / f"version-{last + 1:012d}.json"
-    hindrance.mkdir()
+    hindrance = hinder(Path(running.checkpoint) / "tracker" / "state")
     with pytest.raises(Exception, match="version"):
         running.put(row(2, 6, amount=3))  # set aside as a row
     running.tracking.stop()

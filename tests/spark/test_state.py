@@ -31,6 +31,25 @@ def test_a_driver_that_was_fenced_in_the_middle_of_a_batch_leaves_its_successors
     assert rows == spark.read.parquet(*another.paths([part])).count() == 5
 
 
+def test_what_a_driver_publishes_beside_its_successor_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    substream = Substream("a", "w", None)
+    zombie, successor = PartialState(tmp_path), PartialState(tmp_path)
+    zombie.load(1)
+    successor.load(1)
+    for driver, rows in ((successor, 5), (zombie, 7)):  # the zombie goes on last
+        driver.add(driver.write_part(1, spark.range(rows)), 1, {substream: Account(rows)}, set())
+        driver.publish(1)
+    another = PartialState(tmp_path)
+    another.load(2)
+    ((_, rows, _),) = another.of(substream)
+    assert rows == 5
+    another.publish(2)
+    another.drop([substream])
+    for epoch in (3, 4):  # what both have left behind goes
+        another.publish(epoch)
+    assert [path.name for path in tmp_path.glob("epoch-*")] == []
+
+
 def test_what_an_epoch_acts_on_is_what_the_first_driver_wrote_down(tmp_path: Path) -> None:
     note = tmp_path / "events" / "7.json"
     assert write_first(note, {"up_to": 12}) == {"up_to": 12}
