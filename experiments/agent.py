@@ -102,9 +102,21 @@ def request(said: Said, segments: Sequence[str], front: str = "") -> columns_pb2
         segments: the job's.
         front: whose promise it carries, if any.
     """
+    return message(contents(said, segments, front))
+
+
+def message(contents: Contents) -> columns_pb2.ReportRequest:
+    """As the client makes it, all by name, but for who reports it."""
+    made, _ = report_message(contents, "", [None] * len(contents.substreams), want_ids=False)
+    made.job, made.run = JOB, RUN
+    return made
+
+
+def contents(said: Said, segments: Sequence[str], front: str = "") -> Contents:
+    """What a report says: see `request`."""
     substreams, substream_index = np.unique(said.substream, return_inverse=True)
     spoken, segment_index = np.unique(said.segment, return_inverse=True)
-    contents = Contents(
+    return Contents(
         substreams=[("", str(substream)) for substream in substreams.tolist()],
         end_times=substreams,
         segments=[segments[segment] for segment in spoken.tolist()],
@@ -115,9 +127,6 @@ def request(said: Said, segments: Sequence[str], front: str = "") -> columns_pb2
         received=said.received.astype(np.uint32),
         promises=() if said.promise == NO_PROMISE else (Frontier(front, said.promise),),
     )
-    message, _ = report_message(contents, "", [None] * len(substreams), want_ids=False)
-    message.job, message.run = JOB, RUN
-    return message
 
 
 class Ear:
