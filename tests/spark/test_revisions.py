@@ -133,9 +133,8 @@ def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_com
     assert [r[4] for r in running.results] == [0]
     running.tracking.stop()
 
-    hindrance = hinder(
-        Path(running.checkpoint) / "tracker" / "state", restarts=1
-    )  # the batch that writes the revision does everything but publish its state
+    # The batch that writes the revision does everything but publish its state.
+    hindrance = hinder(Path(running.checkpoint) / "tracker" / "state", restarts=1)
     running.start()
     with pytest.raises(Exception, match="version"):
         running.tracking.process_all_available()
