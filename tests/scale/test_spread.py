@@ -7,13 +7,15 @@ import json
 import pickle
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from tests.client.conftest import spec
 from tests.client.processes import Server
 from tracker.cli.main import main
-from tracker.client import TrackerClient, TrackerError, TrackerUnavailable, label
+from tracker.client import ShardedClient, TrackerClient, TrackerError, TrackerUnavailable, label
 from tracker.client.servers import choose, names
 
 NAMES = [f"tracker-{number}.tracker:7654" for number in range(8)]
@@ -59,8 +61,9 @@ def test_a_hosts_addresses_are_as_many_as_it_was_said() -> None:
 
 @pytest.mark.parametrize("servers", ["a:1,a:1", "a:1,", "", "a-{0..1}:1,a-1:1"])
 def test_a_list_that_says_nothing_clear_is_refused_at_once(servers: str) -> None:
-    with pytest.raises(ValueError, match="each server is named once"):
-        TrackerClient(servers)
+    for client in (TrackerClient, ShardedClient):
+        with pytest.raises(ValueError, match="each server is named once"):
+            client(servers)
 
 
 def test_each_job_is_at_one_server_and_everybody_finds_it(three: list[Server], job: str) -> None:
@@ -102,6 +105,18 @@ def test_a_list_by_which_the_job_is_elsewhere_is_refused_when_the_job_is_defined
             with TrackerClient(listed(three[:2])) as two:
                 two.delete_job(name)
             assert all_three.define_job(spec(name)).created
+
+
+def test_two_lists_at_the_same_moment_make_no_job_twice(three: list[Server], job: str) -> None:
+    lists = [listed(three), listed(three[:2])]
+    with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
+        clients = [stack.enter_context(TrackerClient(servers)) for servers in lists]
+        for number in range(40):
+            name = f"{job}-{number}"
+            for defined in [pool.submit(client.define_job, spec(name)) for client in clients]:
+                with suppress(TrackerError):  # both may be refused: either can be asked again
+                    defined.result()
+            assert sum(name in TrackerClient(server.address).jobs() for server in three) <= 1
 
 
 def test_while_a_server_is_away_its_jobs_wait_and_the_others_go_on(mortal: list[Server]) -> None:

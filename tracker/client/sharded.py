@@ -64,6 +64,9 @@ class ShardedClient:
         self._ordering: Ordering = ordering
         self._timeout = timeout
         self._retry_for = retry_for
+        self._made: tuple[TrackerClient, ...] = ()
+        if "@" not in address:
+            self._sharding  # noqa: B018 - raises what is wrong with the list
 
     def __repr__(self) -> str:
         return (
@@ -84,16 +87,19 @@ class ShardedClient:
 
     def close(self) -> None:
         """Gives the connections back. A later call would take them again."""
-        for client in self._clients:
+        for client in self._made:
             client.close()
 
     @cached_property
     def _sharding(self) -> Sharding:
         return Sharding(servers.names(self._address), self._ordering)
 
-    @cached_property
+    @property
     def _clients(self) -> tuple[TrackerClient, ...]:
-        return tuple(TrackerClient(server, self._timeout, self._retry_for) for server in self._sharding.servers)
+        if not self._made:
+            found = self._sharding.servers
+            self._made = tuple(TrackerClient(server, self._timeout, self._retry_for) for server in found)
+        return self._made
 
     def _shards(self, job: str) -> list[tuple[TrackerClient, str]]:
         """Each server, and what it calls its shard of the job."""
