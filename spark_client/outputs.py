@@ -13,7 +13,8 @@ from typing import Protocol, TypeAlias
 from pyspark.sql import DataFrame
 
 from spark_client.channels import Channel
-from spark_client.directories import publish
+from spark_client.directories import publish, write_first
+from spark_client.errors import UsageError
 from spark_client.fronts import Group
 from spark_client.probes import ExecutorProbe, in_files
 from spark_client.runs import Run
@@ -40,6 +41,8 @@ class Output(Protocol):
 class Files:
     """A table of files: one directory ``epoch=N`` for each epoch that had results, published whole, once."""
 
+    _OWNER = "_query.json"
+
     concurrent = True
 
     def __init__(self, path: Path, file_format: str, options: Mapping[str, str], partition_by: tuple[str, ...]) -> None:
@@ -48,7 +51,17 @@ class Files:
         self._options = dict(options)
         self._partition_by = partition_by
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
+        """Writes them, or finds them written.
+
+        Raises:
+            UsageError: the table is another query's: its epochs would be taken for this one's.
+        """
+        if write_first(self._path / self._OWNER, run.query) != run.query:
+            raise UsageError(
+                f"{self._path} has the results of another query, or of this one with another checkpoint, whose epochs "
+                "have the same numbers: give the query a path of its own"
+            )
         writer = rows.write.format(self._format).options(**self._options)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -221,6 +222,23 @@ def test_a_batch_that_fails_after_it_has_released_and_reported_is_replayed_witho
     assert [(r[3], r[4]) for r in rows_of(tmp_path / "out", spark, *COLUMNS)] == [(2, 2), (2, 8)]
     assert tracking.client.job(job).late_reports == 0
     tracking.stop()
+
+
+def test_a_table_of_another_query_is_refused(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    feed.put(row(1, 5, last=True))
+    for number in (1, 2):  # the second would find its first epoch published, and leave it
+        tracking = Tracking(spark, f"{job}-{number}", tracker.address)
+        source = tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"), front=Marks("is_last"))
+        released = tracking.release(source, aggs={"rows": F.count("*")})
+        released.writeStream.option("checkpointLocation", tmp_path / f"cp{number}").start(tmp_path / "out")
+        if number == 1:
+            tracking.process_all_available()
+        else:
+            with pytest.raises(StreamingQueryException, match="results of another query"):
+                tracking.process_all_available()
+        tracking.stop()
 
 
 def test_what_comes_after_its_substreams_end_goes_to_the_side_output(
