@@ -160,7 +160,7 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
     queries = [sending.writeStream.channel(channel)]
     received = tracking.receive(channel).transform(lambda df: df.mapInArrow(flaky("receive"), df.schema))
     released = tracking.release(received, ["kind"], aggs={"rows": F.sum("whole"), "amount": F.sum("amount")})
-    queries.append(released.writeStream.option("path", path / "out"))
+    queries.append(released.writeStream.option("path", path / "out").receipts(path / "receipts"))
     if shape.audit:
 
         def twice(rows: DataFrame, epoch: int) -> None:

@@ -67,6 +67,7 @@ def problems(
     found.extend(_of_events(events, heard))
     ended = {(e.segment, e.scope, e.name): e.elements for event in events if isinstance(e := event.kind, Ended)}
     found.extend(_of_counts(path, shape, fed, ended, restarts))
+    found.extend(_of_receipts(path, ended))
     status = client.job(shape.job)
     left = {
         "open substreams": status.open_substreams,
@@ -173,6 +174,14 @@ def _of_counts(
         for key, number in sorted(wanted.items())
         if counted.get(key) != number
     ]
+
+
+def _of_receipts(path: Path, ended: Mapping[tuple[str, str, str], int]) -> list[str]:
+    """Whether each end has left one receipt, which says what the tracker says."""
+    receipts = _rows(path / "receipts", "*/epoch=*/*.parquet")
+    left = Counter((row["scope"], row["name"], row["elements"], row["rows"]) for row in receipts)
+    ends = ((scope, name, number) for (segment, scope, name), number in ended.items() if segment == "clean")
+    return _differences("receipts", left, Counter((scope, name, number, number) for scope, name, number in ends))
 
 
 def _released(path: Path) -> Counter[tuple[Any, ...]]:
