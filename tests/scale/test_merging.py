@@ -100,7 +100,7 @@ def own(kind: Kind) -> bool:
     return isinstance(kind, Ended | Late)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.booleans(), st.booleans())
 def test_every_event_comes_once_whoever_is_quicker(
     random: random.Random, shards: int, ordered: bool, interrupted: bool
@@ -119,7 +119,7 @@ def test_every_event_comes_once_whoever_is_quicker(
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.booleans())
 def test_all_subscribers_of_an_ordered_job_hear_its_ends_in_the_order_of_their_times(
     random: random.Random, shards: int, interrupted: bool
@@ -138,7 +138,7 @@ def test_all_subscribers_of_an_ordered_job_hear_its_ends_in_the_order_of_their_t
                 assert any((kind.segment, kind.scope, kind.name) == (segment, scope, name) for kind in ended)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.booleans(), st.booleans())
 def test_the_job_is_as_far_as_the_shard_that_is_least_far(
     random: random.Random, shards: int, ordered: bool, interrupted: bool
