@@ -22,7 +22,7 @@ from experiments.dataflow import HOP_NS, Run, Shape, simulate
 from experiments.reports import Messages, each_interval
 from tracker.bench import processes
 from tracker.client import JobSpec, ShardedClient
-from tracker.client.sharding import Sharding
+from tracker.client.shards.sharding import Sharding
 from tracker.server import translation
 from tracker.server.translation import Method
 

@@ -48,12 +48,12 @@ from tracker.client.jobs import (
     SubstreamStatus,
 )
 from tracker.client.labels import label
-from tracker.client.merging import Position
 from tracker.client.producer import Producer
 from tracker.client.report import NO_END_TIME, Finish, Frontier, Outcome, Report, Reported
-from tracker.client.sharded import ShardedClient
-from tracker.client.sharded_producer import ShardedProducer
-from tracker.client.sharded_watch import ShardedWatch
+from tracker.client.shards.client import ShardedClient
+from tracker.client.shards.merging import Position
+from tracker.client.shards.producer import ShardedProducer
+from tracker.client.shards.watch import ShardedWatch
 from tracker.client.watch import Watch
 
 __all__ = [

@@ -9,11 +9,10 @@ from functools import cached_property, partial
 from heapq import merge
 from types import TracebackType
 
-from tracker.client import servers, uniting
+from tracker.client import servers
 from tracker.client.client import TrackerClient
 from tracker.client.errors import TrackerError
 from tracker.client.events import Ended
-from tracker.client.everywhere import at_once, first_decides
 from tracker.client.jobs import (
     DrainState,
     DrainStatus,
@@ -24,11 +23,13 @@ from tracker.client.jobs import (
     Ordering,
     SubstreamStatus,
 )
-from tracker.client.merging import Merge, Position, beginning
 from tracker.client.producer import Producer
-from tracker.client.sharded_producer import ShardedProducer
-from tracker.client.sharded_watch import ShardedWatch
-from tracker.client.sharding import Sharding, base
+from tracker.client.shards import uniting
+from tracker.client.shards.everywhere import at_once, first_decides
+from tracker.client.shards.merging import Merge, Position, beginning
+from tracker.client.shards.producer import ShardedProducer
+from tracker.client.shards.sharding import Sharding, base
+from tracker.client.shards.watch import ShardedWatch
 
 _UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})
 
@@ -47,7 +48,7 @@ class ShardedClient:
     Args:
         address: the servers: see `tracker.client.servers.names`. Use names that they can keep.
         ordering: of the jobs. ``"scope"`` keeps each scope on one server. ``"global"`` needs fronts and progress, and a
-            watch of it is as far as the shard that is least far: see `tracker.client.merging`.
+            watch of it is as far as the shard that is least far: see `tracker.client.shards.merging`.
         timeout: as `TrackerClient`'s.
         retry_for: as `TrackerClient`'s.
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 
-from tracker.client import uniting
 from tracker.client.errors import TrackerError
-from tracker.client.everywhere import at_once, first_decides
 from tracker.client.producer import Producer
 from tracker.client.report import Contents, Finish, Frontier, Report, Reported
-from tracker.client.sharding import Sharding
+from tracker.client.shards import uniting
+from tracker.client.shards.everywhere import at_once, first_decides
+from tracker.client.shards.sharding import Sharding
 
 
 class ShardedProducer:
