@@ -52,8 +52,8 @@ bench: $(STAMP) ## entries per second and notification latency
 load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
 	@$(BIN)/tracker load smoke --start
 
-chaos: $(STAMP) ## kill everything at random while a job runs, and hold the result against a batch
-	@$(BIN)/python -m tests.chaos
+chaos: $(STAMP) ## kill everything at random while a job runs, and hold the result against a batch; ARGS="--kills 200"
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 jars: ## fetch Kafka's broker and connector, once
 	@bash scripts/fetch_jars.sh
