@@ -30,9 +30,8 @@ from spark_client import jsonrows
 from spark_client.channels import Channel
 from spark_client.directories import remove
 from spark_client.epochs import Shelf, epochs_of
-from spark_client.errors import UsageError
 from spark_client.substreams import TRACKER, Substreams
-from spark_client.tables import Connection
+from spark_client.tables import Connection, check_transactions
 
 _PIECE: Final = 10_000  #: rows that a task sends, or holds, at once
 _ROW: Final = pa.schema(
@@ -140,11 +139,7 @@ class TableChannel(Channel):
         if not pieces:
             return
         with closing(store.connect()) as connection:
-            if getattr(connection, "autocommit", False) is True:
-                raise UsageError(
-                    f"channel {self.segment!r}: the connection commits by itself, so a reader could find half an "
-                    "epoch: autocommit=False"
-                )
+            check_transactions(connection)
             cursor = connection.cursor()
             entry = store.sql("insert into {epochs} (sender, epoch, part, piece) values (?, ?, ?, ?)")
             cursor.executemany(entry, [(sender, epoch, part, piece) for part, piece in enumerate(pieces)])

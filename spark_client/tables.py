@@ -57,6 +57,16 @@ def epochs_table(name: str = "tracker_epochs") -> str:
     return f"create table {name} (query varchar(64) not null, epoch bigint not null, primary key (query, epoch))"
 
 
+def check_transactions(connection: Connection) -> None:
+    """Whether nothing is committed but by ``commit``.
+
+    Raises:
+        UsageError: the connection commits by itself.
+    """
+    if getattr(connection, "autocommit", False) is True:
+        raise UsageError("the connection commits by itself, so half an epoch could be found: autocommit=False")
+
+
 @dataclass(frozen=True)
 class Table:
     """One table and what goes into it.
@@ -179,10 +189,7 @@ class Tables:
         connection = self._connect() if self._shard is None else self._connect(shard)
         transaction = _Transaction(connection)
         try:
-            if getattr(connection, "autocommit", False) is True:
-                raise UsageError(
-                    "the connection commits by itself, so a replay could find half an epoch: autocommit=False"
-                )
+            check_transactions(connection)
             if self._epochs is not None:
                 transaction.enter(self._epochs, self._placeholder, query, epoch)
         except BaseException:
