@@ -95,7 +95,7 @@ class Bench:
         self._tracker.terminate()
 
     def run(self, runs: int, only: str | None) -> dict[str, Any]:
-        """All ways in turns, `runs` times."""
+        """All ways in turns, `runs` times, after a turn that is not counted: it warms the JVM up."""
         ways: dict[str, dict[str, Callable[[Path], None]]] = {
             "release": {
                 "Spark's watermark": self.by_sparks_watermark,
@@ -114,10 +114,13 @@ class Bench:
             if only not in (None, what):
                 continue
             times: dict[str, list[tuple[float, float]]] = {way: [] for way in compared}
-            for number in range(runs):
+            for number in range(runs + 1):
                 for way, start in compared.items():
-                    print(f"{what}, run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
-                    times[way].append(self._time(start))
+                    turn = f"run {number} of {runs}" if number else "warming up"
+                    print(f"{what}, {turn}: {way}", file=sys.stderr, flush=True)
+                    taken = self._time(start)
+                    if number:
+                        times[way].append(taken)
             floor = times[next(iter(compared))]
             measured[what] = {
                 way: {
