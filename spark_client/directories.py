@@ -91,6 +91,15 @@ def write_first(target: Path, content: Any) -> Any:
     return content
 
 
+def is_table_of(table: Path, query: str) -> bool:
+    """Whether a table with a directory for each epoch is a query's: the first that asks has it for good.
+
+    Another query's epochs have the same numbers, and would be taken for published.
+    """
+    owner = table / "_query.json"
+    return bool((read_json(owner) or write_first(owner, query)) == query)
+
+
 def _hidden(target: Path, content: Any) -> Path:
     """A small file beside its target, on the disk, that readers do not see yet."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 from pyspark.sql import DataFrame
 
 from spark_client.channels import Channel
-from spark_client.directories import publish, write_first
+from spark_client.directories import is_table_of, publish
 from spark_client.errors import UsageError
 from spark_client.fronts import Group
 from spark_client.probes import ExecutorProbe, in_files
@@ -41,8 +41,6 @@ class Output(Protocol):
 class Files:
     """A table of files: one directory ``epoch=N`` for each epoch that had results, published whole, once."""
 
-    _OWNER = "_query.json"
-
     concurrent = True
 
     def __init__(self, path: Path, file_format: str, options: Mapping[str, str], partition_by: tuple[str, ...]) -> None:
@@ -57,7 +55,7 @@ class Files:
         Raises:
             UsageError: the table is another query's: its epochs would be taken for this one's.
         """
-        if write_first(self._path / self._OWNER, run.query) != run.query:
+        if not is_table_of(self._path, run.query):
             raise UsageError(
                 f"{self._path} has the results of another query, or of this one with another checkpoint, whose epochs "
                 "have the same numbers: give the query a path of its own"

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.directories import publish, read_json, write_first, write_json, write_parquet
+from spark_client.directories import is_table_of, publish, read_json, write_first, write_json, write_parquet
 from spark_client.errors import TrackingError, UsageError
 from spark_client.state import Account
 from spark_client.substreams import Substream
@@ -32,7 +32,6 @@ LATE_SCHEMA: Final = T.StructType(
 )
 
 _INDEX: Final = "_index.json"
-_OWNER: Final = "_query.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,7 @@ class Quarantine:
         Raises:
             UsageError: the table is another query's.
         """
-        owner = read_json(self._checkpoint / "metadata")["id"]
-        if write_first(self._table / _OWNER, owner) != owner:
+        if not is_table_of(self._table, read_json(self._checkpoint / "metadata")["id"]):
             raise UsageError(
                 f"late_path {self._table} has the late rows of another query, whose epochs have the same numbers: give "
                 "each release its own"
