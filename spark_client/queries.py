@@ -118,6 +118,11 @@ class TrackedQuery:
         return [stream.input.front for stream in self.reads if stream.input.front is not None]
 
     @property
+    def outlives_its_sources(self) -> bool:
+        """Whether it has something to do when all that its sources have sent has ended."""
+        return not self.fronts
+
+    @property
     def run(self) -> Run:
         """Its run; waits until it is open.
 
@@ -238,6 +243,10 @@ class BatchQuery(TrackedQuery):
         self._probe = probe
         self._manifest = manifest
 
+    @property
+    def outlives_its_sources(self) -> bool:
+        return self.release is not None or not self.fronts
+
     def process(self, batch: DataFrame, epoch: int) -> None:
         """The body of `foreachBatch`."""
         run = self.run
@@ -280,6 +289,7 @@ class BatchQuery(TrackedQuery):
 class NativeQuery(TrackedQuery):
     """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
 
+    outlives_its_sources = True
     _heard: int | None = None  # the last batch whose promises have been made
 
     def _committed(self, run: Run) -> None:

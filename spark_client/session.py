@@ -23,6 +23,7 @@ from spark_client.aggregates import Aggregate
 from spark_client.channels import Channel, FileChannel
 from spark_client.database import TableChannel
 from spark_client.directories import last_commit, local_path
+from spark_client.draining import Drain
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import Front, Unspoken
 from spark_client.kafka import KafkaChannel
@@ -116,6 +117,7 @@ class Tracking:
         self._fronts: list[str] = list(fronts or ())
         self._fronts_here: list[str] = []
         self._consumed: set[str] = set()
+        self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads
         self._rules: dict[str, Any] = {
             "ordering": ordering,
             "progress": progress,
@@ -524,6 +526,7 @@ class Tracking:
             schema = what.tracked(what.partial(what.stream.df, {}, labels=False), self.job).schema
             hold = _held(what)
             self._declare(hold)
+            self._states.add(hold)
             self._feed(what.stream.segment, hold)
             self._feed(hold, channel.segment)
             rule = what.rule
@@ -617,6 +620,8 @@ class Tracking:
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         with self._lock:
+            if self._draining.is_set() and tracked.fronts:
+                tracked.gate.close()  # what its sources have now is for the next deployment
             listener = _Started(tracked)
             self.spark.streams.addListener(listener)
             try:
@@ -767,8 +772,10 @@ class Tracking:
 
     def _finish_everything(self) -> None:
         try:
+            self._await_queries()
             queries = list(self._queries.values())
             entries = [tracked for tracked in queries if tracked.fronts]
+            drain = Drain(self.client, self.job, self.deployment, [q.run for q in queries if q.outlives_its_sources])
             for tracked in entries:
                 if isinstance(tracked, NativeQuery):
                     for stream in tracked.reads:
@@ -778,7 +785,7 @@ class Tracking:
                     tracked.close()
             for front in self._fronts_here:
                 self.client.finish_front(self.job, front)
-            self._drained.wait()
+            drain.await_ends()
             for tracked in queries:
                 if tracked not in entries or isinstance(tracked, NativeQuery):
                     tracked.settle()
@@ -786,10 +793,28 @@ class Tracking:
                     tracked.close()
                 elif isinstance(tracked, BatchQuery) and tracked.release is not None:
                     tracked.release.drain(tracked.run, self.spark)
+            drain.confirm()
+            self._drained.wait()
         except Exception as error:
             _log.exception("the drain of job %s failed", self.job)
             self._drain_failure = error
         self._stopped_after_drain.set()
+
+    def _await_queries(self) -> None:
+        """Waits until all are started: a driver that starts while its job drains hears of it before that."""
+        complain_at = time.monotonic() + _COMPLAIN_AFTER
+        while True:
+            with self._lock:
+                read = {stream.segment for tracked in self._queries.values() for stream in tracked.reads}
+            missing = (self._consumed if self._given else {*self._segments} - self._states) - read
+            if not missing:
+                return
+            if time.monotonic() > complain_at:
+                complain_at = float("inf")
+                _log.warning(
+                    "the drain of job %s waits for queries to be started: of %s", self.job, ", ".join(sorted(missing))
+                )
+            time.sleep(_LOOK_EVERY)
 
     # ---------------------------------------------------------------- commits
 
@@ -824,6 +849,7 @@ class _Started(StreamingQueryListener):
 
 
 _NAMED = 10  #: substreams, where it is said what is abandoned
+_COMPLAIN_AFTER = 10.0  #: seconds for which a drain waits for queries to be started, and says nothing
 _LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
 _OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
 _NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains

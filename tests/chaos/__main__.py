@@ -9,14 +9,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 from examples.services import jars
-from tests.chaos.plan import BROKERS, DRIVERS, EVENLY, KILLS, WEIGHTS, drawn, faults, is_over_kafka
+from tests.chaos.plan import BROKERS, DRIVERS, EVENLY, WEIGHTS, drawn, faults, is_over_kafka
 from tests.chaos.rounds import Round
 from tests.chaos.spark_home import ARCHIVE, archive, spark_home
-from tests.chaos.table import read, table, write
+from tests.chaos.table import kills, read, table, write
 
 
 def main() -> int:
@@ -51,9 +50,9 @@ def main() -> int:
         if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
             break
         if given.kills is not None:
-            killed = sum((outcome.injected for outcome in outcomes), Counter[str]())
-            print(f"so far: {', '.join(f'{kind} {killed[kind]}' for kind in KILLS)}", flush=True)
-            if all(killed[kind] >= given.kills for kind in KILLS):
+            killed = kills(outcomes)
+            print(f"so far: {', '.join(f'{kind} {number}' for kind, number in killed.items())}", flush=True)
+            if min(killed.values()) >= given.kills:
                 break
         path = root / f"round-{seed}"
         round_began = time.monotonic()

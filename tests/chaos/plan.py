@@ -34,8 +34,9 @@ WEIGHTS = {
     "hold back the broker's answers": 3,
 }
 KILLS = ("kill worker", "kill executor", "kill driver", "kill tracker")
-#: Where many kills are to come, and of each kind as many.
-EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(KILLS, 8)}
+#: Where many kills are to come, and of each kind about as many. Drivers are also killed alone, and in drains.
+EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(KILLS, 15), "kill driver": 12}
+IN_A_DRAIN = ", in a drain"  #: what is added to the kind of a fault that strikes while a job drains
 #: Only where the channel is a topic of Kafka's.
 BROKERS = frozenset(["kill broker", "hold back the broker's answers"])
 #: Of a step that is not deterministic: a batch that another driver replays may well differ from what was published.
@@ -154,6 +155,19 @@ def faults(seed: int, kinds: Sequence[str]) -> list[Fault]:
         )
         for kind in kinds
     ]
+
+
+def faults_in_a_drain(seed: int) -> list[Fault]:
+    """The faults that strike while the job of a round drains, one soon after the other: a drain takes some seconds.
+
+    The driver comes first, so that the others meet a drain that was begun by another one.
+
+    Args:
+        seed: of the round.
+    """
+    rng = random.Random(f"drain {seed}")
+    kinds = ["kill driver", *rng.choices([*KILLS, "cut network"], k=3)]
+    return [Fault(kind, rng.uniform(0, 0.8), rng.uniform(0.5, 4), rng.random()) for kind in kinds]
 
 
 def files(seed: int, number: int, marked: bool) -> list[list[dict[str, Any]]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from examples.services.kafka import Kafka
 from tests.chaos import truth
-from tests.chaos.plan import BROKERS, TOPIC, Fault, Shape, files, shape
+from tests.chaos.plan import BROKERS, IN_A_DRAIN, TOPIC, Fault, Shape, faults_in_a_drain, files, shape
 from tests.chaos.processes import MARK, Role, below, kill_all, processes, send
 from tests.chaos.spark_home import spark_home
 from tests.client.processes import Line, Server
@@ -68,7 +68,7 @@ class Round:
     Args:
         seed: everything that can be is drawn from it.
         path: a directory of its own.
-        plan: the faults, in their order.
+        plan: the faults, in their order. Those in a drain come by the seed; there are none if there are none here.
         feed_files: how many files of rows there are.
         without: the protection that is taken out.
         say: hears of each fault.
@@ -100,6 +100,7 @@ class Round:
         self._shape = shape(seed, self._line.address, self._broker.servers if self._broker else "", without)
         self._shape.write(path / "shape.json")
         self._plan = plan
+        self._in_the_drain = faults_in_a_drain(seed) if plan and self._shape.drains else []
         self._rows = files(seed, feed_files, marked=not self._shape.drains)
         self._feed = Feed(path / "raw")
         self._put = 0
@@ -183,6 +184,11 @@ class Round:
         code = self._driver.poll()
         if code is None:
             return
+        if (self._path / "order").exists():
+            if code == 0:
+                raise Ended
+            if not self._in_the_drain:
+                raise Lost(f"the job was told to stop and ended with {code}")
         self._outcome.injected["restarts after a failed query"] += 1
         self._failed_starts = 1 if self._commits() > self._had_done else self._failed_starts + 1
         if self._failed_starts > (_TRIES if self._without is None else 2):
@@ -198,7 +204,7 @@ class Round:
 
     # ---------------------------------------------------------------- faults
 
-    def _commit(self, fault: Fault) -> None:
+    def _commit(self, fault: Fault, when: str = "") -> None:
         action, _, target = fault.kind.partition(" ")
         if fault.kind == "kill tracker":
             self._tracker.kill()
@@ -224,8 +230,8 @@ class Round:
                 send([pid], signal.SIGKILL)
             else:
                 self._pause([pid], fault.seconds)
-        self._outcome.injected[fault.kind] += 1
-        self._say(f"{fault.kind}{f' for {fault.seconds:.1f} s' if action in ('pause', 'hold') else ''}")
+        self._outcome.injected[fault.kind + when] += 1
+        self._say(f"{fault.kind}{when}{f' for {fault.seconds:.1f} s' if action in ('pause', 'hold') else ''}")
 
     def _strike_the_broker(self, fault: Fault) -> None:
         assert self._broker is not None
@@ -319,7 +325,7 @@ class Round:
     # ---------------------------------------------------------------- the end
 
     def _finish(self) -> None:
-        """Waits until everything has been released, and stops the job."""
+        """Waits until everything has been released and stops the job, or drains it: then faults strike meanwhile."""
         for pause in self._pauses:
             pause.join()
         self._wait_until(lambda: self._commits() > 0, "no batch was ever committed", _SETTLES)
@@ -329,13 +335,11 @@ class Round:
         else:
             self._patiently(self._all_released, "not everything has been released")
             (self._path / "order").write_text("stop")
-        assert self._driver is not None
-        try:
-            code = self._driver.wait(_SETTLES)
-        except subprocess.TimeoutExpired as error:
-            raise Lost("the job does not stop") from error
-        if code:
-            raise Lost(f"the job was told to stop and ended with {code}")
+        with suppress(Ended):
+            for fault in self._in_the_drain:
+                self._wait(fault.after)
+                self._commit(fault, IN_A_DRAIN)
+            self._patiently(lambda: False, "the job does not stop")
 
     def _patiently(self, holds: Callable[[], bool], otherwise: str) -> None:
         """Waits for as long as there is progress."""
@@ -403,6 +407,10 @@ class Round:
             self._broker_line.close()
             self._broker.kill()
         shutil.rmtree(self._home / "work", ignore_errors=True)
+
+
+class Ended(Exception):  # noqa: N818 - what is waited for
+    """The job has stopped, as it was told to."""
 
 
 class Lost(Exception):  # noqa: N818 - an outcome, not an error of the program

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.chaos.plan import Shape
+from tests.chaos.plan import KILLS, Shape
 from tests.chaos.rounds import Outcome
 
 _MIB = 1 << 20
@@ -23,6 +23,15 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
         if not outcome.problems:
             survived.update(outcome.injected)
     return {kind: {"injected": injected[kind], "survived": survived[kind]} for kind in sorted(injected)}
+
+
+def kills(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How many processes of each kind were killed, whenever, and alone or with their children."""
+    injected = summary(outcomes)
+    return {
+        kind: sum(numbers["injected"] for other, numbers in injected.items() if other.partition(",")[0] == kind)
+        for kind in KILLS
+    }
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
+from spark_client.draining import Drain
 from spark_client.state import PartialState
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -67,6 +68,39 @@ def test_a_drain_releases_what_was_read_and_the_next_deployment_goes_on(
     tracking.stop()
 
 
+def test_a_drain_is_confirmed_when_results_are_out_and_goes_on_with_the_next_driver(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracking, _ = start(spark, tracker, job, feed, tmp_path, "d1")
+    feed.put(row(1, 1), row(2, 2, kind="y"))
+    tracking.process_all_available()
+    with monkeypatch.context() as dying:
+        dying.setattr(Drain, "await_ends", lambda _: 1 / 0)  # everything has ended by then, and nothing is released
+        with pytest.raises(TrackingError, match="the drain failed: division by zero"):
+            tracking.drain(timeout=120)
+    tracking.stop()
+    said = tracking.client.get_drain(job)
+    assert (said.state, said.unfinished_fronts, said.open_substreams) == (DrainState.DRAINING, (), 0)
+
+    feed.put(row(3, 70, last=True))  # too late for this deployment
+    tracking, queries = start(spark, tracker, job, feed, tmp_path, "d1")
+    tracking.await_drained(timeout=120)
+    assert tracking.client.get_drain(job).state is DrainState.DRAINED
+    assert [query.isActive for query in queries] == [False, False, False]
+    for name in ("through", "alone"):
+        rows = rows_of(tmp_path / name, spark, *COLUMNS)
+        assert [(when.hour, kind, n) for _, when, kind, n in rows] == [(0, "x", 1), (0, "y", 1)]
+    tracking.stop()
+
+    tracking, _ = start(spark, tracker, job, feed, tmp_path, "d2")
+    tracking.process_all_available()
+    for name in ("through", "alone"):
+        rows = rows_of(tmp_path / name, spark, *COLUMNS)
+        assert [(when.hour, kind, n) for _, when, kind, n in rows] == [(0, "x", 1), (0, "y", 1), (1, "x", 1)]
+    assert tracking.late(str(tmp_path / "cp2")).count() + tracking.late(str(tmp_path / "cp3")).count() == 0
+    tracking.stop()
+
+
 def test_a_driver_that_dies_in_the_last_step_of_a_drain_has_its_results_written_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +124,11 @@ def test_a_driver_that_dies_in_the_last_step_of_a_drain_has_its_results_written_
     assert len(rows_of(tmp_path / "out", spark, *COLUMNS)) == 2
 
     feed.put(row(3, 70, last=True))
+    tracking = begin("d1")
+    tracking.await_drained(timeout=120)
+    tracking.stop()
+    assert len(rows_of(tmp_path / "out", spark, *COLUMNS)) == 2
+
     tracking = begin("d2")
     tracking.process_all_available()
     rows = rows_of(tmp_path / "out", spark, *COLUMNS)
