@@ -6,7 +6,7 @@ and how they fall into substreams, is kept beside it.
 The channel of files delivers each row once. It is a directory. The sending query publishes one directory of Parquet
 files for each of its epochs, whole or not at all, and the first publication stands: a replay finds it. The receiving
 query's stream is only the list of published epochs (`epochs`); the rows themselves are read natively, with columns
-pruned. Rows carry `_tracker`, so label and substream travel with them.
+pruned. Label and substream travel with the rows, in the form that `fileforms` says.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.directories import local_path, publish, read_json, remove, write_json, write_parquet
 from spark_client.epochs import Shelf, epochs_of
 from spark_client.errors import UsageError
+from spark_client.fileforms import FileForm, Told, form_of
 from spark_client.labels import child_label
 from spark_client.substreams import TRACKER, TRACKER_TYPE, Substreams
 
@@ -49,8 +50,13 @@ class Channel(ABC):
         self.segment = segment
         self.path = local_path(path, f"the path of channel {segment!r},")
 
-    def describe(self, rows: T.StructType, rule: Substreams) -> None:
+    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
         """A sender says what it will write; a later one has to say the same.
+
+        Args:
+            rows: the columns, with `_tracker`.
+            rule: how they fall into substreams.
+            told: the columns that told it where rows entered the job; those of the first sender stand.
 
         Raises:
             UsageError: other columns, or other substreams, than the channel has.
@@ -59,6 +65,8 @@ class Channel(ABC):
         # What Parquet gives back: everything may be null.
         schema = T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]).toNullable()
         said = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
+        if told is not None and told.fits(schema):
+            said["told"] = {"scope": told.scope, "key": told.key}
         known = read_json(self.path / _DESCRIPTION)
         if known is None:
             write_json(self.path / _DESCRIPTION, said)
@@ -74,7 +82,21 @@ class Channel(ABC):
         Raises:
             UsageError: no sender has described it yet.
         """
-        known = read_json(self.path / _DESCRIPTION)
+        known = self._known()
+        return T.StructType.fromJson(known["schema"]), Substreams.from_json(known["substreams"])
+
+    @property
+    def form(self) -> FileForm:
+        """How its files hold rows.
+
+        Raises:
+            UsageError: as `description`.
+        """
+        known = self._known()
+        return form_of(Substreams.from_json(known["substreams"]), known.get("told"))
+
+    def _known(self) -> dict[str, Any]:
+        known: dict[str, Any] | None = read_json(self.path / _DESCRIPTION)
         if known is None:
             raise UsageError(
                 f"channel {self.segment!r} at {self.path} has no sender yet, so its columns are not known: build the "
@@ -82,10 +104,10 @@ class Channel(ABC):
             )
         if known["segment"] != self.segment:
             raise UsageError(f"the directory {self.path} is of channel {known['segment']!r}, not of {self.segment!r}")
-        return T.StructType.fromJson(known["schema"]), Substreams.from_json(known["substreams"])
+        return known
 
     @abstractmethod
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
         """Sends an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
 
         Args:
@@ -95,7 +117,7 @@ class Channel(ABC):
             ordinal: columns that tell the children of one parent apart.
 
         Returns:
-            What is to be counted as sent: the path of Parquet files that hold it, and its rows.
+            The directory of files with what is to be counted as sent: see `form` and `in_files`.
         """
 
     @abstractmethod
@@ -125,18 +147,19 @@ class Channel(ABC):
     def native(self, spark: SparkSession) -> DataFrame:
         """The rows as a plain stream, for queries with native stateful operators."""
 
-    def publish_children(self, target: Path, rows: DataFrame, ordinal: Sequence[str]) -> DataFrame:
-        """Publishes rows with labels of their own, as the channel's columns say, unless they were published before.
-
-        Returns:
-            What is published.
-        """
+    def publish_children(self, target: Path, rows: DataFrame, ordinal: Sequence[str]) -> None:
+        """Publishes rows with labels of their own, as the channel's columns say, unless they were published before."""
         label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
         schema, _ = self.description()
         children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label)).select(*schema.fieldNames())
-        if not publish(target, write_parquet(children)):
+        if not publish(target, write_parquet(self.form.to_files(children))):
             children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
-        return rows.sparkSession.read.schema(schema).parquet(str(target))
+
+    def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
+        """The rows of directories that `publish_children` has made."""
+        schema, _ = self.description()
+        form = self.form
+        return form.of_files(spark.read.schema(form.schema_of_files(schema)).parquet(*map(str, paths)))
 
 
 class FileChannel(Channel):
@@ -157,9 +180,10 @@ class FileChannel(Channel):
     def __repr__(self) -> str:
         return f"FileChannel({self.segment!r}, {str(self.path)!r})"
 
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
         target = self.path / sender / f"{epoch:012d}"
-        return target, self.publish_children(target, rows, ordinal)
+        self.publish_children(target, rows, ordinal)
+        return target
 
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
         return epochs_of(spark, self.segment, _Directories(self.path), bell, max_epochs, self._keep)
@@ -168,13 +192,15 @@ class FileChannel(Channel):
         published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
         if not published:
             return None
-        schema, _ = self.description()
-        paths = [str(self.path / sender / f"{number:012d}") for sender, number in published]
-        return batch.sparkSession.read.schema(schema).parquet(*paths)
+        return self.in_files(
+            batch.sparkSession, [self.path / sender / f"{number:012d}" for sender, number in published]
+        )
 
     def native(self, spark: SparkSession) -> DataFrame:
         schema, _ = self.description()
-        return spark.readStream.schema(schema).parquet(f"{self.path}/*/[0-9]*")
+        form = self.form
+        rows = spark.readStream.schema(form.schema_of_files(schema)).parquet(f"{self.path}/*/[0-9]*")
+        return form.of_files(rows)
 
 
 class _Directories(Shelf):
@@ -207,9 +233,9 @@ class _Directories(Shelf):
 
 
 def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A channel's description, whatever the order of the columns: rows are written in the first sender's."""
+    """A channel's description, but for the order of the columns and the form of files: the first sender's stand."""
     columns = {field["name"]: field["type"] for field in description["schema"]["fields"]}
-    return {**description, "schema": columns}
+    return {**description, "schema": columns, "told": None}
 
 
 def _differences(known: Mapping[str, Any], said: Mapping[str, Any]) -> str:

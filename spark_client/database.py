@@ -30,6 +30,7 @@ from spark_client import jsonrows
 from spark_client.channels import Channel
 from spark_client.directories import remove
 from spark_client.epochs import Shelf, epochs_of
+from spark_client.fileforms import Told
 from spark_client.substreams import TRACKER, Substreams
 from spark_client.tables import Connection, check_transactions
 
@@ -111,16 +112,17 @@ class TableChannel(Channel):
     def __repr__(self) -> str:
         return f"TableChannel({self.segment!r}, {self._store.name!r})"
 
-    def describe(self, rows: T.StructType, rule: Substreams) -> None:
+    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
         jsonrows.check(self.segment, rows)
-        super().describe(rows, rule)
+        super().describe(rows, rule, told)
 
     # ---------------------------------------------------------------- sending
 
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
         outbox = self.path / "outbox" / sender
         target = outbox / f"{epoch:012d}"
-        published = self.publish_children(target, rows, ordinal)
+        self.publish_children(target, rows, ordinal)
+        published = self.in_files(rows.sparkSession, [target])
         if not self._store.ask("select part from {epochs} where sender = ? and epoch = ?", sender, epoch):
             own = [name for name in published.columns if name != TRACKER]
             of_lineage = [F.col(f"{TRACKER}.{name}") for name in ("label", "scope", "name")]
@@ -131,7 +133,7 @@ class TableChannel(Channel):
         for path in outbox.glob("[0-9]*"):
             if int(path.name) < epoch:
                 remove(path)
-        return target, published
+        return target
 
     def _enter(self, sender: str, epoch: int, pieces: Sequence[str]) -> None:
         """Makes pieces the epoch. Should an earlier driver be at it, too, the primary key makes one of the two fail."""

@@ -7,25 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
-from spark_client.substreams import TRACKER
-
 Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; None where the column is null
 
-_PARQUET: Final = ds.ParquetFileFormat(
-    coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps, unless told otherwise
-    dictionary_columns=[f"{TRACKER}.scope", f"{TRACKER}.name"],  # as they are in the files
-)
 
+def files(path: Path, texts: Sequence[str] = ()) -> ds.Dataset:
+    """The Parquet files of a directory.
 
-def files(path: Path) -> ds.Dataset:
-    """The Parquet files of a directory."""
-    return ds.dataset(str(path), format=_PARQUET, exclude_invalid_files=False, ignore_prefixes=["_", "."])
+    Args:
+        path: of it.
+        texts: columns of strings that are wanted as dictionaries, as they are in the files.
+    """
+    form = ds.ParquetFileFormat(
+        coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps, unless told otherwise
+        dictionary_columns=list(texts),
+    )
+    return ds.dataset(str(path), format=form, exclude_invalid_files=False, ignore_prefixes=["_", "."])
 
 
 def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> dict[Key, tuple[int, int]]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
@@ -30,6 +29,7 @@ from spark_client.channels import Channel
 from spark_client.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.directories import read_json, remove, write_json
 from spark_client.errors import TrackingError, UsageError
+from spark_client.fileforms import FileForm, Told
 from spark_client.folding import files
 from spark_client.substreams import TRACKER, Substreams
 
@@ -93,27 +93,28 @@ class KafkaChannel(Channel):
     def __repr__(self) -> str:
         return f"KafkaChannel({self.segment!r}, {self.topic!r}, {self.servers!r})"
 
-    def describe(self, rows: T.StructType, rule: Substreams) -> None:
+    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
         jsonrows.check(self.segment, rows)
-        super().describe(rows, rule)
+        super().describe(rows, rule, told)
 
     # ---------------------------------------------------------------- sending
 
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> tuple[Path, DataFrame]:
+    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
         outbox = self.path / "outbox" / sender
         target = outbox / f"{epoch:012d}"
-        published = self.publish_children(target, rows, ordinal)
+        self.publish_children(target, rows, ordinal)
+        published = self.in_files(rows.sparkSession, [target])
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
             write_topic(self._records(published, sending), self.topic, self.servers, self._options)
         self._tidy(outbox, epoch)
-        return target, published
+        return target
 
     def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
         """What the epoch consists of, written down beside it; None: nothing."""
         said = read_json(target / _SENT)
         if said is None:
-            rows, xor, labels = _labels_of(target, published)
+            rows, xor, labels = _labels_of(target, published, self.form)
             if rows == 0:
                 return None
             if labels < rows:
@@ -273,12 +274,12 @@ def _value_of(place: int, name: str) -> Column:
     return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
 
 
-def _labels_of(path: Path, rows: DataFrame) -> tuple[int, int, int]:
+def _labels_of(path: Path, rows: DataFrame, form: FileForm) -> tuple[int, int, int]:
     """Rows, the XOR of their labels, and how many different labels there are."""
     written = files(path)
     if written.count_rows() > _FEW:
         label = F.col(f"{TRACKER}.label")
         found = rows.agg(F.count("*"), F.bit_xor(label), F.count_distinct(label)).collect()[0]
         return found[0], found[1], found[2]
-    labels = written.to_table(columns={"label": pc.field(TRACKER, "label")})["label"].to_numpy()
+    labels = written.to_table(columns={"label": form.label})["label"].to_numpy()
     return len(labels), int(np.bitwise_xor.reduce(labels)) if len(labels) else 0, len(np.unique(labels))

@@ -7,6 +7,7 @@ on into a channel, to be reported in the same epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -18,7 +19,7 @@ from spark_client.errors import UsageError
 from spark_client.fronts import Group
 from spark_client.probes import ExecutorProbe, in_files
 from spark_client.runs import Run
-from spark_client.substreams import TRACKER, Substreams
+from spark_client.substreams import TRACKER
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
 Counted: TypeAlias = Mapping[str, list[Group]]  #: by segment: what was sent on it
@@ -85,7 +86,6 @@ class Sent:
 
     Args:
         channel: it.
-        rule: how rows fall into substreams.
         ordinal: columns that tell apart the children of one row.
         probe: makes the executors' probe of (query, run, batch); None: the driver counts.
     """
@@ -95,19 +95,19 @@ class Sent:
     def __init__(
         self,
         channel: Channel,
-        rule: Substreams,
         ordinal: tuple[str, ...],
         probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
     ) -> None:
         self._channel = channel
-        self._rule = rule
         self._ordinal = ordinal
         self._probe = probe
 
     def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
         # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
-        path, published = self._channel.write(rows, run.query, epoch, self._ordinal)
+        channel = self._channel
+        path = channel.write(rows, run.query, epoch, self._ordinal)
+        published = partial(channel.in_files, rows.sparkSession, [path])
         if self._probe is None:
-            return {self._channel.segment: in_files(path, published, self._rule)}
-        self._probe((run.query, run.run, epoch)).on(published).write.format("noop").mode("overwrite").save()
+            return {channel.segment: in_files(path, channel.form, published)}
+        self._probe((run.query, run.run, epoch)).on(published()).write.format("noop").mode("overwrite").save()
         return {}

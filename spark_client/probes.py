@@ -8,7 +8,7 @@ change a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
+from spark_client.fileforms import FileForm
 from spark_client.folding import Key, files, fold_labels, unite
 from spark_client.fronts import Group
 from spark_client.manifest import Units
@@ -52,23 +53,21 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
     return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
 
 
-def in_files(path: Path, rows: DataFrame, rule: Substreams) -> list[Group]:
+def in_files(path: Path, form: FileForm, rows: Callable[[], DataFrame]) -> list[Group]:
     """Counts tracked rows that were just written: here, if they are few, and natively if they are many.
 
     Args:
         path: of the Parquet files.
-        rows: the same as a DataFrame.
-        rule: how they fall into substreams.
+        form: of the files.
+        rows: gives the same as a DataFrame, which takes Spark a while.
     """
-    written = files(path)
+    written = files(path, form.texts)
     if written.count_rows() > _FEW:
-        return by_substream(rows, rule, {}, labels=True)
+        return by_substream(rows(), form.rule, {}, labels=True)
     counted: dict[Key, tuple[int, int]] = {}
-    for batch in written.to_batches(columns=[TRACKER]):
-        tracked = batch.column(0)
-        keys = tracked.field("end" if rule.windows else "name")
-        unite(counted, fold_labels(tracked.field("scope"), keys, tracked.field("label")))
-    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), rule)
+    for batch in written.to_batches(columns=list(form.columns)):
+        unite(counted, fold_labels(*form.keys_and_labels(batch)))
+    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), form.rule)
 
 
 def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) -> list[Group]:

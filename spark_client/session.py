@@ -25,6 +25,7 @@ from spark_client.database import TableChannel
 from spark_client.directories import last_commit, local_path
 from spark_client.draining import Drain
 from spark_client.errors import TrackingError, UsageError
+from spark_client.fileforms import told_by
 from spark_client.fronts import Front, Unspoken
 from spark_client.kafka import KafkaChannel
 from spark_client.manifest import Manifest
@@ -194,6 +195,7 @@ class Tracking:
             chosen,
             self.job,
             names_of([*([scope] if scope is not None else []), when, *identity]),
+            told_by(rule, scope, when),
         )
         key = F.unix_micros(keys[2]) if rule.windows else keys[1]
         chosen.bind(segment, df, rule, (keys[0], key), column(window[0]) if window is not None else None)
@@ -533,7 +535,7 @@ class Tracking:
         else:
             schema, rule = what.df.schema, what.input.rule
             self._feed(what.segment, channel.segment)
-        channel.describe(schema, rule)
+        channel.describe(schema, rule, None if isinstance(what, Released) else what.input.told)
 
     def start(self, writer: TrackedWriter) -> StreamingQuery:
         """Starts what a `TrackedWriter` describes."""
@@ -554,7 +556,7 @@ class Tracking:
             def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
                 return self._executor_probe(stream, channel.segment, "sent", epoch, manifest)
 
-            return Sent(channel, stream.input.rule, writer.ordinal, probe if by_executors else None)
+            return Sent(channel, writer.ordinal, probe if by_executors else None)
 
         by_executors = self._probe == "executors"
         output: Output

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.channels import Channel
 from spark_client.errors import UsageError
+from spark_client.fileforms import Told
 from spark_client.fronts import Front
 from spark_client.labels import positional_label, source_label
 from spark_client.probes import Direction
@@ -59,6 +60,7 @@ class Input(Protocol):
     rule: Substreams
     direction: Direction
     front: Front | None
+    told: Told | None  #: the columns that tell where a row belongs, if they are plain ones
     named: bool  #: whether its rows have labels that anybody can compute again
 
     def stream(self, bell: DataFrame | None) -> DataFrame:
@@ -93,8 +95,10 @@ class Source:
         front: Front,
         salt: str,
         reads: frozenset[str] | None,
+        told: Told | None,
     ) -> None:
         self.segment = segment
+        self.told = told
         self.rule = rule
         self.front: Front | None = front
         self._df = df
@@ -173,6 +177,7 @@ class Received:
         self.front: Front | None = None
         self.exact = channel.exact
         _, self.rule = channel.description()
+        self.told = channel.form if isinstance(channel.form, Told) else None
         self._tracking = tracking
         self._channel = channel
         self._limit = max_epochs_per_trigger

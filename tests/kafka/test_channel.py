@@ -264,7 +264,7 @@ def test_an_epoch_that_is_repeated_is_sent_as_it_was_even_if_it_is_not_computed_
     for attempt in range(2):
         seen = Observation()
         rows = tracked(spark, 4, first=attempt * 4).observe(seen, F.count("*").alias("rows"))
-        _, published = channel.write(rows, "sender", 0, ())
+        published = channel.in_files(spark, [channel.write(rows, "sender", 0, ())])
         assert seen.get == {"rows": 4}  # what is observed on the way has to be said again, too
         assert sorted(row["id"] for row in published.collect()) == [0, 1, 2, 3]
     if kind == "kafka":

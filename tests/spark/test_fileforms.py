@@ -1,0 +1,193 @@
+"""A channel's files leave out what columns tell; what is read back is what was sent, whatever steps have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Marks, Tracking, TrackingError
+from spark_client.channels import FileChannel
+from spark_client.directories import read_json, write_json
+from spark_client.fileforms import ELSEWHERE, LABEL, told_by
+from spark_client.probes import by_substream, in_files
+from spark_client.substreams import TRACKER, declare
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row, rows_of
+
+pytestmark = pytest.mark.spark
+
+Step = Callable[[DataFrame], DataFrame]
+
+WINDOWS: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour", "10 minutes"), "substream": None}
+
+
+def _some_to_null(rows: DataFrame) -> DataFrame:
+    return rows.withColumns({"tenant": F.expr("if(id > 9, tenant, null)"), "ts": F.expr("if(id > 5, ts, null)")})
+
+
+UNCHANGED: list[tuple[str, Step]] = [
+    ("nothing", lambda rows: rows),
+    ("other columns", lambda rows: rows.where("id % 3 > 0").withColumn("amount", F.col("amount") + 1)),
+]
+CHANGED: list[tuple[str, Step]] = [
+    ("the time of some", lambda rows: rows.withColumn("ts", F.expr("if(id % 2 = 0, ts + interval 5 hours, ts)"))),
+    ("the scope of all", lambda rows: rows.withColumn("tenant", F.lit("z"))),
+    ("some to null", _some_to_null),
+]
+
+
+def made(spark: SparkSession) -> DataFrame:
+    """Rows before and after 1970, of two tenants."""
+    return (
+        spark.range(0, 40, 1, 3)
+        .select(
+            "id",
+            F.concat(F.lit("t"), F.col("id") % 2).alias("tenant"),
+            F.timestamp_micros((F.col("id") - 20) * 1_234_567_891).alias("ts"),
+            (F.col("id") % 5).cast("int").alias("group"),
+            F.lit(1).alias("amount"),
+            F.expr("if(id % 2 = 0, 'here', null)").alias("maybe"),
+        )
+        .withColumn("day", F.to_date("ts"))
+    )
+
+
+def sent(
+    spark: SparkSession, path: Path, where: dict[str, Any], step: Step, old: bool = False
+) -> tuple[FileChannel, Path, DataFrame, DataFrame]:
+    """A channel with one epoch: its files, what they hold, and what was sent."""
+    rows = made(spark)
+    rule, scope, name, end = declare(rows, where["scope"], where["window"], where["substream"])
+    label = F.xxhash64("id")
+    tracked = rows.withColumn(
+        TRACKER, F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
+    )
+    stepped = step(tracked)
+    channel = FileChannel("clean", path)
+    key = where["window"][0] if where["window"] else where["substream"]
+    channel.describe(stepped.schema, rule, told_by(rule, where["scope"], key))
+    if old:
+        known = read_json(path / "_channel.json")
+        write_json(path / "_channel.json", {key: known[key] for key in known if key != "told"})
+    target = channel.write(stepped, "q", 0, ())
+    return channel, target, channel.in_files(spark, [target]), stepped
+
+
+def columns(target: Path) -> set[str]:
+    return set(pq.read_schema(next(target.glob("*.parquet"))).names)
+
+
+def belonging(rows: DataFrame) -> list[Any]:
+    return sorted(rows.select("id", "_tracker.scope", "_tracker.name", "_tracker.end", "ts", "tenant").collect())
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        WINDOWS,
+        {**WINDOWS, "scope": None},
+        {"scope": "tenant", "window": None, "substream": "group"},
+        {"scope": None, "window": None, "substream": "tenant"},
+    ],
+    ids=["windows", "windows without scope", "numbers as names", "names without scope"],
+)
+@pytest.mark.parametrize("step", [step for _, step in UNCHANGED + CHANGED], ids=[n for n, _ in UNCHANGED + CHANGED])
+def test_what_files_hold_is_what_was_sent_and_is_counted_alike(
+    spark: SparkSession, tmp_path: Path, where: dict[str, Any], step: Step
+) -> None:
+    channel, target, published, stepped = sent(spark, tmp_path, where, step)
+    assert {LABEL, ELSEWHERE} <= columns(target)
+    assert TRACKER not in columns(target)
+    assert published.columns == stepped.columns
+    key = [str(one) for one in belonging(stepped)]
+    assert [str(one) for one in belonging(published)] == key
+    counted = sorted(in_files(target, channel.form, lambda: published), key=str)
+    native = sorted(by_substream(published, channel.form.rule, {}, labels=True), key=str)
+    assert [(name, dict(values)) for name, values in counted] == [(name, dict(values)) for name, values in native]
+    assert sum(values["_rows"] for _, values in counted) == stepped.count()
+
+
+@pytest.mark.parametrize("step", [step for _, step in UNCHANGED], ids=[name for name, _ in UNCHANGED])
+def test_where_no_step_has_changed_the_columns_no_row_says_where_it_belongs(
+    spark: SparkSession, tmp_path: Path, step: Step
+) -> None:
+    _, target, _, _ = sent(spark, tmp_path, WINDOWS, step)
+    assert all(
+        pq.read_table(file)[ELSEWHERE].null_count == pq.read_metadata(file).num_rows for file in target.iterdir()
+    )
+
+
+def test_a_channel_that_was_made_before_this_form_keeps_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    channel, target, published, stepped = sent(spark, tmp_path, WINDOWS, UNCHANGED[1][1], old=True)
+    assert TRACKER in columns(target)
+    assert belonging(published) == belonging(stepped)
+    channel.describe(stepped.schema, channel.form.rule, told_by(channel.form.rule, "tenant", "ts"))
+    assert TRACKER in channel.form.columns
+    assert sum(values["_rows"] for _, values in in_files(target, channel.form, lambda: published)) == stepped.count()
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        ({**WINDOWS, "window": ("day", "1 day")}, lambda rows: rows),
+        (WINDOWS, lambda rows: rows.drop("ts")),
+        (WINDOWS, lambda rows: rows.withColumn("ts", F.col("ts").cast("timestamp_ntz"))),
+        (WINDOWS, lambda rows: rows.withColumn("tenant", F.collate("tenant", "UTF8_LCASE"))),
+    ],
+    ids=["dates", "dropped", "local times", "another collation"],
+)
+def test_what_columns_do_not_tell_the_same_to_everyone_is_written_whole(
+    spark: SparkSession, tmp_path: Path, where: dict[str, Any], step: Step
+) -> None:
+    channel, target, published, stepped = sent(spark, tmp_path, where, step)
+    assert TRACKER in columns(target)
+    assert (
+        published.select("_tracker.scope", "_tracker.end")
+        .exceptAll(stepped.select("_tracker.scope", "_tracker.end"))
+        .isEmpty()
+    )
+    assert sum(values["_rows"] for _, values in in_files(target, channel.form, lambda: published)) == stepped.count()
+
+
+def test_a_row_whose_time_a_step_has_changed_is_released_in_the_window_it_came_in(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+    )
+    first, second = tracking.channel("first", str(tmp_path / "first")), tracking.channel("second", str(tmp_path / "2"))
+    moved = source.withColumn("ts", F.expr("if(kind = 'y', ts + interval 3 hours, ts)")).writeStream.channel(first)
+    louder = tracking.receive(first).withColumn("tenant", F.upper("tenant")).writeStream.channel(second)
+    released = tracking.release(tracking.receive(second), ["kind"], aggs={"rows": F.count("*"), "at": F.max("ts")})
+    moved.option("checkpointLocation", tmp_path / "cp1").start()
+    louder.option("checkpointLocation", tmp_path / "cp2").start()
+    released.writeStream.option("checkpointLocation", tmp_path / "cp3").start(tmp_path / "out")
+    feed.put(row(1, 1), row(2, 2, kind="y"), row(3, 3, "b", last=True), row(4, 4, last=True))
+    tracking.process_all_available()
+    tracking.stop()
+    rows = rows_of(tmp_path / "out", spark, "tenant", "window.start", "kind", "rows", "at")
+    assert [(tenant, start.hour, kind, n, at.hour) for tenant, start, kind, n, at in rows] == [
+        ("a", 0, "x", 2, 0),
+        ("a", 0, "y", 1, 3),
+        ("b", 0, "x", 1, 0),
+    ]
+
+
+def test_columns_that_are_made_of_others_tell_nothing(spark: SparkSession) -> None:
+    rule, *_ = declare(made(spark), F.upper("tenant"), ("ts", "1 hour"), None)
+    assert told_by(rule, F.upper("tenant"), "ts") is None
+    assert told_by(rule, F.col("tenant"), F.col("ts")) == told_by(rule, "tenant", "ts") is not None
+
+
+def test_a_null_that_belongs_nowhere_is_refused_when_it_is_sent(spark: SparkSession, tmp_path: Path) -> None:
+    named = {"scope": "tenant", "window": None, "substream": "maybe"}
+    channel, target, published, _ = sent(spark, tmp_path, named, lambda rows: rows)
+    with pytest.raises(TrackingError, match="20 rows belong to no substream: maybe is null in them"):
+        in_files(target, channel.form, lambda: published)
