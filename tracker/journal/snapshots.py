@@ -21,6 +21,9 @@ import numpy as np
 _MAGIC = b"trksnap1"
 _HEAD = struct.Struct("<8sQQI")  # magic, number, length, checksum of number and content
 _ARRAY = 1  # msgpack's extension type for a numpy array
+_EXT = struct.Struct(">BIb")  # msgpack's ext 32: its mark, the length, the type
+_BIN = struct.Struct(">BI")  # and its bin 32
+_LARGE = 1 << 16  # bytes of an array that is not copied
 _STEP = 4096  # elements of a list that are encoded at once
 _KEEP = 2
 
@@ -100,17 +103,16 @@ def _checksum(number: int, pieces: list[Any]) -> int:
     return checksum
 
 
-def encode(state: Any) -> Iterator[bytes]:
-    """A state as pieces of bytes. Tuples come back as lists.
+def encode(state: Any) -> Iterator[bytes | memoryview]:
+    """A state as pieces of bytes; large arrays as they lie in memory. Tuples come back as lists.
 
     >>> decode(b"".join(encode({"labels": np.arange(2, dtype=np.uint64)})))
     {'labels': array([0, 1], dtype=uint64)}
     """
-    packer = msgpack.Packer(default=_encode_array)
-    yield from _encode(packer, state)
+    yield from _encode(msgpack.Packer(default=_encode_array), state)
 
 
-def _encode(packer: msgpack.Packer, value: Any) -> Iterator[bytes]:
+def _encode(packer: msgpack.Packer, value: Any) -> Iterator[bytes | memoryview]:
     if isinstance(value, dict):
         yield packer.pack_map_header(len(value))
         for key, item in value.items():
@@ -121,6 +123,11 @@ def _encode(packer: msgpack.Packer, value: Any) -> Iterator[bytes]:
         for start in range(0, len(value), _STEP):
             step = value[start : start + _STEP]
             yield packer.pack(step)[len(packer.pack_array_header(len(step))) :]
+    elif isinstance(value, np.ndarray) and value.nbytes > _LARGE and not value.dtype.hasobject:
+        # What `_encode_array` makes of it, without copies of the content.
+        form = b"\x93" + packer.pack(value.dtype.str) + packer.pack(value.shape) + _BIN.pack(0xC6, value.nbytes)
+        yield _EXT.pack(0xC9, len(form) + value.nbytes, _ARRAY) + form
+        yield np.ascontiguousarray(value).data.cast("B")
     else:
         yield packer.pack(value)
 
