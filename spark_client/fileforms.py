@@ -137,7 +137,7 @@ class Told:
     def to_files(self, rows: DataFrame) -> DataFrame:
         told = self._told()
         differs = F.lit(False)
-        for name, value in told.items():  # where no step has touched the columns, Spark sees that these are the same
+        for name, value in told.items():
             differs = differs | ~F.col(f"{TRACKER}.{name}").eqNullSafe(value)
         elsewhere = F.when(differs, F.struct(*[F.col(f"{TRACKER}.{name}").alias(name) for name in told]))
         own = [F.col(f"`{name}`") for name in rows.columns if name != TRACKER]
@@ -181,12 +181,12 @@ class Told:
 
 def told_by(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> Told | None:
     """The columns of a declaration that tell where a row belongs; None: they are made of others."""
-    names = names_of([key] if scope is None else [key, scope])
-    if names is None:
+    scopes: frozenset[str | None] | None = frozenset([None]) if scope is None else names_of([scope])
+    keys = names_of([key])
+    if scopes is None or keys is None:
         return None
-    (own,) = names_of([key]) or ("",)
-    (other,) = (None,) if scope is None else names_of([scope]) or (None,)
-    return Told(rule, other, own)
+    (scope_name,), (key_name,) = scopes, keys
+    return Told(rule, scope_name, key_name)
 
 
 def form_of(rule: Substreams, told: Mapping[str, Any] | None) -> Whole | Told:
