@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from spark_client.errors import TrackingError
 from spark_client.runs import Run
-from tracker.client import DrainState, Producer, TrackerClient, TrackerUnavailable
+from tracker.client import DrainState, DrainStatus, Producer, TrackerClient, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")
 
@@ -47,27 +47,39 @@ class Drain:
             producer.epoch(epoch).report(units=[_UNIT])
             self._held.append((producer, epoch))
 
+    def check(self) -> DrainStatus:
+        """How far it is.
+
+        Raises:
+            TrackingError: it was cancelled, or another deployment has taken over.
+        """
+        drain = self._client.get_drain(self._job)
+        if drain.deployment != self._deployment:
+            raise TrackingError(f"deployment {drain.deployment!r} has taken over")
+        if drain.state is DrainState.CANCELLED:
+            self.confirm()  # nothing is held any more
+            raise TrackingError("it was cancelled when the queries that read sources had stopped: start them again")
+        return drain
+
     def await_ends(self) -> None:
         """Waits until the job would be drained, but for what is held here and by other applications.
 
         Raises:
-            TrackingError: the drain was cancelled, or another deployment has taken over.
+            TrackingError: as `check`.
         """
         while True:
             try:
-                drain = self._client.get_drain(self._job)
+                drain = self.check()
             except TrackerUnavailable as error:
                 _log.warning("the drain of job %s waits for the tracker: %s", self._job, error)
                 continue
-            if drain.deployment != self._deployment or drain.state is DrainState.CANCELLED:
-                raise TrackingError("it was cancelled, after the sources had stopped: start the queries again")
             staged = [producer for producer in drain.uncommitted_producers if not producer.endswith(_HOLDS)]
             if not (drain.unfinished_fronts or drain.open_substreams or staged):
                 return
             time.sleep(_LOOK_EVERY)
 
     def confirm(self) -> None:
-        """Everything is out.
+        """Holds it no longer: everything is out.
 
         Raises:
             TrackerError: the tracker refuses, as another driver has taken over.

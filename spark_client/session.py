@@ -785,6 +785,7 @@ class Tracking:
                 else:
                     tracked.stop()
                     tracked.close()
+            drain.check()
             for front in self._fronts_here:
                 self.client.finish_front(self.job, front)
             drain.await_ends()

@@ -101,6 +101,37 @@ def test_a_drain_is_confirmed_when_results_are_out_and_goes_on_with_the_next_dri
     tracking.stop()
 
 
+def test_a_drain_that_is_cancelled_in_time_leaves_the_job_to_be_started_again(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracking, _ = start(spark, tracker, job, feed, tmp_path, "d1")
+    feed.put(row(1, 1), row(2, 2, kind="y"))
+    tracking.process_all_available()
+    with monkeypatch.context() as cancelling:
+        begin = Drain.__init__
+
+        def begin_and_cancel(self: Drain, *given: Any) -> None:
+            begin(self, *given)
+            tracking.client.cancel_drain(job)
+
+        cancelling.setattr(Drain, "__init__", begin_and_cancel)
+        with pytest.raises(TrackingError, match="it was cancelled when the queries that read sources had stopped"):
+            tracking.drain(timeout=120)
+    tracking.stop()
+    status = tracking.client.job(job)
+    assert not any(producer.staged_epochs for producer in status.producers)
+    assert not any(front.finished for front in status.fronts)
+
+    feed.put(row(3, 3))
+    tracking, _ = start(spark, tracker, job, feed, tmp_path, "d1")
+    tracking.process_all_available()
+    tracking.drain(timeout=120)
+    tracking.stop()
+    for name in ("through", "alone"):
+        rows = rows_of(tmp_path / name, spark, *COLUMNS)
+        assert [(when.hour, kind, n) for _, when, kind, n in rows] == [(0, "x", 2), (0, "y", 1)]
+
+
 def test_a_driver_that_dies_in_the_last_step_of_a_drain_has_its_results_written_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
