@@ -35,7 +35,7 @@ WEIGHTS = {
 }
 KILLS = ("kill worker", "kill executor", "kill driver", "kill tracker")
 #: Where many kills are to come, and of each kind about as many. Drivers are also killed alone, and in drains.
-EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(KILLS, 15), "kill executor": 18, "kill driver": 8}
+EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(KILLS, 15)}
 IN_A_DRAIN = ", in a drain"  #: what is added to the kind of a fault that strikes while a job drains
 #: Only where the channel is a topic of Kafka's.
 BROKERS = frozenset(["kill broker", "hold back the broker's answers"])
