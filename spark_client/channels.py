@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
@@ -49,6 +49,7 @@ class Channel(ABC):
     def __init__(self, segment: str, path: str | os.PathLike[str]) -> None:
         self.segment = segment
         self.path = local_path(path, f"the path of channel {segment!r},")
+        self._children: dict[tuple[tuple[str, ...], Told | None], list[Column]] = {}
 
     def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
         """A sender says what it will write; a later one has to say the same.
@@ -107,7 +108,9 @@ class Channel(ABC):
         return known
 
     @abstractmethod
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
+    def write(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> Path:
         """Sends an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
 
         Args:
@@ -115,6 +118,7 @@ class Channel(ABC):
             sender: who sends: a query's id.
             epoch: of the sender.
             ordinal: columns that tell the children of one parent apart.
+            told: the columns that are known to tell where each row belongs.
 
         Returns:
             The directory of files with what is to be counted as sent: see `form` and `in_files`.
@@ -147,13 +151,22 @@ class Channel(ABC):
     def native(self, spark: SparkSession) -> DataFrame:
         """The rows as a plain stream, for queries with native stateful operators."""
 
-    def publish_children(self, target: Path, rows: DataFrame, ordinal: Sequence[str]) -> None:
+    def publish_children(
+        self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> None:
         """Publishes rows with labels of their own, as the channel's columns say, unless they were published before."""
-        label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
-        schema, _ = self.description()
-        children = rows.withColumn(TRACKER, F.col(TRACKER).withField("label", label)).select(*schema.fieldNames())
-        if not publish(target, write_parquet(self.form.to_files(children))):
+        children = rows.select(*self._children_of(ordinal, told))
+        if not publish(target, write_parquet(children)):
             children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+
+    def _children_of(self, ordinal: tuple[str, ...], told: Told | None) -> list[Column]:
+        """The columns of rows' children in files: made once, since each costs some calls into the JVM."""
+        if (ordinal, told) not in self._children:
+            label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
+            schema, _ = self.description()
+            own = [name for name in schema.fieldNames() if name != TRACKER]
+            self._children[ordinal, told] = self.form.to_files(own, label, told)
+        return self._children[ordinal, told]
 
     def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
         """The rows of directories that `publish_children` has made."""
@@ -180,9 +193,11 @@ class FileChannel(Channel):
     def __repr__(self) -> str:
         return f"FileChannel({self.segment!r}, {str(self.path)!r})"
 
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
+    def write(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> Path:
         target = self.path / sender / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal)
+        self.publish_children(target, rows, ordinal, told)
         return target
 
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:

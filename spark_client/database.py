@@ -118,10 +118,12 @@ class TableChannel(Channel):
 
     # ---------------------------------------------------------------- sending
 
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
+    def write(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> Path:
         outbox = self.path / "outbox" / sender
         target = outbox / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal)
+        self.publish_children(target, rows, ordinal, told)
         published = self.in_files(rows.sparkSession, [target])
         if not self._store.ask("select part from {epochs} where sender = ? and epoch = ?", sender, epoch):
             own = [name for name in published.columns if name != TRACKER]

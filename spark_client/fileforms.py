@@ -3,7 +3,7 @@
 `Whole`: with `_tracker`, as rows carry it. `Told`: scope and window, or name, of a row are mostly columns of it, and to
 write them a second time costs more than all else that a channel adds to writing rows. So these files have the label as
 a column, `_tracker_label`, and a row's substream, `_tracker_elsewhere`, only where it is another one than the row's
-columns tell, because a step has changed them.
+columns tell, because a step has changed them. If it is known that none has, the files are without that column.
 """
 
 from __future__ import annotations
@@ -49,8 +49,14 @@ class FileForm(Protocol):
     @property
     def texts(self) -> Sequence[str]: ...
 
-    def to_files(self, rows: DataFrame) -> DataFrame:
-        """Tracked rows as files hold them."""
+    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:
+        """What files hold of tracked rows.
+
+        Args:
+            columns: theirs but `_tracker`, in the files' order.
+            label: that the rows are to have, instead of their own.
+            told: the columns that are known to tell where each of these rows belongs.
+        """
         ...
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
@@ -80,8 +86,8 @@ class Whole:
     columns = (TRACKER,)
     texts = (f"{TRACKER}.scope", f"{TRACKER}.name")
 
-    def to_files(self, rows: DataFrame) -> DataFrame:
-        return rows
+    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:  # noqa: ARG002
+        return [*map(_named, columns), F.col(TRACKER).withField("label", label).alias(TRACKER)]
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
         return schema
@@ -122,26 +128,32 @@ class Told:
 
     @property
     def texts(self) -> Sequence[str]:
-        names = [self.scope, None if self.rule.windows else self.key]
-        return [name for name in names if name is not None]
+        return self.names[:-1] if self.rule.windows else self.names
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns that tell."""
+        return [self.key] if self.scope is None else [self.scope, self.key]
 
     @property
     def columns(self) -> Sequence[str]:
-        return [*([] if self.scope is None else [self.scope]), self.key, LABEL, ELSEWHERE]
+        return [*self.names, LABEL, ELSEWHERE]
 
     def _told(self) -> Mapping[str, Column]:
         scope = F.lit("") if self.scope is None else F.col(self.scope).cast("string")
         key = F.col(self.key)
         return {"scope": scope, self.rule.keys[1]: self.rule.end_of(key) if self.rule.windows else key.cast("string")}
 
-    def to_files(self, rows: DataFrame) -> DataFrame:
-        told = self._told()
+    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:
+        held = [*map(_named, columns), label.alias(LABEL)]
+        if told == self:
+            return held
+        belongs = self._told()
         differs = F.lit(False)
-        for name, value in told.items():
+        for name, value in belongs.items():
             differs = differs | ~F.col(f"{TRACKER}.{name}").eqNullSafe(value)
-        elsewhere = F.when(differs, F.struct(*[F.col(f"{TRACKER}.{name}").alias(name) for name in told]))
-        own = [F.col(f"`{name}`") for name in rows.columns if name != TRACKER]
-        return rows.select(*own, F.col(f"{TRACKER}.label").alias(LABEL), elsewhere.alias(ELSEWHERE))
+        elsewhere = F.when(differs, F.struct(*[F.col(f"{TRACKER}.{name}").alias(name) for name in belongs]))
+        return [*held, elsewhere.alias(ELSEWHERE)]
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
         own = [field for field in schema.fields if field.name != TRACKER]
@@ -163,8 +175,8 @@ class Told:
         keys = batch.column(self.key)
         if windows:
             keys = self._ends(_micros(keys))
-        elsewhere = batch.column(ELSEWHERE)
-        if elsewhere.null_count < len(batch):
+        elsewhere = batch.column(ELSEWHERE) if ELSEWHERE in batch.schema.names else None
+        if elsewhere is not None and elsewhere.null_count < len(batch):
             told = elsewhere.is_null()
             key = elsewhere.field(self.rule.keys[1])
             scopes = pc.if_else(told, scopes.cast(pa.string()), elsewhere.field("scope"))
@@ -192,6 +204,10 @@ def told_by(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> 
 def form_of(rule: Substreams, told: Mapping[str, Any] | None) -> Whole | Told:
     """The form of a channel's files, as its description says."""
     return Whole(rule) if told is None else Told(rule, told["scope"], told["key"])
+
+
+def _named(column: str) -> Column:
+    return F.col(f"`{column}`")
 
 
 def _texts(values: pa.Array) -> pa.Array:

@@ -95,7 +95,7 @@ class Front(ABC):
         return [Finish(name) for name in self.names]
 
     def observed(self) -> dict[str, Column] | None:
-        """The global aggregates it needs; None: it needs `grouped` ones."""
+        """The global aggregates it needs, all null if there was no row; None: it needs `grouped` ones."""
         return {}
 
     def grouped(self) -> dict[str, Column]:
@@ -166,7 +166,8 @@ class Marks(Front):
         scope, key = self._keys
         named = F.struct(scope.alias("scope"), key.alias("key"))
         # As JSON: what is observed in Spark 4.0 comes to Python without its arrays.
-        return {"marked": F.to_json(F.collect_set(F.when(column(self._last), named)))}
+        marked = F.to_json(F.collect_set(F.when(column(self._last), named)))
+        return {"marked": F.when(F.count("*") > 0, marked)}
 
     def grouped(self) -> dict[str, Column]:
         return {"_last": F.bool_or(column(self._last))}

@@ -5,14 +5,20 @@ One `Intake` serves one batch. It must be asked for the report only after an act
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.fileforms import Told
 from spark_client.fronts import Group
+from spark_client.observations import observed
+from spark_client.plans import passed_on
 from spark_client.probes import ExecutorProbe, Way, add_groups, by_substream
 from spark_client.streams import TrackedStream
+from spark_client.substreams import TRACKER
 from tracker.client import Report
 
 
@@ -27,6 +33,7 @@ class Intake:
         labels: whether what the rows give rise to needs their labels.
         rides: an aggregation by substream will be made of the rows anyway.
         xors: whether the XOR of the labels is asked for, whatever the tracker needs.
+        running: gives the query whose batch it is, once that is known.
     """
 
     def __init__(
@@ -38,7 +45,9 @@ class Intake:
         labels: bool,
         rides: bool,
         xors: bool,
+        running: Callable[[], StreamingQuery | None],
     ) -> None:
+        self._running = running
         self._stream = stream
         self._input = stream.input
         self._front = stream.input.front
@@ -48,18 +57,21 @@ class Intake:
         received = self._input.direction == "received"
         query, _, number = epoch
         self.rides = rides and not stream.steps  #: what has to be counted can be counted by that aggregation
-        aggregates = self._front.observed() if self._front is not None else {}
-        self._grouped = aggregates is None or self.rides  # the front takes its figures by substream
-        self._observation: Observation | None = None
-        rows = raw
-        if aggregates and not self._grouped:
-            self._observation = Observation()
-            rows = rows.observe(self._observation, *[value.alias(name) for name, value in aggregates.items()])
+        self._observed = observed_of(stream, rides)
+        self._grouped = self._observed is None  # the front takes its figures by substream
         self._tracked = partial(self._input.tracked, query=query, epoch=number, labels=labels or xors or received)
-        rows = self._tracked(rows)
+        rows = self._entered = self._tracked(raw)
         if probe is not None:
             rows = probe.on(rows)
         self.rows = stream.apply(rows)
+
+    @property
+    def told(self) -> Told | None:
+        """The columns that tell where each of the rows belongs, if it is certain that no step has changed them."""
+        told = self._input.told
+        if told is None or self._input.direction == "received":  # whose sender may have changed them
+            return None
+        return told if passed_on(self._entered, self.rows, {*told.names, TRACKER}) else None
 
     @property
     def must_count(self) -> bool:
@@ -92,18 +104,27 @@ class Intake:
         if groups is not None and self._way == "driver":
             add_groups(report, self._input.segment, self._input.direction, groups)
         if self._front is not None:
-            promises = (
-                self._front.of_groups(groups or []) if self._grouped else self._front.of_observed(self._observe())
-            )
+            promises = self._front.of_groups(groups or []) if self._grouped else self._front.of_observed(self._seen())
             promises.add_to(report, self._front.names[0])
 
-    def _observe(self) -> dict[str, object]:
-        assert self._front is not None
-        if self._observation is None:
+    def _seen(self) -> Mapping[str, Any]:
+        aggregates = self._observed
+        if not aggregates:
             return {}
-        try:
-            return self._observation.get
-        except Exception:  # Spark has optimized the rows away, and the observation with them
-            aggregates = self._front.observed() or {}
+        seen = observed(self._running(), self._input.segment, list(aggregates))
+        if seen is None:  # it may be that Spark has optimized the rows away
             row = self._raw.agg(*[value.alias(name) for name, value in aggregates.items()]).collect()[0]
-            return row.asDict()
+            seen = row.asDict()
+        return seen
+
+
+def observed_of(stream: TrackedStream, rides: bool) -> Mapping[str, Column] | None:
+    """The aggregates that a stream's front needs of all rows of a batch; None: it is given them by substream.
+
+    Args:
+        stream: it.
+        rides: an aggregation by substream will be made of the rows anyway.
+    """
+    if stream.input.front is None:
+        return {}
+    return None if rides and not stream.steps else stream.input.front.observed()

@@ -99,10 +99,12 @@ class KafkaChannel(Channel):
 
     # ---------------------------------------------------------------- sending
 
-    def write(self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...]) -> Path:
+    def write(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> Path:
         outbox = self.path / "outbox" / sender
         target = outbox / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal)
+        self.publish_children(target, rows, ordinal, told)
         published = self.in_files(rows.sparkSession, [target])
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:

@@ -47,4 +47,6 @@ def child_label(parent: Column, segment: str, ordinal: Sequence[Column] = ()) ->
 
 
 def _never_zero(label: Column) -> Column:
-    return F.coalesce(F.nullif(label, F.lit(0).cast("long")), F.lit(1).cast("long"))
+    # Arithmetic, which Spark puts into whatever reads the label, and computes once. `nullif` would be a projection of
+    # its own, and hand rows on through two more.
+    return label.bitwiseOR((label == 0).cast("long"))

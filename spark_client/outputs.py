@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from spark_client.channels import Channel
 from spark_client.directories import is_table_of, publish
 from spark_client.errors import UsageError
+from spark_client.fileforms import Told
 from spark_client.fronts import Group
 from spark_client.probes import ExecutorProbe, in_files
 from spark_client.runs import Run
@@ -34,8 +35,15 @@ class Output(Protocol):
 
     concurrent: bool
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
-        """Writes them, or finds them written; says what was sent into channels."""
+    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:
+        """Writes them, or finds them written; says what was sent into channels.
+
+        Args:
+            rows: of the epoch.
+            run: that writes.
+            epoch: the batch's number.
+            told: the columns that are known to tell where each row belongs.
+        """
         ...
 
 
@@ -50,7 +58,7 @@ class Files:
         self._options = dict(options)
         self._partition_by = partition_by
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
+    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
         """Writes them, or finds them written.
 
         Raises:
@@ -76,7 +84,7 @@ class Function:
     def __init__(self, function: BatchFunction) -> None:
         self._function = function
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
         self._function(rows.drop(TRACKER), epoch)
         return {}
 
@@ -102,10 +110,10 @@ class Sent:
         self._ordinal = ordinal
         self._probe = probe
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
+    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:
         # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
         channel = self._channel
-        path = channel.write(rows, run.query, epoch, self._ordinal)
+        path = channel.write(rows, run.query, epoch, self._ordinal, told)
         published = partial(channel.in_files, rows.sparkSession, [path])
         if self._probe is None:
             return {channel.segment: in_files(path, channel.form, published)}

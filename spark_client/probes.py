@@ -65,7 +65,7 @@ def in_files(path: Path, form: FileForm, rows: Callable[[], DataFrame]) -> list[
     if written.count_rows() > _FEW:
         return by_substream(rows(), form.rule, {}, labels=True)
     counted: dict[Key, tuple[int, int]] = {}
-    for batch in written.to_batches(columns=list(form.columns)):
+    for batch in written.to_batches(columns=[name for name in form.columns if name in written.schema.names]):
         unite(counted, fold_labels(*form.keys_and_labels(batch)))
     return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), form.rule)
 

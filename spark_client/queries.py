@@ -17,6 +17,7 @@ from spark_client.errors import TrackingError
 from spark_client.fronts import Front
 from spark_client.intake import Intake
 from spark_client.manifest import Manifest
+from spark_client.observations import observation_name
 from spark_client.outputs import Output
 from spark_client.probes import ExecutorProbe, add_groups
 from spark_client.release import ReleaseQuery
@@ -268,7 +269,9 @@ class BatchQuery(TrackedQuery):
                 releases = self.release is not None
                 labels = self._sends and not releases
                 xors = self.release is not None and self.release.xors
-                intake = Intake(self._stream, rows, name, probe, labels, rides=releases, xors=xors)
+                intake = Intake(
+                    self._stream, rows, name, probe, labels, rides=releases, xors=xors, running=lambda: self.query
+                )
             if self.release is not None:
                 self.release.process(intake, run, epoch, spark)
             elif intake is not None:
@@ -278,7 +281,7 @@ class BatchQuery(TrackedQuery):
             self.gate.done(epoch)
 
     def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
-        sent = self._output.write(intake.rows, run, epoch)
+        sent = self._output.write(intake.rows, run, epoch, intake.told)
         report = run.report(epoch)
         for segment, groups in sent.items():
             add_groups(report, segment, "sent", groups)
@@ -336,8 +339,3 @@ class NativeQuery(TrackedQuery):
         """Stops the query when it rests."""
         if self.query is not None and self.query.isActive:
             self.query.stop()
-
-
-def observation_name(segment: str) -> str:
-    """What Spark calls the aggregates that a source's front needs, in a native query."""
-    return f"tracker:{segment}"

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.directories import publish, remove, write_parquet
+from spark_client.fileforms import Told
 from spark_client.folding import files
 from spark_client.fronts import Group
 from spark_client.outputs import Counted, Sent
@@ -38,7 +39,7 @@ class Routed:
         self._routes = routes
         self._path = path
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
+    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
         route: Column = F.lit(None).cast("int")
         for number, (condition, _) in reversed(list(enumerate(self._routes))):
             route = F.when(condition, F.lit(number)).otherwise(route)

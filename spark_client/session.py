@@ -27,11 +27,13 @@ from spark_client.draining import Drain
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fileforms import told_by
 from spark_client.fronts import Front, Unspoken
+from spark_client.intake import observed_of
 from spark_client.kafka import KafkaChannel
 from spark_client.manifest import Manifest
+from spark_client.observations import observe
 from spark_client.outputs import Files, Function, Output, Sent
 from spark_client.probes import Direction, ExecutorProbe, Way
-from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery, observation_name
+from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery
 from spark_client.receipts import Receipts
 from spark_client.release import Released, ReleaseQuery
 from spark_client.revisions import Revision, Revisions, late_rows
@@ -346,9 +348,7 @@ class Tracking:
                 raise UsageError(
                     f"{front!r} makes no promise for all scopes, which a watermark needs: use Frontier(delay)"
                 )
-            if observed := front.observed():
-                named = [value.alias(name) for name, value in observed.items()]
-                data = data.observe(observation_name(stream.segment), *named)
+            data = observe(data, stream.segment, front.observed() or {})
         if stream.input.direction == "received":
             data = self._executor_probe(stream, stream.segment, "received", None).on(data)
         data = stream.apply(data).drop(TRACKER)
@@ -605,7 +605,8 @@ class Tracking:
         bell = None
         if isinstance(what, Released):
             bell = self.events(kinds="Ended,Late,Drained", segments=stream.segment, starting_seq="latest")
-        writing = stream.input.stream(bell).writeStream.foreachBatch(tracked.process)
+        rows = stream.input.stream(bell, observed_of(stream, rides=release is not None))
+        writing = rows.writeStream.foreachBatch(tracked.process)
         writing = writing.option("checkpointLocation", str(checkpoint))
         if writer.name is not None:
             writing = writing.queryName(writer.name)

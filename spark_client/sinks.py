@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
+from spark_client.fileforms import Told
 from spark_client.outputs import Counted
 from spark_client.runs import Run
 from spark_client.substreams import TRACKER
@@ -38,6 +39,6 @@ class Sunk:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def write(self, rows: DataFrame, run: Run, epoch: int) -> Counted:
+    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
         self._sink.write(rows.drop(TRACKER), run.query, epoch)
         return {}

@@ -8,7 +8,7 @@ accounted for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -20,6 +20,7 @@ from spark_client.errors import UsageError
 from spark_client.fileforms import Told
 from spark_client.fronts import Front
 from spark_client.labels import positional_label, source_label
+from spark_client.observations import observe
 from spark_client.probes import Direction
 from spark_client.substreams import TRACKER, Substreams
 
@@ -63,8 +64,13 @@ class Input(Protocol):
     told: Told | None  #: the columns that tell where a row belongs, if they are plain ones
     named: bool  #: whether its rows have labels that anybody can compute again
 
-    def stream(self, bell: DataFrame | None) -> DataFrame:
-        """What the query reads; with `bell`, a stream whose rows only make a batch happen."""
+    def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
+        """What the query reads.
+
+        Args:
+            bell: a stream whose rows only make a batch happen.
+            aggregates: of all its own rows, that are to be observed.
+        """
         ...
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
@@ -109,13 +115,14 @@ class Source:
         self._reads = reads  # the columns that make substreams and labels; None: not known
         self._rings = False
 
-    def stream(self, bell: DataFrame | None) -> DataFrame:
+    def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
         self._rings = bell is not None
+        rows = observe(self._df, self.segment, aggregates or {})
         if bell is None:
-            return self._df
-        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in self._df.schema.fields]
+            return rows
+        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
         rings = bell.select(*nothing, F.lit(True).alias(_BELL))
-        return self._df.withColumn(_BELL, F.lit(False)).unionByName(rings)
+        return rows.withColumn(_BELL, F.lit(False)).unionByName(rings)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         return batch.where(self._not_the_bell).drop(_BELL) if self._rings else batch
@@ -182,7 +189,7 @@ class Received:
         self._channel = channel
         self._limit = max_epochs_per_trigger
 
-    def stream(self, bell: DataFrame | None) -> DataFrame:
+    def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:  # noqa: ARG002
         return self._channel.stream(self._tracking.spark, bell, self._limit)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:

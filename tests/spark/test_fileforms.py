@@ -15,8 +15,9 @@ from spark_client import Marks, Tracking, TrackingError
 from spark_client.channels import FileChannel
 from spark_client.directories import read_json, write_json
 from spark_client.fileforms import ELSEWHERE, LABEL, told_by
+from spark_client.plans import passed_on
 from spark_client.probes import by_substream, in_files
-from spark_client.substreams import TRACKER, declare
+from spark_client.substreams import TRACKER, Substreams, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -58,17 +59,19 @@ def made(spark: SparkSession) -> DataFrame:
     )
 
 
+def tracked(rows: DataFrame, where: dict[str, Any]) -> tuple[DataFrame, Substreams]:
+    rule, scope, name, end = declare(rows, where["scope"], where["window"], where["substream"])
+    label = F.xxhash64("id")
+    fields = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
+    return rows.withColumn(TRACKER, fields), rule
+
+
 def sent(
     spark: SparkSession, path: Path, where: dict[str, Any], step: Step, old: bool = False
 ) -> tuple[FileChannel, Path, DataFrame, DataFrame]:
     """A channel with one epoch: its files, what they hold, and what was sent."""
-    rows = made(spark)
-    rule, scope, name, end = declare(rows, where["scope"], where["window"], where["substream"])
-    label = F.xxhash64("id")
-    tracked = rows.withColumn(
-        TRACKER, F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
-    )
-    stepped = step(tracked)
+    rows, rule = tracked(made(spark), where)
+    stepped = step(rows)
     channel = FileChannel("clean", path)
     key = where["window"][0] if where["window"] else where["substream"]
     channel.describe(stepped.schema, rule, told_by(rule, where["scope"], key))
@@ -121,6 +124,56 @@ def test_where_no_step_has_changed_the_columns_no_row_says_where_it_belongs(
     assert all(
         pq.read_table(file)[ELSEWHERE].null_count == pq.read_metadata(file).num_rows for file in target.iterdir()
     )
+
+
+ONE_BY_ONE: list[tuple[str, Step, bool]] = [
+    ("nothing", lambda rows: rows, True),
+    ("other columns", UNCHANGED[1][1], True),
+    ("a text of two lines", lambda rows: rows.where("tenant != 'a\nUnion'").drop("amount"), False),
+    ("the time", CHANGED[0][1], False),
+    ("the scope", CHANGED[1][1], False),
+    ("the time, to itself", lambda rows: rows.withColumn("ts", F.expr("ts + interval 0 hours")), False),
+    ("two of one", lambda rows: rows.union(rows.withColumn("ts", F.expr("ts + interval 5 hours"))), False),
+    ("a join", lambda rows: rows.join(rows.sparkSession.range(40), "id"), False),
+    ("names dealt out anew", lambda rows: rows.withColumnsRenamed({"ts": "at"}).withColumn("ts", F.expr("at")), False),
+    ("another _tracker", lambda rows: rows.withColumn(TRACKER, F.col(TRACKER).withField("end", F.now())), False),
+]
+
+
+@pytest.mark.parametrize(("step", "known"), [case[1:] for case in ONE_BY_ONE], ids=[name for name, *_ in ONE_BY_ONE])
+def test_only_what_plans_prove_is_taken_for_unchanged(spark: SparkSession, step: Step, known: bool) -> None:
+    rows = tracked(made(spark), WINDOWS)[0]
+    assert passed_on(rows, step(rows), {"tenant", "ts", TRACKER}) is known
+
+
+def test_files_have_no_place_for_another_substream_if_no_step_has_changed_what_columns_tell(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+    )
+    clean = tracking.channel("clean", str(tmp_path / "clean"))
+    moving = [False]
+
+    def step(rows: DataFrame) -> DataFrame:
+        rows = rows.where("kind = 'x'")
+        return rows.withColumn("ts", F.expr("ts + interval 3 hours")) if moving[0] else rows
+
+    source.transform(step).writeStream.channel(clean).option("checkpointLocation", tmp_path / "cp1").start()
+    released = tracking.release(tracking.receive(clean), aggs={"rows": F.count("*"), "at": F.max("ts")})
+    feed.put(row(1, 1), row(2, 2, kind="y"))
+    tracking.process_all_available()
+    moving[0] = True
+    feed.put(row(3, 3), row(4, 4, kind="y", last=True))
+    tracking.process_all_available()
+    released.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")
+    tracking.process_all_available()
+    tracking.stop()
+    (sender,) = [path for path in (tmp_path / "clean").iterdir() if path.is_dir()]
+    assert [ELSEWHERE in columns(epoch) for epoch in sorted(sender.glob("[0-9]*"))] == [False, True]
+    rows = rows_of(tmp_path / "out", spark, "tenant", "window.start", "rows", "at")
+    assert [(tenant, start.hour, n, at.hour) for tenant, start, n, at in rows] == [("a", 0, 2, 3)]
 
 
 def test_a_channel_that_was_made_before_this_form_keeps_its_own(spark: SparkSession, tmp_path: Path) -> None:
