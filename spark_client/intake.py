@@ -33,6 +33,7 @@ class Intake:
         labels: whether what the rows give rise to needs their labels.
         rides: an aggregation by substream will be made of the rows anyway.
         xors: whether the XOR of the labels is asked for, whatever the tracker needs.
+        aggregates: as `observed_of` gives them.
         running: gives the query whose batch it is, once that is known.
     """
 
@@ -45,10 +46,11 @@ class Intake:
         labels: bool,
         rides: bool,
         xors: bool,
+        aggregates: Mapping[str, Column] | None,
         running: Callable[[], StreamingQuery | None],
     ) -> None:
         self._running = running
-        self._stream = stream
+        self._observed = aggregates
         self._input = stream.input
         self._front = stream.input.front
         self._way: Way = "driver" if probe is None else "executors"
@@ -57,8 +59,7 @@ class Intake:
         received = self._input.direction == "received"
         query, _, number = epoch
         self.rides = rides and not stream.steps  #: what has to be counted can be counted by that aggregation
-        self._observed = observed_of(stream, rides)
-        self._grouped = self._observed is None  # the front takes its figures by substream
+        self._grouped = aggregates is None  # the front takes its figures by substream
         self._tracked = partial(self._input.tracked, query=query, epoch=number, labels=labels or xors or received)
         rows = self._entered = self._tracked(raw)
         if probe is not None:

@@ -25,13 +25,13 @@ def observation_name(segment: str) -> str:
     return f"tracker:{segment}"
 
 
-def observe(rows: DataFrame, segment: str, aggregates: Mapping[str, Column]) -> DataFrame:
+def observe(rows: DataFrame, segment: str, aggregates: Mapping[str, Column] | None) -> DataFrame:
     """The same rows, with aggregates on their way.
 
     Args:
         rows: a stream.
         segment: the source's.
-        aggregates: by name: numbers, texts or truth values, and null if there was no row.
+        aggregates: by name: numbers, texts or truth values, and null if there was no row; None: none are needed.
     """
     if not aggregates:
         return rows

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.directories import last_commit
@@ -223,6 +223,7 @@ class BatchQuery(TrackedQuery):
         labels: whether rows need labels.
         probe: makes the executors' probe of a batch; None: the driver counts.
         manifest: hears whose reports are kept; None: the query does not seal its batches.
+        aggregates: that are observed on the stream: as `observed_of` gives them.
     """
 
     def __init__(
@@ -235,6 +236,7 @@ class BatchQuery(TrackedQuery):
         sends: bool,
         probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
         manifest: Manifest | None,
+        aggregates: Mapping[str, Column] | None,
     ) -> None:
         super().__init__([stream], checkpoint, open_run)
         self._stream = stream
@@ -243,6 +245,7 @@ class BatchQuery(TrackedQuery):
         self._sends = sends
         self._probe = probe
         self._manifest = manifest
+        self._aggregates = aggregates
 
     @property
     def outlives_its_sources(self) -> bool:
@@ -270,7 +273,15 @@ class BatchQuery(TrackedQuery):
                 labels = self._sends and not releases
                 xors = self.release is not None and self.release.xors
                 intake = Intake(
-                    self._stream, rows, name, probe, labels, rides=releases, xors=xors, running=lambda: self.query
+                    self._stream,
+                    rows,
+                    name,
+                    probe,
+                    labels,
+                    rides=releases,
+                    xors=xors,
+                    aggregates=self._aggregates,
+                    running=lambda: self.query,
                 )
             if self.release is not None:
                 self.release.process(intake, run, epoch, spark)

@@ -348,7 +348,7 @@ class Tracking:
                 raise UsageError(
                     f"{front!r} makes no promise for all scopes, which a watermark needs: use Frontier(delay)"
                 )
-            data = observe(data, stream.segment, front.observed() or {})
+            data = observe(data, stream.segment, front.observed())
         if stream.input.direction == "received":
             data = self._executor_probe(stream, stream.segment, "received", None).on(data)
         data = stream.apply(data).drop(TRACKER)
@@ -592,6 +592,7 @@ class Tracking:
             **(what.described() if isinstance(what, Released) else {}),
         }
         declared.check(state / "query.json", described, release.kept(0 if last is None else last + 1) if release else 0)
+        aggregates = observed_of(stream, rides=release is not None)
         tracked = BatchQuery(
             stream,
             checkpoint,
@@ -601,12 +602,12 @@ class Tracking:
             bool(writer.routes),
             probe if by_executors else None,
             manifest,
+            aggregates,
         )
         bell = None
         if isinstance(what, Released):
             bell = self.events(kinds="Ended,Late,Drained", segments=stream.segment, starting_seq="latest")
-        rows = stream.input.stream(bell, observed_of(stream, rides=release is not None))
-        writing = rows.writeStream.foreachBatch(tracked.process)
+        writing = stream.input.stream(bell, aggregates).writeStream.foreachBatch(tracked.process)
         writing = writing.option("checkpointLocation", str(checkpoint))
         if writer.name is not None:
             writing = writing.queryName(writer.name)

@@ -69,7 +69,7 @@ class Input(Protocol):
 
         Args:
             bell: a stream whose rows only make a batch happen.
-            aggregates: of all its own rows, that are to be observed.
+            aggregates: of all its own rows, that are to be observed; None: none are.
         """
         ...
 
@@ -117,7 +117,7 @@ class Source:
 
     def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
         self._rings = bell is not None
-        rows = observe(self._df, self.segment, aggregates or {})
+        rows = observe(self._df, self.segment, aggregates)
         if bell is None:
             return rows
         nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]

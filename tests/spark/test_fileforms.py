@@ -17,6 +17,7 @@ from spark_client.directories import read_json, write_json
 from spark_client.fileforms import ELSEWHERE, LABEL, told_by
 from spark_client.plans import passed_on
 from spark_client.probes import by_substream, in_files
+from spark_client.streams import TrackedStream
 from spark_client.substreams import TRACKER, Substreams, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -80,6 +81,11 @@ def sent(
         write_json(path / "_channel.json", {key: known[key] for key in known if key != "told"})
     target = channel.write(stepped, "q", 0, ())
     return channel, target, channel.in_files(spark, [target]), stepped
+
+
+def entering(tracking: Tracking, feed: Feed) -> TrackedStream:
+    rows, front = feed.stream(tracking.spark), Marks("is_last")
+    return tracking.source(rows, "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=front)
 
 
 def columns(target: Path) -> set[str]:
@@ -150,9 +156,7 @@ def test_files_have_no_place_for_another_substream_if_no_step_has_changed_what_c
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
-    source = tracking.source(
-        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
-    )
+    source = entering(tracking, feed)
     clean = tracking.channel("clean", str(tmp_path / "clean"))
     moving = [False]
 
@@ -212,9 +216,7 @@ def test_a_row_whose_time_a_step_has_changed_is_released_in_the_window_it_came_i
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
-    source = tracking.source(
-        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
-    )
+    source = entering(tracking, feed)
     first, second = tracking.channel("first", str(tmp_path / "first")), tracking.channel("second", str(tmp_path / "2"))
     moved = source.withColumn("ts", F.expr("if(kind = 'y', ts + interval 3 hours, ts)")).writeStream.channel(first)
     louder = tracking.receive(first).withColumn("tenant", F.upper("tenant")).writeStream.channel(second)

@@ -41,9 +41,7 @@ def promised(tracking: Tracking, job: str) -> int:
     return (time - MIDNIGHT) // SECOND
 
 
-def forward(
-    tracking: Tracking, feed: Feed, path: Path, step: Callable[[DataFrame], DataFrame], front: Any, **options: Any
-) -> None:
+def forward(tracking: Tracking, feed: Feed, path: Path, step: Callable[[DataFrame], DataFrame], front: Any) -> None:
     source = tracking.source(
         feed.stream(tracking.spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=front
     )
