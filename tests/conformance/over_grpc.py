@@ -46,6 +46,9 @@ class Driver:
             fronts=line["fronts"],
             ordering=wire.Ordering.Value(f"ORDERING_{line['ordering']}"),
             progress=line.get("progress", False),
+            front_segments=[
+                wire.FrontSegments(front=front, segments=segments) for front, segments in line.get("front_segments", [])
+            ],
         )
         response = self.stub.DefineJob(wire.DefineJobRequest(spec=spec, force=line.get("force", False)))
         return {"created": response.created}
@@ -79,7 +82,7 @@ class Driver:
                 epoch=line.get("epoch"),
                 units=wire.Units(names=line["units"]) if line.get("units") is not None else None,
                 seal=line.get("seal", False),
-                promises=[_promise(promise, {}) for promise in line.get("promises", [])],
+                promises=[_promise(promise) for promise in line.get("promises", [])],
             )
         )
         return {}
@@ -116,6 +119,26 @@ class Driver:
         self.stub.Abandon(wire.AbandonRequest(job=self._job, scope=line["scope"], name=line["name"]))
         return {}
 
+    def _subscribe(self, line: Line) -> Any:
+        response = self.stub.Subscribe(
+            wire.SubscribeRequest(
+                job=self._job,
+                name=line["name"],
+                segments=line.get("segments"),
+                scopes=line.get("scopes"),
+                after_seq=line.get("after_seq"),
+            )
+        )
+        return {"acknowledged": response.acknowledged, "created": response.created}
+
+    def _ack(self, line: Line) -> Any:
+        response = self.stub.Ack(wire.AckRequest(job=self._job, name=line["name"], seq=line["seq"]))
+        return {"acknowledged": response.acknowledged}
+
+    def _unsubscribe(self, line: Line) -> Any:
+        self.stub.Unsubscribe(wire.UnsubscribeRequest(job=self._job, name=line["name"]))
+        return {}
+
     def new_events(self) -> list[Any]:
         """The events since the last call."""
         try:
@@ -132,7 +155,7 @@ class Driver:
 def report(job: str, line: Line) -> wire.ReportRequest:
     entries, promises = line["entries"], line["promises"]
     mentions = [(entry[0], entry[1], entry[2]) for entry in entries]
-    mentions += [(said[2], said[3], said[4]) for said in promises if said[0] == "close"]
+    mentions += [(said[2], said[3], said[4]) for said in promises if said[0] in ("close", "expect")]
     index = {mention: i for i, mention in enumerate(dict.fromkeys(mentions))}
     scopes = list(dict.fromkeys(scope for scope, _, _ in index))
     segments = list(dict.fromkeys(entry[3] for entry in entries))
@@ -158,15 +181,23 @@ def report(job: str, line: Line) -> wire.ReportRequest:
     )
 
 
-def _promise(said: list[Any], index: dict[Any, int]) -> wire.Promise:
+def _promise(said: list[Any], index: dict[Any, int] | None = None) -> wire.Promise:
+    """A promise; without an index, of a commit, in which an expectation names its substream itself."""
     match said:
         case ["frontier", front, scope, time]:
             return wire.Promise(frontier=wire.Frontier(front=front, scope=scope, time=time))
         case ["close", front, scope, name, end_time]:
-            place = index.get((scope, name, end_time), 0)
+            place = (index or {}).get((scope, name, end_time), 0)
             return wire.Promise(close=wire.Close(front=front, substream_index=place))
         case ["finish", front]:
             return wire.Promise(finish=front)
+        case ["expect", front, scope, name, end_time, segment, elements, *revise]:
+            expect = wire.Expect(front=front, segment=segment, elements=elements, revise=bool(revise and revise[0]))
+            if index is None:
+                expect.substream.MergeFrom(wire.SubstreamName(scope=scope, name=name, end_time=end_time))
+            else:
+                expect.substream_index = index[scope, name, end_time]
+            return wire.Promise(expect=expect)
     raise ValueError(said)
 
 
@@ -178,6 +209,7 @@ def _event(event: wire.Event) -> list[Any]:
     kind = event.WhichOneof("kind")
     assert kind is not None
     body: Any = getattr(event, kind)
+    expected = body.expected if kind == "ended" and body.HasField("expected") else None
     say: dict[str, Callable[[], list[Any]]] = {
         "ended": lambda: [
             body.segment,
@@ -187,7 +219,9 @@ def _event(event: wire.Event) -> list[Any]:
             body.elements,
             wire.Reason.Name(body.reason),
             body.in_flight,
+            *([body.by_drain, expected] if body.by_drain or expected is not None else []),
         ],
+        "excess": lambda: [body.segment, body.scope, body.name, body.expected, body.sent],
         "late": lambda: [body.segment, body.scope, body.name, body.producer, body.sent, body.received],
         "advanced": lambda: [body.segment, body.time],
     }

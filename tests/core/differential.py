@@ -15,6 +15,7 @@ from typing import Any
 from tests.model.lines import JOB, Driver, Line
 from tests.model.reference import ReferenceTracker
 from tracker.core import Tracker
+from tracker.core.filters import EventFilter
 from tracker.core.refusal import Refused
 
 
@@ -47,7 +48,9 @@ def difference(lines: Sequence[Line]) -> str:
         if line["do"] == "tick" and said[1] and (due is None or due > core.now):
             return f"line {number + 1}: the tick did something, but was not due"
         woken = tracker.take_woken()
-        if (JOB in woken) != bool(said[1] or (line["do"] == "delete" and said[0] == {})):
+        ended = line["do"] in ("delete", "unsubscribe") and said[0] == {}
+        # A tick may end a subscription, which is no event.
+        if (JOB in woken) != bool(said[1] or ended) and not (line["do"] == "tick" and JOB in woken):
             return f"line {number + 1}: woken: {woken}, events: {json.dumps(said[1])}"
         if line.get("look"):
             for name, ask in VIEWS.items():
@@ -69,7 +72,10 @@ def _job(tracker: Any) -> Any:
     fronts = {front.front: replace(front, frontiers=_telling(front.frontiers)) for front in status.fronts}
     producers = {producer.producer: producer for producer in status.producers}
     scalars = (status.first_seq, status.last_seq, status.open_substreams, status.ended_substreams, status.in_flight)
-    return status.spec, scalars, status.late_reports, fronts, producers, status.incarnation
+    scalars += (status.incomplete_substreams, status.expected, status.expected_sent)
+    staged = (status.staged_substreams, status.staged_units, status.staged_entries)
+    unread = sorted(status.unread_segments)
+    return status.spec, scalars, staged, status.late_reports, fronts, producers, status.incarnation, unread
 
 
 def _telling(frontiers: dict[str, int]) -> dict[str, int]:
@@ -85,12 +91,67 @@ def _drain(tracker: Any) -> Any:
 
 
 def _substreams(tracker: Any, **which: bool) -> Any:
-    answer = tracker.substreams(JOB, **which)
-    listed = answer[0] if isinstance(answer, tuple) else answer
-    return [replace(s, waiting_for=tuple(sorted(s.waiting_for)), held_by=tuple(sorted(s.held_by))) for s in listed]
+    found: list[Any] = []
+    after: int | None = -1
+    while after is not None:
+        if isinstance(tracker, Tracker):
+            page, after = tracker.substreams(JOB, **which, after=after)
+        else:
+            page, after = tracker.substreams(JOB, **which), None
+        found += page
+    return [_sorted(s) for s in found]
+
+
+FILTERS = [
+    EventFilter(),
+    EventFilter(["a"]),
+    EventFilter(["b", "c"], ["t0"]),
+    EventFilter((), ["t1", "t2"]),
+    EventFilter(["nowhere"]),
+]
+
+
+def _reads(tracker: Any) -> Any:
+    """What readers of several filters and places get, or that they are refused, and whence each misses nothing."""
+    last = tracker.job_status(JOB).last_seq
+    return [
+        [
+            tracker.first_seq(JOB, wanted),
+            *(
+                _ask(lambda t, w=wanted, p=place, o=own, n=limit: t.events(JOB, p, limit=n, wanted=w, own=o), tracker)
+                for place, own, limit in ((0, False, 10**6), (0, True, 3), (last // 3, True, 10**6), (last, True, 5))
+            ),
+        ]
+        for wanted in FILTERS
+    ]
+
+
+def _subscriptions(tracker: Any) -> Any:
+    statuses = [replace(status, expired_because="") for status in tracker.subscriptions(JOB)]
+    reads = [
+        _ask(lambda t, n=name, p=place: t.events(JOB, p, limit=10**6, subscription=n), tracker)
+        for name in ("s0", "s1", "s2")
+        for place in (0, 2)
+    ]
+    return statuses, reads
+
+
+def _explained(tracker: Any) -> Any:
+    known = [(s.scope, s.name) for s in _substreams(tracker, include_ended=True)][-6:]
+    # And some that may be staged only, or not at all.
+    named = [*known, *((f"t{number % 3}", f"w{number}") for number in range(0, 60, 7))]
+    found = [tracker.explained(JOB, scope, name) for scope, name in named]
+    return [(each.substream and _sorted(each.substream), each.staged) for each in found]
+
+
+def _sorted(s: Any) -> Any:
+    return replace(s, waiting_for=tuple(sorted(s.waiting_for)), held_by=tuple(sorted(s.held_by)))
 
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
+    "what explains a substream": _explained,
+    "what readers get": _reads,
+    "the subscriptions": _subscriptions,
     "the job's status": _job,
     "the drain's status": _drain,
     "the open substreams": lambda tracker: _substreams(tracker),
@@ -129,7 +190,22 @@ def shrink(lines: Sequence[Line], fails: Callable[[Sequence[Line]], bool]) -> li
             return best
 
 
-OPTIONS = ["ids", "want_ids", "log", "seals", "resume_epoch", "wait", "progress", "force", "timeout", "seal"]
+OPTIONS = [
+    "after_seq",
+    "max_age",
+    "max_events",
+    "scopes",
+    "ids",
+    "want_ids",
+    "log",
+    "seals",
+    "resume_epoch",
+    "wait",
+    "progress",
+    "force",
+    "timeout",
+    "seal",
+]
 MARKS = ["rebuild", "look"]
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.core.differential import complaint, difference, shrink, with_looks
+from tests.core.layouts import small_pages
 from tests.model.generate import generate
-from tests.model.lines import Driver, Line
+from tests.model.lines import Driver, Line, as_told
 from tracker.core import Tracker
 
 VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.jsonl"))
@@ -25,7 +27,8 @@ def test_the_core_agrees_with_the_vector(path: Path) -> None:
     for number, text in enumerate(path.read_text().splitlines(), 1):
         line = json.loads(text)
         expect, events = driver.run(line)
-        assert (number, expect, events) == (number, line["expect"], line["events"])
+        told = line["events"]
+        assert (number, expect, as_told(events, told)) == (number, line["expect"], told)
 
 
 @pytest.mark.parametrize("path", VECTORS[:10], ids=lambda path: path.stem)
@@ -46,9 +49,11 @@ def test_core_and_model_agree_on_many(first: int) -> None:
 
 
 def _agree_on(seeds: range) -> None:
+    """Every second one with pages so small that rows are recycled, and cells that are spread over several blocks."""
     for seed in seeds:
         lines = with_looks(generate(seed), seed)
-        assert not difference(lines), f"seed {seed}\n{complaint(lines)}"
+        with small_pages() if seed % 2 else nullcontext():
+            assert not difference(lines), f"seed {seed}\n{complaint(lines)}"
 
 
 def test_a_difference_is_found_and_cut_down() -> None:

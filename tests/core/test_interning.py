@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.layouts import small_pages
 from tracker.core.accounts import PAGE, Accounts
+from tracker.core.cells import Entries, Rows
 from tracker.core.names import NameTable
 
 
@@ -89,3 +91,66 @@ def test_memory_does_not_grow_with_what_was_forgotten() -> None:
         accounts.forget(rows)
     assert len(accounts.names) <= 4 * PAGE
     assert len(accounts.scope_names) <= 2
+
+
+def test_numbers_of_scopes_that_are_gone_are_used_again_after_a_rebuild() -> None:
+    accounts = Accounts(segments=2)
+    for turn in range(20):
+        scopes = [f"tenant {turn}/{i}" for i in range(3)]
+        rows = accounts.add(scopes, ["name"] * 3, np.zeros(3, np.int64), 1)
+        accounts = Accounts.load(accounts.dump())
+        assert list(accounts.named(rows)) == [(scope, "name") for scope in scopes]
+        accounts.forget(rows)
+        accounts = Accounts.load(accounts.dump())
+        assert accounts.find_one("", "name") == -1
+        assert accounts.scope_number == {}
+    assert len(accounts.scope_names) == 3
+
+
+@given(steps=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2), st.booleans()), max_size=20))
+@settings(max_examples=30, deadline=None)
+def test_a_row_that_is_used_again_knows_nothing_of_its_life_before(steps: list[tuple[int, int, bool]]) -> None:
+    """Folded into and ended, forgotten, and given to another substream: on every layout."""
+    for segments in (2, 12):
+        with small_pages():
+            accounts = Accounts(segments)
+            given_ids = 0
+            for count, keep, done in steps:
+                names = [f"n{given_ids + i}" for i in range(count)]
+                rows = accounts.add(["t"] * count, names, np.zeros(count, np.int64), 1)
+                given_ids += count
+                for row in rows.tolist():
+                    for segment in range(segments):
+                        assert accounts.cell(row, segment) == (0, 0, 0, -1, -1)
+                        assert accounts.reason(row, segment) == 0
+                ones = np.ones(count, np.uint64)
+                for segment in (0, segments - 1):
+                    accounts.cells.fold(Entries(rows, np.full(count, segment), ones, ones, ones), 3)
+                    for row in rows.tolist():
+                        assert accounts.cell(row, segment) == (1, 1, 1, 3, 3)
+                        accounts.cells.mark(row, segment, 1)
+                for row in rows.tolist():
+                    ended = accounts.cells.has_ended(np.array([row]))[0]
+                    assert np.flatnonzero(ended).tolist() == sorted({0, segments - 1})
+                    between = [accounts.cell(row, segment) for segment in range(1, segments - 1)]
+                    assert set(between) <= {(0, 0, 0, -1, -1)}
+                if done:
+                    accounts.cells.mark_each(rows, ~accounts.cells.has_ended(rows), 2)
+                accounts.forget(rows[keep:])
+            assert len(accounts.names) <= 4 * (9 + 3 * (len(steps) + 1))
+
+
+def test_a_page_that_is_forgotten_whole_twice_is_given_to_one_later_page() -> None:
+    """Once while ids were still given from it, once when it was full."""
+    accounts = Accounts(segments=2)
+    given_ids = 0
+
+    def add(count: int) -> Rows:
+        nonlocal given_ids
+        names = [f"n{given_ids + i}" for i in range(count)]
+        given_ids += count
+        return accounts.add(["t"] * count, names, np.zeros(count, np.int64), 1)
+
+    accounts.forget(add(10))
+    accounts.forget(add(PAGE - 10))
+    assert not np.intersect1d(add(PAGE), add(PAGE)).size

@@ -166,17 +166,19 @@ def test_the_floor_is_raised_promise_by_promise_in_either_mode() -> None:
 
 
 def test_what_was_kept_beyond_its_retention_is_not_lost_when_retention_grows() -> None:
+    """A staged epoch kept it; the new retention counts from its end, too."""
     short, long = {"retention": 5 * SECOND}, {"retention": 60 * SECOND}
     tracker = Tracker("log")
     driver = Driver(tracker)
     for line in [
-        define(fronts=("f",), durations=short),
+        define(durations=short),
         start("p1"),
         report("p1", 0, "u0", promises=[CLOSE], commit=True),
+        report("p1", 1, "u1", [SENT]),
         tick(6),
-        define(fronts=("f",), durations=long),
+        define(durations=long),
         tick(1),
-        {"do": "finish_front", "front": "f"},
+        start("p2", resume_epoch=1),
         tick(30),
     ]:
         driver.run(line)
@@ -255,3 +257,124 @@ def test_an_added_front_starts_at_the_floor_of_a_scope_that_was_promised_softly(
         report("r1", 0, "u0", [["t", "s", 10, "a", 7, 1, 0]]),
         commit("r1", promises=[["frontier", "h", "t", 3]]),
     ) == ({}, [])
+
+
+RECEIVED = ["t", "s", 10, "a", 7, 0, 1]
+ENDED = [["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0]]
+
+
+def test_what_opens_again_and_is_closed_again_may_stall_again() -> None:
+    stalled = [["STALLED", "t", "s", ["a"], 1]]
+    lines = [
+        define(fronts=("f",), durations={"stall_after": 5 * SECOND}),
+        start("p1", "IMMEDIATE"),
+        start("q1"),
+        report("q1", 0, "u0", [SENT], commit=True),
+        report("p1", 0, "u0", promises=[["frontier", "f", None, 20]]),
+        tick(6),
+    ]
+    assert last_of(*lines) == ({}, stalled)
+    again = [start("p2", "IMMEDIATE", resume_epoch=0), report("p2", 0, "u0", promises=[["frontier", "f", None, 20]])]
+    assert last_of(*lines, *again, tick(6)) == ({}, stalled)
+
+
+def test_what_its_owner_has_closed_for_good_stays_closed_when_another_close_is_withdrawn() -> None:
+    left = open_after(
+        define(),
+        start("p1", "IMMEDIATE"),
+        start("q1"),
+        report("q1", 0, "u0", [SENT], [CLOSE], commit=True),
+        report("p1", 0, "u0", promises=[CLOSE]),
+        start("p2", "IMMEDIATE", resume_epoch=0),
+    )
+    assert left.closed
+
+
+def test_what_is_due_is_done_on_the_nanosecond() -> None:
+    late, due = 5 * SECOND - 1, 1
+    wait = [{"do": "tick", "wait": late}, {"do": "tick", "wait": due}]
+    closed = [start("p1"), report("p1", 0, "u0", [SENT], [CLOSE], commit=True)]
+    for durations, event in [
+        ({"expire_after": 5 * SECOND}, ["ENDED", "a", "t", "s", 10, 1, "EXPIRED", 1]),
+        ({"stall_after": 5 * SECOND}, ["STALLED", "t", "s", ["a"], 1]),
+    ]:
+        assert last_of(define(durations=durations), *closed, wait[0]) == ({}, [])
+        assert last_of(define(durations=durations), *closed, *wait) == ({}, [event])
+    idle = define(fronts=("f",), durations={"idle_after": 5 * SECOND})
+    assert last_of(idle, wait[0]) == ({}, [])
+    assert last_of(idle, *wait) == ({}, [["FRONT_IDLE", "f", True]])
+
+
+def test_idle_timers_start_again_at_recovery() -> None:
+    lines = [
+        define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND}),
+        start("p1"),
+        {"do": "recovered", "wait": 4 * SECOND},
+        tick(4),
+    ]
+    assert last_of(*lines) == ({}, [])
+    assert last_of(*lines, tick(1)) == ({}, [["FRONT_IDLE", "f", True], ["FRONT_IDLE", "g", True]])
+
+
+def test_what_a_later_epoch_held_is_not_released_by_an_earlier_one() -> None:
+    lines = [
+        define(),
+        start("p1", "IMMEDIATE"),
+        start("q1"),
+        report("p1", 3, "u3"),
+        report("p1", 5, "u5", [SENT]),
+        start("p2", "IMMEDIATE", resume_epoch=3),
+        report("p2", 3, "u3", [SENT]),
+        start("p3", "IMMEDIATE", resume_epoch=3),
+        report("p3", 3, "u3", [SENT, RECEIVED], commit=True),
+        report("q1", 0, "u0", promises=[CLOSE], commit=True),
+    ]
+    assert last_of(*lines) == ({"outcome": "APPLIED"}, [])
+    assert last_of(*lines, commit("p3", epoch=4)) == ({}, [])
+    assert last_of(*lines, commit("p3", epoch=5)) == ({}, ENDED)
+
+
+def test_what_two_producers_hold_waits_for_both() -> None:
+    lines = [
+        define(),
+        start("p1", "IMMEDIATE"),
+        start("q1", "IMMEDIATE"),
+        start("r1"),
+        report("p1", 0, "u0", [SENT]),
+        report("q1", 0, "u0", [RECEIVED]),
+        report("r1", 0, "u0", promises=[CLOSE], commit=True),
+    ]
+    # Before it is revoked it balances, but that is another sequence's point: here it is closed once both are held.
+    lines = [
+        *lines[:-1],
+        start("p2", "IMMEDIATE", resume_epoch=0),
+        start("q2", "IMMEDIATE", resume_epoch=0),
+        lines[-1],
+        report("q2", 0, "u0", [RECEIVED]),
+        report("p2", 0, "u0", [SENT], commit=True),
+    ]
+    assert last_of(*lines) == ({"outcome": "APPLIED"}, [])
+    assert last_of(*lines, commit("q2", epoch=0)) == ({}, ENDED)
+
+
+def test_a_drain_is_not_cancelled_over_a_finish_that_is_staged() -> None:
+    assert last_of(
+        define(fronts=("f",)),
+        start("p1"),
+        {"do": "drain", "deployment": "d1", "drain_id": "x"},
+        report("p1", 0, "u0", promises=[["finish", "f"]]),
+        {"do": "cancel_drain", "deployment": "d1"},
+    ) == ({"code": "FAILED_PRECONDITION", "reason": "DRAIN_IN_PROGRESS"}, [])
+
+
+def test_the_seal_decides_and_not_a_later_manifest() -> None:
+    assert last_of(
+        define(),
+        start("p1", seals=True),
+        start("q1"),
+        report("q1", 0, "u0", [RECEIVED], [CLOSE], commit=True),
+        report("p1", 0, "u0", [SENT]),
+        report("p1", 0, "u1", [["t", "s", 10, "a", 0, 1, 1]]),
+        commit("p1", epoch=0, units=["u0", "u1"], seal=True),
+        commit("p1", epoch=0, units=["u1"]),
+    ) == ({}, [["ENDED", "a", "t", "s", 10, 2, "COMPLETE", 0]])

@@ -80,6 +80,10 @@ class Generator:
         self.sealing = r.choice([0.0, 0.0, 0.5, 1.0])
         self.owners = {front: r.choice(self.producers).name for front in self.fronts}
         self.calm = r.choice([0.3, 0.6, 0.9])  # how seldom something other than reporting happens
+        self.numbers: dict[tuple[str, str, str, str], int] = {}  # expected, by front, segment and substream
+        self.leads = r.random() < 0.5  # whether fronts feed some segments only
+        self.front_segments = self._front_segments(self.fronts, self.graph)
+        self.counts = r.random() < 0.4  # whether fronts say how many elements there will be
         self.taste: dict[str, float] = {}  # what this sequence has more or less of than others
 
     def sequence(self, length: int) -> list[Line]:
@@ -125,6 +129,7 @@ class Generator:
         """See what has become of the job and its producers."""
         self.graph = [[name, list(feeds)] for name, feeds in job.spec.segments]
         self.fronts = list(job.spec.fronts)
+        self.front_segments = [[front, list(segments)] for front, segments in job.spec.front_segments]
         self.ordering, self.progress = job.spec.ordering.name, job.spec.progress
         self.owners |= {front.front: front.producer for front in job.fronts if front.producer}
         statuses = {status.producer: status for status in job.producers}
@@ -138,7 +143,7 @@ class Generator:
                 p.epoch = max(p.epoch, p.committed + 1)
 
     def _durations(self) -> dict[str, int]:
-        kinds = ["stall_after", "expire_after", "idle_after", "retention"]
+        kinds = ["stall_after", "expire_after", "idle_after", "retention", "remember"]
         return {kind: self.random.choice([3, 8, 20, 60]) * SECOND for kind in kinds if self.random.random() < 0.6}
 
     def _timeout(self) -> dict[str, int]:
@@ -224,6 +229,8 @@ class Generator:
         promises: list[list[Any]] = []
         mine = [front for front in self.fronts if self.owners.get(front) == p.name]
         kinds = {"frontier": 4, "scope_frontier": 2, "close_by_name": 3, "finish": 0.6, "no_promise": 1}
+        if self.counts:
+            kinds["expect"] = 8
         for front in mine if r.random() < 0.97 else self.fronts:
             self.time += r.choice([0, 0, 5, 10]) if front == self.fronts[-1] else 0
             time = self.time - self.lag.setdefault(front, r.choice([0, 0, 10, 30]))
@@ -236,11 +243,25 @@ class Generator:
                     promises.append(["close", front, *self._substream()])
                 case "finish":
                     promises.append(["finish", front])
+                case "expect":
+                    promises += [self._expectation(front) for _ in range(r.choice([1, 1, 2, 4]))]
         if r.random() < (0.2 if self.fronts else 0.8):
             promises.append(["close", "", *self._substream()])
         if not self.fronts and r.random() < 0.5:
             self.time += 5
         return promises
+
+    def _expectation(self, front: str) -> list[Any]:
+        """How many elements a front sends of a substream: mostly the same number each time, and one that comes true."""
+        r = self.random
+        scope, name, end_time = self._substream()
+        segment = r.choice([segment for segment, _ in self.graph]) if r.random() < 0.3 else self.graph[0][0]
+        known = (s for s in self.model.substreams(JOB) if (s.scope, s.name) == (scope, name))
+        sent = next((g.sent for s in known for g in s.segments if g.segment == segment), 0)
+        number = self.numbers.setdefault((front, segment, scope, name), max(0, sent + r.choice([-1, 0, 0, 0, 1, 2])))
+        if r.random() < 0.2:
+            number = max(0, number + r.choice([-1, 1]))
+        return ["expect", front, scope, name, end_time, segment, number, *([True] if r.random() < 0.3 else [])]
 
     def _end_epoch(self, p: _Producer) -> None:
         r = self.random
@@ -276,6 +297,7 @@ class Generator:
             self._add(**(line | {"run": p.run, "units": [*line["units"], f"more{self.unit}"]}))
 
     def _bad_report(self, p: _Producer) -> None:
+        r = self.random
         scope, name, end_time = self._substream()
         entry = [scope, name, end_time, self.graph[0][0], self._label(), 1, 0]
         bad: list[dict[str, Any]] = [
@@ -288,6 +310,12 @@ class Generator:
             {"producer": "nobody"},
             {"run": "never"},
             {"entries": [entry, [scope, name, 779, *entry[3:]]]},
+            {"entries": [[scope, name, r.choice([-1, 1]) * (2**61 + 1), *entry[3:]]]},
+            {"entries": [entry], "epoch": r.choice([2**62, 2**64 - 1])},
+            {"promises": [["expect", "nobody", scope, name, end_time, entry[3], 1]]},
+            {"promises": [["expect", front, scope, name, end_time, "nowhere", 1] for front in self.fronts[:1]]},
+            {"promises": [["expect", front, scope, name, 776, entry[3], 1] for front in self.fronts[:1]]},
+            {"promises": [["expect", front, scope, name, end_time, entry[3], 2**50] for front in self.fronts[:1]]},
         ]
         self.unit += 1
         line: Line = {"do": "report", "producer": p.name, "run": p.run, "epoch": p.epoch, "units": [f"bad{self.unit}"]}
@@ -332,6 +360,9 @@ class Generator:
             "drain_through": 4,
             "abandon": 4,
             "finish_front": 3,
+            "subscribe": 5,
+            "acknowledge": 7,
+            "unsubscribe": 2,
             "delete": 0.5,
             "recover": 2 if self.timed else 0,
         }
@@ -403,10 +434,29 @@ class Generator:
             "fronts": list(self.fronts),
             "ordering": self.ordering,
             "progress": self.progress,
+            "front_segments": self.front_segments,
         }
         if self.durations:
             line["durations"] = self.durations
-        return line | said
+        line |= said
+        if not line["front_segments"]:
+            del line["front_segments"]
+        return line
+
+    def _front_segments(self, fronts: list[str], graph: list[list[Any]]) -> list[list[Any]]:
+        """What some of the fronts feed; nearly always so that every segment is reached."""
+        r = self.random
+        if not self.leads or r.random() < 0.2:
+            return []
+        names = [name for name, _ in graph]
+        fed = {name for _, feeds in graph for name in feeds}
+        roots = [name for name in names if name not in fed] or names[:1]
+        said = [[front, r.sample(names, r.choice([1, 1, min(2, len(names))]))] for front in fronts if r.random() < 0.8]
+        if said and r.random() < 0.95:
+            for root in roots:
+                if not any(root in segments for _, segments in said):
+                    r.choice(said)[1].append(root)
+        return said
 
     def _add_define(self) -> None:
         self._add(**self._define_line())
@@ -427,6 +477,9 @@ class Generator:
         said["fronts"] = fronts
         if r.random() < (0.4 if "force" in said else 0.15):
             said["segments"] = r.choice(GRAPHS)
+        graph = said.get("segments", self.graph)
+        if fronts != self.fronts or graph is not self.graph or r.random() < 0.2:
+            said["front_segments"] = self._front_segments(fronts, graph)
         if r.random() < 0.15:
             said |= {"ordering": r.choice(["NONE", "SCOPE", "GLOBAL"]), "progress": r.random() < 0.7}
         for front in fronts:
@@ -445,6 +498,9 @@ class Generator:
             {"force": True},
             {"segments": r.choice(GRAPHS)},
             {"fronts": [*self.fronts, "odd"]},
+            {"front_segments": [["nobody", [self.graph[0][0]]]]},
+            {"front_segments": [[front, segments] for front in self.fronts[:1] for segments in ([], ["nowhere"])][:1]},
+            {"front_segments": [[front, [self.graph[-1][0]]] for front in self.fronts]},
             {"deployment": "d1", "force": r.random() < 0.5},
             {"deployment": f"d{self.deployments + 1}", "segments": r.choice(GRAPHS)},
             {"deployment": f"d{self.deployments + 1}", "fronts": []},
@@ -454,6 +510,8 @@ class Generator:
         ]
         if self.timed:
             odd += [{"durations": self._durations()}] * 2
+            too_long = {r.choice(["retention", "remember"]): 101 * 366 * 86_400 * SECOND}
+            odd += [{"durations": self._durations() | too_long}]
         self._add(**self._define_line(**r.choice(odd)))
 
     def _cancel_drain(self) -> None:
@@ -507,6 +565,46 @@ class Generator:
 
     def _finish_front(self) -> None:
         self._add(do="finish_front", front=self.random.choice([*self.fronts, "nobody"]))
+
+    def _subscribe(self) -> None:
+        """Durable readers of narrow and wide filters, from the beginning, from a place of their own, and again."""
+        r = self.random
+        line: Line = {"do": "subscribe", "name": r.choice(["s0", "s1", "s2"])}
+        segments = [name for name, _ in self.graph]
+        if r.random() < 0.6:
+            line["segments"] = r.sample(segments, r.choice([1, 1, min(2, len(segments))]))
+        if r.random() < 0.6:
+            line["scopes"] = r.sample(SCOPES, r.choice([1, 1, 2]))
+        if r.random() < 0.4:
+            line["after_seq"] = max(0, self._last_seq() - r.choice([0, 0, 1, 3, 10, 1000]))
+        if self.timed:
+            line["max_age"] = r.choice([5, 20, 60, 300, 3000]) * SECOND
+            if r.random() < 0.2:
+                line["max_events"] = r.choice([1, 3, 10])
+        if r.random() < 0.08:
+            odd: list[dict[str, Any]] = [
+                {"segments": ["nowhere"]},
+                {"scopes": ["*"]},
+                {"name": ""},
+                {"after_seq": self._last_seq() + 1},
+                {"max_age": 0},
+                {"max_age": 36_526 * 86_400 * SECOND},
+                {"log": "other"},
+            ]
+            line |= r.choice(odd)
+        self._add(**line)
+
+    def _acknowledge(self) -> None:
+        r = self.random
+        seq = max(0, self._last_seq() - r.choice([0, 0, 0, 1, 2, 5, 20, -1]))
+        log = {"log": "other"} if r.random() < 0.03 else {}
+        self._add(do="ack", name=r.choice(["s0", "s1", "s2"]), seq=seq, **log)
+
+    def _unsubscribe(self) -> None:
+        self._add(do="unsubscribe", name=self.random.choice(["s0", "s1", "s2"]))
+
+    def _last_seq(self) -> int:
+        return self.model.job_status(JOB).last_seq if JOB in self.model.jobs() else 0
 
     def _delete(self) -> None:
         force = self.random.random() < 0.7

@@ -20,6 +20,8 @@ import numpy as np
 from tracker.core.commands import (
     NO_END_TIME,
     Abandon,
+    Ack,
+    Acknowledged,
     Answer,
     CancelDrain,
     Close,
@@ -32,6 +34,7 @@ from tracker.core.commands import (
     Drain,
     DrainState,
     DrainStatus,
+    Expect,
     Finish,
     FinishFront,
     ForgetProducer,
@@ -47,7 +50,10 @@ from tracker.core.commands import (
     Report,
     Reported,
     Spec,
+    Subscribe,
+    Subscribed,
     Tick,
+    Unsubscribe,
 )
 from tracker.core.events import (
     Advanced,
@@ -58,13 +64,23 @@ from tracker.core.events import (
     DrainTimedOut,
     Ended,
     Event,
+    Excess,
     FrontIdle,
     Late,
     Reason,
     Stalled,
 )
 from tracker.core.refusal import Refused
-from tracker.core.status import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus
+from tracker.core.status import (
+    Explained,
+    FrontStatus,
+    JobStatus,
+    ProducerStatus,
+    SegmentStatus,
+    StagedStatus,
+    SubscriptionStatus,
+    SubstreamStatus,
+)
 
 DAY = 24 * 3600 * 10**9
 INT64_MAX = 2**63 - 1
@@ -73,7 +89,9 @@ Sid: TypeAlias = int  # a substream's id
 FrontierPromise: TypeAlias = tuple[Literal["frontier"], str, str | None, int]
 ClosePromise: TypeAlias = tuple[Literal["close"], str, Sid]
 FinishPromise: TypeAlias = tuple[Literal["finish"], str]
-Promised: TypeAlias = FrontierPromise | ClosePromise | FinishPromise
+ExpectPromise: TypeAlias = tuple[Literal["expect"], str, Sid, str, int, bool]  # …, segment, elements, revise
+Promised: TypeAlias = FrontierPromise | ClosePromise | FinishPromise | ExpectPromise
+Supporter: TypeAlias = tuple[str, int] | None  # the IMMEDIATE epoch that can still be revoked; None: firm
 Entry: TypeAlias = tuple[Sid, str, int, int, int]  # substream, segment, xor, sent, received
 
 
@@ -111,8 +129,11 @@ class Substream:
     accounts: dict[str, Account] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     over_since: int | None = None  # when it had ended on every segment
-    was_closed: bool = False
+    was_closed: frozenset[str] = frozenset()  # on which segments
     stalled: bool = False
+    # By segment and front ("": those removed): the numbers it has promised, the last of which stands.
+    expectations: dict[str, dict[str, list[tuple[Supporter, int]]]] = field(default_factory=dict)
+    excess: dict[str, int] = field(default_factory=dict)  # by segment: the number expected when more was announced
     late_reports: int = 0
 
     @property
@@ -124,6 +145,18 @@ class Substream:
 
     def account(self, segment: str) -> Account:
         return self.accounts.get(segment, Account())
+
+    def expected(self, segment: str) -> dict[str, int]:
+        """How many elements each front has promised on a segment."""
+        return {front: numbers[-1][1] for front, numbers in self.expectations.get(segment, {}).items()}
+
+    def short(self, segment: str) -> bool:
+        """More is expected than was sent."""
+        return not self.ended_on(segment) and self.unmet(segment)
+
+    def unmet(self, segment: str) -> bool:
+        """The same, or it has ended with fewer."""
+        return self.account(segment).sent < sum(self.expected(segment).values())
 
     @property
     def rank(self) -> tuple[bool, int, Sid]:
@@ -144,7 +177,7 @@ class PromiseSet:
             self.finished.add(promise[1])
         elif promise[0] == "close":
             self.closed.add((promise[1], promise[2]))
-        else:
+        elif promise[0] == "frontier":
             key = (promise[1], promise[2])
             self.frontiers[key] = max(promise[3], self.frontiers.get(key, promise[3]))
 
@@ -206,7 +239,7 @@ class Producer:
     closed: bool = True  # no run is open
     seals: bool = False
     settled: bool = False  # the run has said where it starts
-    fenced: set[str] = field(default_factory=set)
+    fenced: list[str] = field(default_factory=list)  # the last thousand
     committed: int = -1
     staged: dict[int, StagedEpoch] = field(default_factory=dict)
     holds: dict[Sid, int] = field(default_factory=dict)  # the epoch whose commit is owed
@@ -230,29 +263,88 @@ class JobDrain:
         return self.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which events a reader asks for: of these segments and scopes; empty: of all."""
+
+    segments: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()
+
+    def passes(self, event: Event) -> bool:
+        match event.body:
+            case (
+                Ended(segment=segment, scope=scope)
+                | Late(segment=segment, scope=scope)
+                | Excess(segment=segment, scope=scope)
+            ):
+                in_scope = not self.scopes or scope in self.scopes
+                return in_scope and (not self.segments or segment in self.segments)
+            case Advanced(segment=segment):
+                return not self.segments or segment in self.segments
+        return True
+
+
+@dataclass
+class Subscription:
+    """A durable reader."""
+
+    name: str
+    wanted: Wanted
+    acknowledged: int
+    created: int
+    max_age: int = 30 * DAY
+    max_events: int = 1_000_000
+    last_ack: int | None = None
+    expired: int | None = None
+
+    def waits_for(self, event: Event) -> bool:
+        return self.expired is None and event.seq > self.acknowledged and self.wanted.passes(event)
+
+
 @dataclass
 class Job:
     spec: Spec
     log_id: str
     incarnation: int = 0
-    left: set[str] = field(default_factory=set)  # deployments
+    read_segments: set[str] = field(default_factory=set)  # somebody has received something there
+    left: list[str] = field(default_factory=list)  # deployments, the last thousand
     substreams: dict[Sid, Substream] = field(default_factory=dict)
     next_id: Sid = 0
     fronts: dict[str, Front] = field(default_factory=dict)
     firm: PromiseSet = field(default_factory=PromiseSet)  # what cannot be withdrawn any more
     scopes: set[str] = field(default_factory=set)  # named by frontiers; only these have floors of their own
-    floors: dict[str | None, int] = field(default_factory=dict)  # by scope; None: all scopes
+    floors: dict[tuple[str, str | None], int] = field(default_factory=dict)  # by (segment, scope; None: all scopes)
     producers: dict[str, Producer] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)  # those kept
+    dropped: list[Event] = field(default_factory=list)  # those that are not
+    past_retention: int = -1  # what happened up to then is kept for subscriptions only
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
     last_seq: int = 0
     advanced: dict[str, int] = field(default_factory=dict)
     drain: JobDrain | None = None
     late_reports: int = 0
+    tombstones: dict[tuple[str, str], int] = field(default_factory=dict)  # (scope, name): the second of its end
 
     # -- names
 
     def find(self, scope: str, name: str) -> Substream | None:
         return next((s for s in self.substreams.values() if (s.scope, s.name) == (scope, name)), None)
+
+    # -- events
+
+    def last_dropped(self, wanted: Wanted) -> int:
+        return max((event.seq for event in self.dropped if wanted.passes(event)), default=0)
+
+    def retained_for(self, subscription: Subscription) -> list[Event]:
+        return [event for event in self.events if event.at <= self.past_retention and subscription.waits_for(event)]
+
+    def drop_unwanted(self) -> None:
+        """What is past retention goes, unless a subscription waits for it."""
+        kept: list[Event] = []
+        for event in self.events:
+            wanted = any(subscription.waits_for(event) for subscription in self.subscriptions.values())
+            (self.dropped if event.at <= self.past_retention and not wanted else kept).append(event)
+        self.events = kept
 
     # -- the graph
 
@@ -280,45 +372,98 @@ class Job:
                     now.add(promise)
         return now
 
-    def waited_for(self, promised: PromiseSet) -> list[str]:
+    def fed(self, front: str) -> frozenset[str]:
+        """The segments that a front feeds: all of them, unless it names some."""
+        return _fed(self.spec, front)
+
+    def reaching(self, segment: str) -> list[str]:
+        """The fronts that a segment waits for: those that feed it or a segment upstream."""
+        upstream = self.upstream(segment)
+        return [front for front in self.fronts if not upstream.isdisjoint(self.fed(front))]
+
+    def waited_for(self, segment: str, promised: PromiseSet) -> list[str]:
         """The fronts that must have closed a substream: not the idle ones, while an unfinished one is not idle."""
-        if any(name not in promised.finished and not front.idle for name, front in self.fronts.items()):
-            return [name for name, front in self.fronts.items() if name in promised.finished or not front.idle]
-        return list(self.fronts)
+        reaching = self.reaching(segment)
+        if any(name not in promised.finished and not self.fronts[name].idle for name in reaching):
+            return [name for name in reaching if name in promised.finished or not self.fronts[name].idle]
+        return reaching
 
-    def open_fronts(self, s: Substream, promised: PromiseSet) -> list[str]:
-        """The fronts that have not closed a substream."""
+    def complete(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        """Whether each front that feeds the segment has promised a number, or has finished."""
+        expected = s.expected(segment)
+        return all(
+            front in expected or front in promised.finished
+            for front in self.waited_for(segment, promised)
+            if segment in self.fed(front)
+        )
 
-        def has_closed(front: str) -> bool:
-            if front in promised.finished or (front, s.id) in promised.closed:
-                return True
-            frontier = promised.frontier(front, s.scope)
-            return s.end_time is not None and frontier is not None and s.end_time <= frontier
+    def met(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        """Whether all that its fronts have promised on a segment was sent."""
+        return self.complete(s, segment, promised) and not s.short(segment)
 
-        return [front for front in self.waited_for(promised) if not has_closed(front)]
+    def closes_without_finish(self, front: str, s: Substream, promised: PromiseSet) -> bool:
+        """A front that expects a substream does not also close it."""
+        if segments := [g for g in s.expectations if front in s.expectations[g]]:
+            return all(s.ended_on(g) or self.met(s, g, promised) for g in segments)
+        frontier = promised.frontier(front, s.scope)
+        passed = s.end_time is not None and frontier is not None and s.end_time <= frontier
+        return passed or (front, s.id) in promised.closed
 
-    def closed_by_fronts(self, s: Substream, promised: PromiseSet) -> bool:
-        return bool(self.fronts) and not self.open_fronts(s, promised)
+    def open_fronts(self, s: Substream, segment: str, promised: PromiseSet) -> list[str]:
+        """The fronts that have not closed a substream for a segment. One that expects some of it is waited for even if
+        idle."""
+        waited = self.waited_for(segment, promised)
+        return [
+            front
+            for front in self.reaching(segment)
+            if (front in waited or any(front in s.expectations[g] for g in s.expectations))
+            and front not in promised.finished
+            and not self.closes_without_finish(front, s, promised)
+        ]
 
-    def closed(self, s: Substream, promised: PromiseSet) -> bool:
-        return ("", s.id) in promised.closed or self.closed_by_fronts(s, promised)
+    def closed_by_drain(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        """Only fronts that finished in the drain under way have closed it: without that, more might have come."""
+        if self.drain is None or not self.drain.under_way or ("", s.id) in promised.closed:
+            return False
+        return any(
+            not self.closes_without_finish(front, s, promised)
+            or any(s.unmet(g) for g in s.expectations if front in s.expectations[g])
+            for front in self.reaching(segment)
+            if front in promised.finished - self.drain.finished_before
+        )
 
-    def floor(self, scope: str) -> int | None:
-        return max((self.floors[key] for key in (scope, None) if key in self.floors), default=None)
+    def closed_by_fronts(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        return bool(self.fronts) and not self.open_fronts(s, segment, promised)
 
-    def below_floor(self, s: Substream) -> bool:
-        floor = self.floor(s.scope)
+    def closed(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        return ("", s.id) in promised.closed or self.closed_by_fronts(s, segment, promised)
+
+    def closed_on(self, s: Substream, promised: PromiseSet) -> frozenset[str]:
+        return frozenset(g for g in self.feeds if self.closed(s, g, promised))
+
+    def over(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        """Whether what is not known does not come to be known by an entry for this segment."""
+        return self.closed_by_fronts(s, segment, promised) or self.below_floor(s, segment)
+
+    def floor(self, segment: str, scope: str | None) -> int | None:
+        keys = {(segment, scope), (segment, None)}
+        return max((self.floors[key] for key in keys if key in self.floors), default=None)
+
+    def below_floor(self, s: Substream, segment: str) -> bool:
+        floor = self.floor(segment, s.scope)
         return s.end_time is not None and floor is not None and s.end_time <= floor
 
     def raise_floors(self) -> None:
-        unfinished = [name for name in self.fronts if name not in self.firm.finished]
-        if not unfinished:
-            return
-        for scope in {None} | self.scopes:
-            frontiers = [self.firm.frontier(front, scope) for front in unfinished]
-            times = [time for time in frontiers if time is not None]
-            if len(times) == len(unfinished):
-                self.floors[scope] = max(min(times), self.floors.get(scope, min(times)))
+        for segment in self.feeds:
+            unfinished = [name for name in self.reaching(segment) if name not in self.firm.finished]
+            if not unfinished:
+                continue
+            for scope in {None} | self.scopes:
+                frontiers = [self.firm.frontier(front, scope) for front in unfinished]
+                times = [time for time in frontiers if time is not None]
+                if len(times) == len(unfinished):
+                    key = (segment, scope)
+                    self.floors[key] = max(min(times), self.floors.get(key, min(times)))
 
     def make_firm(self, promises: Iterable[Promised]) -> None:
         for promise in promises:
@@ -326,6 +471,59 @@ class Job:
                 self.firm.add(promise)
                 self.note_scope(promise)
                 self.raise_floors()
+
+    def expect(self, promise: ExpectPromise, supporter: Supporter) -> Substream | None:
+        """A number takes effect; gives the substream, if it is another number than before."""
+        _, front, sid, segment, elements, revise = promise
+        s = self.substreams[sid]
+        if front not in self.fronts or not s.known or s.ended_on(segment):
+            return None
+        before = s.expected(segment).get(front)
+        if before is not None and before != elements and not revise:
+            return None  # revised before this took effect
+        numbers = s.expectations.setdefault(segment, {}).setdefault(front, [])
+        if supporter is None:
+            numbers.clear()
+        numbers.append((supporter, elements))
+        return s if before != elements else None
+
+    def forget_expectations(self, wanted: Callable[[Supporter], bool]) -> list[Substream]:
+        """Take back numbers of some epochs, but where the substream has ended since; gives the substreams of which
+        others, or none, stand now."""
+        changed = []
+        for s in self.substreams.values():
+            before = {g: s.expected(g) for g in s.expectations}
+            for segment in list(s.expectations):
+                if s.ended_on(segment):
+                    continue
+                fronts = s.expectations[segment]
+                for front in list(fronts):
+                    fronts[front] = [said for said in fronts[front] if not wanted(said[0])]
+                    if not fronts[front]:
+                        del fronts[front]
+                if not fronts:
+                    del s.expectations[segment]
+            if before != {g: s.expected(g) for g in s.expectations}:
+                changed.append(s)
+        return changed
+
+    def make_expectations_firm(self, supporter: Supporter) -> None:
+        """Nobody can take back any more what this epoch has promised, so what came before it never counts again."""
+        for s in self.substreams.values():
+            for fronts in s.expectations.values():
+                for front, numbers in fronts.items():
+                    made = [(None if said[0] == supporter else said[0], said[1]) for said in numbers]
+                    firm = max((at for at, said in enumerate(made) if said[0] is None), default=0)
+                    fronts[front] = made[firm:]
+
+    def remove_front_from_expectations(self, name: str, segments: Iterable[str]) -> None:
+        """What a front has promised on segments that it feeds no more still counts: its elements are among those
+        sent."""
+        for s in self.substreams.values():
+            for segment, fronts in s.expectations.items():
+                if segment in segments and name in fronts:
+                    number = fronts.pop(name)[-1][1]
+                    fronts[""] = [(None, number + (fronts[""][-1][1] if "" in fronts else 0))]
 
     def note_scope(self, promise: Promised) -> None:
         if promise[0] == "frontier" and promise[2] is not None:
@@ -345,6 +543,9 @@ class Job:
 
     def unbalanced(self, s: Substream) -> list[str]:
         return [g for g in self.segments_in_order() if not s.ended_on(g) and not s.account(g).balanced]
+
+    def short(self, s: Substream) -> list[str]:
+        return [g for g in self.segments_in_order() if s.short(g)]
 
     @property
     def staging(self) -> list[str]:
@@ -387,6 +588,7 @@ class ReferenceTracker:
             Refused: nothing has changed, except by settling.
         """
         self._now = now
+        _check_bounds(command)
         carry_out: dict[type[Command], Callable[[Any], Answer]] = {
             DefineJob: self._define,
             DeleteJob: self._delete,
@@ -399,6 +601,9 @@ class ReferenceTracker:
             Drain: self._drain,
             CancelDrain: self._cancel_drain,
             Abandon: self._abandon,
+            Subscribe: self._subscribe,
+            Ack: self._acknowledge,
+            Unsubscribe: self._unsubscribe,
             Tick: self._tick,
             Recovered: self._recovered,
         }
@@ -442,6 +647,15 @@ class ReferenceTracker:
             raise Refused.malformed("a segment or a front is named twice")
         if any(feed not in names for _, feeds in spec.segments for feed in feeds):
             raise Refused.invalid("UNKNOWN_SEGMENT", "a feed is no segment")
+        telling = [front for front, _ in spec.front_segments]
+        if len(set(telling)) < len(telling) or not set(telling) <= set(spec.fronts):
+            raise Refused.malformed("a front says twice what it feeds, or is none")
+        if any(feed not in names for _, feeds in spec.front_segments for feed in feeds):
+            raise Refused.invalid("UNKNOWN_SEGMENT", "a front feeds what is no segment")
+        if any(not feeds for _, feeds in spec.front_segments) or (
+            spec.fronts and set(names) - {g for front in spec.fronts for g in _reached(spec, front)}
+        ):
+            raise Refused.malformed("a front feeds nothing, or no front reaches a segment")
 
         job = self._jobs.get(spec.job)
         created = job is None
@@ -458,6 +672,7 @@ class ReferenceTracker:
                 expire_after=spec.expire_after,
                 idle_after=spec.idle_after,
                 retention=spec.retention,
+                remember=spec.remember,
             )
             self._forget_stalls(job)
             return self._defined(job, created)
@@ -483,10 +698,12 @@ class ReferenceTracker:
         return JobDefined(job.spec, created, job.last_seq, drain, job.log_id, job.incarnation)
 
     def _start_afresh(self, job: Job, spec: Spec) -> None:
-        job.left.add(job.spec.deployment)
+        job.left = [*job.left, job.spec.deployment][-1000:]
         job.spec = spec
+        job.read_segments &= set(job.feeds)
         job.incarnation += 1
         job.substreams = {}
+        job.tombstones = {}
         job.fronts = {name: Front(name, self._now) for name in spec.fronts}
         job.firm = PromiseSet()
         job.scopes = set()
@@ -505,8 +722,10 @@ class ReferenceTracker:
             raise Refused.precondition("INCOMPATIBLE_GRAPH", "something is open")
         if job.fronts and not spec.fronts:
             raise Refused.precondition("INCOMPATIBLE_GRAPH", "the last front would go")
-        if any(job.fronts[name].owner in job.staging for name in job.fronts if name not in spec.fronts):
-            raise Refused.precondition("EPOCH_STAGED", "a removed front's owner has an epoch staged")
+        kept = {name for name, _ in spec.segments}
+        loses = [f for f in job.fronts if f not in spec.fronts or (job.fed(f) & kept) - _fed(spec, f)]
+        if any(job.fronts[name].owner in job.staging for name in loses):
+            raise Refused.precondition("EPOCH_STAGED", "the owner of a front that feeds less has an epoch staged")
 
     def _clear_by_force(self, job: Job) -> None:
         if job.draining:
@@ -524,15 +743,39 @@ class ReferenceTracker:
             self._fence(producer)
 
     def _take_over(self, job: Job, spec: Spec) -> None:
-        floors = dict(job.floors)  # added fronts take it as it stood
+        old = set(job.feeds)
+        least = _least_floors(job, old)
+        added = set(spec.fronts) - set(job.fronts)
+        reached = {name: _reached(spec, name) for name in added}
+        floors = {name: _least_floors(job, reached[name] & old or old) for name in added}  # as they stood
         # reading: what can still be withdrawn counts, as the contract excepts it for the floor alone
         promised = job.promised()
-        unfinished = [name for name in job.fronts if name not in promised.finished]
-        closed_by_all = {
-            sid
-            for front, sid in promised.closed
-            if front and unfinished and all((other, sid) in promised.closed for other in unfinished)
+
+        def unfinished(fronts: Iterable[str]) -> set[str]:
+            return {name for name in fronts if name not in promised.finished}
+
+        waited = {g: unfinished(job.reaching(g)) for g in old}
+        feeding = {g: unfinished(f for f in job.fronts if g in job.fed(f)) for g in old}
+        closed_by_all = {  # for the added fronts: on every segment that they reach
+            name: {
+                sid
+                for front, sid in promised.closed
+                if front
+                and all(waited[g] and {(f, sid) for f in waited[g]} <= promised.closed for g in reached[name] & old)
+            }
+            for name in added
         }
+        counted_by_all = [
+            (s, segment)
+            for s in job.open_substreams()
+            for segment in s.expectations
+            if feeding[segment]
+            and not s.ended_on(segment)
+            and feeding[segment] <= set(s.expectations[segment])
+            and job.met(s, segment, promised)
+        ]
+        for name in job.fronts:
+            job.remove_front_from_expectations(name, job.fed(name) - _fed(spec, name))
         for name in set(job.fronts) - set(spec.fronts):
             job.firm.forget(name)
             for producer in job.producers.values():
@@ -540,17 +783,25 @@ class ReferenceTracker:
                     epoch.withdrawable = [p for p in epoch.withdrawable if p[1] != name]
                     for report in epoch.reports:
                         report.promises = [p for p in report.promises if p[1] != name]
-        for name in set(spec.fronts) - set(job.fronts):
-            for scope, time in floors.items():
+        for name in added:
+            for scope, time in floors[name].items():
                 job.firm.add(("frontier", name, scope, time))
-            for sid in closed_by_all:
+            for sid in closed_by_all[name]:
                 job.firm.add(("close", name, sid))
+            for s, segment in counted_by_all:
+                if segment in _fed(spec, name):
+                    s.expectations[segment][name] = [(None, 0)]
         job.fronts = {name: job.fronts.get(name) or Front(name, self._now) for name in spec.fronts}
-        job.left.add(job.spec.deployment)
+        job.left = [*job.left, job.spec.deployment][-1000:]
         job.spec = spec
+        job.read_segments &= set(job.feeds)
         job.drain = None
         for s in job.substreams.values():
             s.accounts = {g: account for g, account in s.accounts.items() if g in job.feeds}
+            s.expectations = {g: numbers for g, numbers in s.expectations.items() if g in job.feeds}
+        job.floors = {key: time for key, time in job.floors.items() if key[0] in job.feeds}
+        for segment in set(job.feeds) - old:
+            job.floors |= {(segment, scope): time for scope, time in least.items()}
         job.raise_floors()
 
     def _forget_stalls(self, job: Job) -> None:
@@ -570,7 +821,7 @@ class ReferenceTracker:
 
     def _fence(self, producer: Producer) -> None:
         if not producer.closed:
-            producer.fenced.add(producer.run)
+            producer.fenced = [*producer.fenced, producer.run][-1000:]
             producer.closed = True
 
     def _open(self, c: OpenProducer) -> Opened:
@@ -641,10 +892,11 @@ class ReferenceTracker:
         if producer.mode == Mode.STAGED:
             entries = [entry for report in epoch.reports for entry in report.entries]
             _, promises = self._name_fold_and_close(job, producer, entries, epoch.promises)
-            job.make_firm(promises)
+            self._make_firm(job, promises)
             self._evaluate(job)
         else:
-            job.make_firm(epoch.withdrawable)
+            job.make_firm(promise for promise in epoch.withdrawable if promise[0] != "expect")
+            job.make_expectations_firm((producer.name, number))
         self._count_as_committed(job, producer, number)
 
     def _commit_up_to(self, job: Job, producer: Producer, number: int) -> None:
@@ -666,6 +918,11 @@ class ReferenceTracker:
                 account.xor ^= xor
                 account.sent -= sent
                 account.received -= received
+        for s in job.forget_expectations(lambda by: by == (producer.name, number)):
+            if s.open:
+                s.changed, s.stalled = self._now, False
+        if job.drain is not None:
+            job.drain.finished_before &= job.promised().finished
         self._note_closing(job)
 
     def _report(self, c: Report) -> Reported:
@@ -695,6 +952,7 @@ class ReferenceTracker:
         if epoch and epoch.sealed:
             raise Refused.precondition("SEALED", str(c.epoch))
 
+        self._check_expectations(job, producer, c.promises, named, [])
         self._hear(job, producer)
         sids = self._name(job, named)
         entries = [
@@ -718,6 +976,8 @@ class ReferenceTracker:
             epoch.withdrawable += kept
             for promise in kept:
                 job.note_scope(promise)
+                if promise[0] == "expect":
+                    self._expect(job, promise, (producer.name, c.epoch))
             self._evaluate(job)
         if c.commit:
             self._commit_up_to(job, producer, c.epoch)
@@ -738,7 +998,7 @@ class ReferenceTracker:
         if len(c.scope_index) != len(c.names) or len(c.end_times) not in (0, len(c.names)):
             raise Refused.malformed("columns of unequal length")
         substreams = len(c.names) + len(c.substream_ids)
-        closes = [promise.substream_index for promise in c.promises if isinstance(promise, Close)]
+        closes = [promise.substream_index for promise in c.promises if isinstance(promise, Close | Expect)]
         if (
             any(i >= len(c.scopes) for i in c.scope_index.tolist())
             or any(i >= substreams for i in (*c.substream_index.tolist(), *closes))
@@ -777,9 +1037,43 @@ class ReferenceTracker:
         for promise in c.promises:
             if not isinstance(promise, Close) or promise.front:
                 self._check_front(job, producer, promise.front)
-            if isinstance(promise, Close):
+            if isinstance(promise, Expect) and promise.segment not in job.feeds:
+                raise Refused.invalid("UNKNOWN_SEGMENT", promise.segment)
+            if isinstance(promise, Expect) and promise.segment not in job.fed(promise.front):
+                raise Refused.malformed("a front expects on a segment that it does not feed")
+            if isinstance(promise, Close | Expect):
                 check_end_time(promise.substream_index)
         return named
+
+    def _check_expectations(
+        self,
+        job: Job,
+        producer: Producer,
+        promises: Sequence[Promise],
+        named: Sequence[Substream | tuple[str, str, int | None]],
+        dropped: Sequence[StagedReport],
+    ) -> None:
+        """Another number than the last that was accepted is refused, unless it revises one that may still change."""
+        said: dict[tuple[str, str, str, str], int] = {}  # by (scope, name, segment, front): what is staged
+        for number in sorted(producer.staged) if producer.mode == Mode.STAGED else []:
+            for report in producer.staged[number].reports:
+                for p in report.promises if report not in dropped else []:
+                    if p[0] == "expect":
+                        staged = job.substreams[p[2]]
+                        said[staged.scope, staged.name, p[3], p[1]] = p[4]
+        for promise in promises:
+            if not isinstance(promise, Expect):
+                continue
+            one = named[promise.substream_index]
+            scope, name = (one.scope, one.name) if isinstance(one, Substream) else one[:2]
+            s = job.find(scope, name)
+            key = (scope, name, promise.segment, promise.front)
+            standing = s.expected(promise.segment).get(promise.front) if s else None
+            last = said.get(key, standing)
+            over = s is not None and s.ended_on(promise.segment)
+            if last is not None and last != promise.elements and (over or not promise.revise):
+                raise Refused.precondition("EXPECT_CONFLICT", str(key))
+            said[key] = promise.elements
 
     def _check_front(self, job: Job, producer: Producer, name: str) -> None:
         if name not in job.fronts:
@@ -822,12 +1116,26 @@ class ReferenceTracker:
             raise Refused.malformed("a seal that promises, or a seal or manifest without an epoch")
         if any(isinstance(promise, Close) for promise in c.promises):
             raise Refused.malformed("a commit closes nothing by name")
-        for promise in c.promises:
-            self._check_front(job, producer, promise.front)
-        promises = [_resolved(promise, []) for promise in c.promises]
+        scopes = [scope for scope, _, _ in c.substreams]
+        named = self._check_report(
+            job,
+            producer,
+            Report(
+                c.job,
+                c.producer,
+                c.run,
+                0,
+                scopes=scopes,
+                names=[name for _, name, _ in c.substreams],
+                scope_index=np.arange(len(scopes), dtype=np.uint32),
+                end_times=np.array([NO_END_TIME if end is None else end for _, _, end in c.substreams], np.int64),
+                promises=c.promises,
+                commit=True,
+            ),
+        )
 
         if c.epoch is not None and not producer.settled:
-            if promises:
+            if c.promises:
                 self._hear(job, producer)
             self._settle(job, producer, c.epoch if c.seal else c.epoch + 1)
 
@@ -843,11 +1151,13 @@ class ReferenceTracker:
             if report not in dropped
             for promise in report.promises
         ]
-        if later and any(self._says_more(job, promise, with_it) for promise in promises):
+        moves = [_resolved(promise, []) for promise in c.promises if not isinstance(promise, Expect)]
+        if later and any(self._says_more(job, promise, with_it) for promise in moves):
             raise Refused.precondition("EPOCH_STAGED", str(later))
+        self._check_expectations(job, producer, c.promises, named, dropped)
 
         producer.last_heard = self._now
-        if promises:
+        if c.promises:
             self._hear(job, producer)
         if c.epoch is not None and c.epoch > producer.committed:
             if c.seal:
@@ -858,11 +1168,25 @@ class ReferenceTracker:
                 epoch.sealed = epoch.sealed or c.seal
             if not c.seal:
                 self._commit_up_to(job, producer, c.epoch)
-        if promises:
+        if c.promises:
+            sids = self._name(job, named)
+            promises = [_resolved(promise, sids) for promise in c.promises]
             self._claim(job, producer, promises)
-            job.make_firm(promises)
+            _, kept = self._name_fold_and_close(job, producer, [], promises)
+            self._make_firm(job, kept)
             self._evaluate(job)
         return Committed(job.last_seq)
+
+    def _make_firm(self, job: Job, promises: Iterable[Promised]) -> None:
+        for promise in promises:
+            if promise[0] == "expect":
+                self._expect(job, promise, None)
+            else:
+                job.make_firm([promise])
+
+    def _expect(self, job: Job, promise: ExpectPromise, supporter: Supporter) -> None:
+        if (s := job.expect(promise, supporter)) is not None:
+            s.changed, s.stalled = self._now, False
 
     def _check_manifest(self, producer: Producer, number: int, kept: set[str]) -> list[StagedReport]:
         """The reports that the manifest drops."""
@@ -895,16 +1219,26 @@ class ReferenceTracker:
     ) -> tuple[list[Entry], list[Promised]]:
         """All entries, after all that they name is known; gives what was folded in, and the promises that count."""
         before = job.promised()
-        for sid in [entry[0] for entry in entries] + _closed(promises):
+        job.read_segments |= {segment for _, segment, _, _, received in entries if received}
+        fresh = {sid for sid in [entry[0] for entry in entries] + _named(promises) if not job.substreams[sid].known}
+        mentions: dict[Sid, set[str]] = {sid: set() for sid in fresh}
+        for entry in entries:
+            mentions.setdefault(entry[0], set()).add(entry[1])
+        for promise in promises:
+            if promise[0] == "close" and promise[2] in fresh:
+                mentions[promise[2]] |= {g for g in job.feeds if not promise[1] or promise[1] in job.reaching(g)}
+            elif promise[0] == "expect" and promise[2] in fresh:
+                mentions[promise[2]].add(promise[3])
+        for sid in fresh:
             s = job.substreams[sid]
-            if not s.known and not job.closed_by_fronts(s, before) and not job.below_floor(s):
+            if (s.scope, s.name) not in job.tombstones and any(not job.over(s, g, before) for g in mentions[sid]):
                 s.known = True
         folded: list[Entry] = []
         late: dict[tuple[Sid, str], list[int]] = {}
         for entry in entries:
             sid, segment, xor, sent, received = entry
             s = job.substreams[sid]
-            if not s.known or s.ended_on(segment):
+            if not s.known or s.ended_on(segment) or (sid in fresh and job.over(s, segment, before)):
                 counts = late.setdefault((sid, segment), [0, 0])
                 counts[0] += sent
                 counts[1] += received
@@ -922,37 +1256,47 @@ class ReferenceTracker:
             s.late_reports += 1
             job.late_reports += 1
             self._emit(job, Late(segment, s.scope, s.name, producer.name, sent, received))
-        return folded, [p for p in promises if p[0] != "close" or job.substreams[p[2]].known]
+        return folded, [p for p in promises if not _named([p]) or job.substreams[_named([p])[0]].known]
 
     # ------------------------------------------------------------ Ends
 
     def _note_closing(self, job: Job) -> None:
-        """reading: to be closed is a change, so that nothing stalls the moment it is closed."""
+        """reading: to be closed, or open again, is a change, so that nothing stalls at that moment."""
         promised = job.promised()
         for s in job.open_substreams():
-            closed = job.closed(s, promised)
-            if closed and not s.was_closed:
-                s.changed = self._now
-            if not closed:
-                s.stalled = False
+            closed = job.closed_on(s, promised)
+            if closed != s.was_closed:
+                s.changed, s.stalled = self._now, False
             s.was_closed = closed
 
     def _evaluate(self, job: Job) -> None:
         self._note_closing(job)
         promised = job.promised()
+        for s in job.open_substreams():
+            for segment in job.segments_in_order():
+                self._note_excess(job, s, segment, promised)
         for segment in job.segments_in_order():
             upstream = job.upstream(segment)
             for s in job.in_order():
                 if (
                     not s.ended_on(segment)
-                    and job.closed(s, promised)
+                    and job.closed(s, segment, promised)
                     and not job.held_by(s)
                     and all(s.account(g).balanced for g in upstream)
                     and not self._waits(job, s, segment)
                 ):
-                    self._end(job, s, segment, Reason.COMPLETE)
+                    self._end(job, s, segment, Reason.COMPLETE, self._is_closed_by_drain(job, s, segment))
         if job.spec.progress and job.fronts:
             self._advance(job, promised)
+
+    def _note_excess(self, job: Job, s: Substream, segment: str, promised: PromiseSet) -> None:
+        """More than expected is announced once for each number expected."""
+        if s.ended_on(segment) or segment not in s.expectations or not job.complete(s, segment, promised):
+            return
+        expected, sent = sum(s.expected(segment).values()), s.account(segment).sent
+        if sent > expected and s.excess.get(segment) != expected:
+            s.excess[segment] = expected
+            self._emit(job, Excess(segment, s.scope, s.name, expected, sent))
 
     def _waits(self, job: Job, s: Substream, segment: str) -> bool:
         """Ordering: whether a substream of a smaller end time has not ended on the segment yet."""
@@ -964,10 +1308,19 @@ class ReferenceTracker:
             if job.spec.ordering == Ordering.GLOBAL or other.scope == s.scope
         )
 
-    def _end(self, job: Job, s: Substream, segment: str, reason: Reason) -> None:
+    def _is_closed_by_drain(self, job: Job, s: Substream, segment: str) -> bool:
+        if not job.draining:
+            return False
+        promised = job.promised()
+        return job.closed(s, segment, promised) and job.closed_by_drain(s, segment, promised)
+
+    def _end(self, job: Job, s: Substream, segment: str, reason: Reason, by_drain: bool) -> None:
         account = s.account(segment)
         in_flight = 0 if reason == Reason.COMPLETE else account.in_flight
-        s.ended[segment] = Ended(segment, s.scope, s.name, s.end_time, account.sent, reason, in_flight)
+        expected = sum(s.expected(segment).values()) if segment in s.expectations else None
+        s.ended[segment] = Ended(
+            segment, s.scope, s.name, s.end_time, account.sent, reason, in_flight, by_drain, expected
+        )
         self._emit(job, s.ended[segment])
         if all(s.ended_on(g) for g in job.feeds):
             s.over_since = s.changed = self._now
@@ -976,17 +1329,19 @@ class ReferenceTracker:
                 producer.holds.pop(s.id, None)
 
     def _end_everywhere(self, job: Job, s: Substream, reason: Reason) -> None:
+        by_drain = {segment: self._is_closed_by_drain(job, s, segment) for segment in job.feeds}
         for segment in job.segments_in_order():
             if not s.ended_on(segment):
-                self._end(job, s, segment, reason)
+                self._end(job, s, segment, reason, by_drain[segment])
 
     def _advance(self, job: Job, promised: PromiseSet) -> None:
-        # reading: of every unfinished front, idle ones too
-        frontiers = [promised.frontier(front, None) for front in job.fronts if front not in promised.finished]
-        times = [time for time in frontiers if time is not None]
-        if len(times) < len(frontiers):
-            return
         for segment in job.segments_in_order():
+            # reading: of every unfinished front, idle ones too
+            unfinished = [front for front in job.reaching(segment) if front not in promised.finished]
+            frontiers = [promised.frontier(front, None) for front in unfinished]
+            times = [time for time in frontiers if time is not None]
+            if len(times) < len(frontiers):
+                continue
             waiting = [s.end_time - 1 for s in job.in_order() if s.end_time is not None and not s.ended_on(segment)]
             time = min([*times, *waiting], default=INT64_MAX)
             if segment not in job.advanced or time > job.advanced[segment]:
@@ -1010,6 +1365,76 @@ class ReferenceTracker:
         self._wake(job, [job.fronts[c.front]])
         job.make_firm([("finish", c.front)])
         self._evaluate(job)
+
+    # ------------------------------------------------------------ Subscriptions
+
+    def _subscription(self, job: Job, name: str) -> Subscription:
+        if name not in job.subscriptions:
+            raise Refused.unknown("UNKNOWN_SUBSCRIPTION", name)
+        if job.subscriptions[name].expired is not None:
+            raise Refused("OUT_OF_RANGE", "SUBSCRIPTION_EXPIRED", name)
+        return job.subscriptions[name]
+
+    def _check_log(self, job: Job, log_id: str) -> None:
+        if log_id not in ("", job.log_id):
+            raise Refused.precondition("LOG_CHANGED", log_id)
+
+    def _check_nothing_dropped(self, job: Job, wanted: Wanted, after_seq: int) -> None:
+        last = job.last_dropped(wanted)
+        if after_seq < last:
+            raise Refused("OUT_OF_RANGE", "EVENTS_EXPIRED", str(last))
+
+    def _subscribe(self, c: Subscribe) -> Subscribed:
+        job = self._job(c.job)
+        if not all(map(_is_name, (c.name, *c.segments))) or not all(map(_is_scope, c.scopes)):
+            raise Refused.malformed("no name")
+        if c.max_age is not None and c.max_age <= 0:
+            raise Refused.malformed("no age")
+        self._check_log(job, c.log_id)
+        if any(segment not in job.feeds for segment in c.segments):
+            raise Refused.invalid("UNKNOWN_SEGMENT", ", ".join(c.segments))
+        if c.after_seq is not None and c.after_seq > job.last_seq:
+            raise Refused.malformed("not happened yet")
+        wanted = Wanted(frozenset(c.segments), frozenset(c.scopes))
+        created = c.name not in job.subscriptions
+        if created:
+            if c.after_seq is not None:
+                self._check_nothing_dropped(job, wanted, c.after_seq)
+            place = job.last_dropped(wanted) if c.after_seq is None else c.after_seq
+            job.subscriptions[c.name] = Subscription(c.name, wanted, place, self._now)
+        subscription = self._subscription(job, c.name)
+        if wanted != subscription.wanted:
+            self._check_nothing_dropped(job, wanted, subscription.acknowledged)
+            subscription.wanted = wanted
+        subscription.max_age = c.max_age or 30 * DAY
+        subscription.max_events = c.max_events or 1_000_000
+        job.drop_unwanted()
+        return Subscribed(subscription.acknowledged, job.last_seq, job.log_id, created)
+
+    def _acknowledge(self, c: Ack) -> Acknowledged:
+        job = self._job(c.job)
+        subscription = self._subscription(job, c.name)
+        self._check_log(job, c.log_id)
+        if c.seq > job.last_seq:
+            raise Refused.malformed("not happened yet")
+        subscription.last_ack = self._now
+        subscription.acknowledged = max(subscription.acknowledged, c.seq)
+        job.drop_unwanted()
+        return Acknowledged(subscription.acknowledged)
+
+    def _unsubscribe(self, c: Unsubscribe) -> None:
+        job = self._job(c.job)
+        if c.name not in job.subscriptions:
+            raise Refused.unknown("UNKNOWN_SUBSCRIPTION", c.name)
+        del job.subscriptions[c.name]
+        job.drop_unwanted()
+
+    def _expire_subscriptions(self, job: Job) -> None:
+        for subscription in job.subscriptions.values():
+            waiting = job.retained_for(subscription)
+            too_old = any(self._due(event.at, subscription.max_age) for event in waiting)
+            if too_old or len(waiting) > subscription.max_events:
+                subscription.expired = self._now
 
     # ------------------------------------------------------------ Drain
 
@@ -1128,8 +1553,14 @@ class ReferenceTracker:
 
     def _stall_and_expire(self, job: Job) -> None:
         promised = job.promised()
-        owing = [s for s in job.open_substreams() if job.closed(s, promised) and (job.unbalanced(s) or job.held_by(s))]
-        for s in owing:
+        closed = {s.id: job.closed_on(s, promised) for s in job.open_substreams()}
+        owing = [
+            s
+            for s in job.open_substreams()
+            if not closed[s.id].isdisjoint(job.unbalanced(s)) or (closed[s.id] and job.held_by(s))
+        ]
+        short = [s for s in job.open_substreams() if s not in owing and not closed[s.id].issuperset(job.short(s))]
+        for s in sorted(owing + short, key=lambda s: s.rank):
             if not s.stalled and self._due(s.changed, job.spec.stall_after):
                 s.stalled = True
                 self._emit(job, self._stall(job, s))
@@ -1140,29 +1571,42 @@ class ReferenceTracker:
             self._evaluate(job)
 
     def _stall(self, job: Job, s: Substream) -> Stalled:
+        short = job.short(s)
         faulty = job.unbalanced(s)
         missing = sum(s.account(g).in_flight for g in faulty)
         surplus = sum(s.account(g).sent - s.account(g).received for g in faulty)
         # reading: the proto lets it be negative; where anything is missing, the contract's sum is said
-        return Stalled(s.scope, s.name, tuple(faulty), missing or surplus)
+        return Stalled(
+            s.scope,
+            s.name,
+            tuple(g for g in job.segments_in_order() if g in faulty or g in short),
+            missing or surplus,
+            sum(sum(s.expected(g).values()) for g in short),
+            sum(s.account(g).sent for g in short),
+        )
 
     def _drop_old(self, job: Job) -> None:
         retention = self._retention if job.spec.retention is None else job.spec.retention
-        job.events = [event for event in job.events if not self._due(event.at, retention)]
+        job.past_retention = max(job.past_retention, self._now - retention)
+        self._expire_subscriptions(job)
+        job.drop_unwanted()
         staged: set[Sid] = set()
         for producer in job.producers.values():
             for epoch in producer.staged.values():
                 waiting = [entry for report in epoch.reports for entry in report.entries]
                 staged |= {entry[0] for entry in (waiting if producer.mode == Mode.STAGED else epoch.folded)}
-                staged |= set(_closed(epoch.promises))
+                staged |= set(_named(epoch.promises))
         for s in list(job.substreams.values()):
             # reading: what is named and never comes to be known is forgotten likewise; what a staged epoch speaks of
-            # stays, and what has ended above the floor as long as an unfinished front may come to it.
+            # stays.
             over = s.over_since if s.known else s.created
-            floor_to_come = bool(job.fronts) and not job.firm.finished.issuperset(job.fronts)
-            above_floor = s.known and s.end_time is not None and not job.below_floor(s) and floor_to_come
-            if self._due(over, retention) and not above_floor and s.id not in staged:
+            if over is not None and self._due(over, retention) and s.id not in staged:
                 del job.substreams[s.id]
+                if s.known and not all(job.below_floor(s, g) for g in job.feeds):
+                    job.tombstones[s.scope, s.name] = -(-over // 10**9)
+        if job.spec.remember is not None:
+            forgotten = (self._now - job.spec.remember) // 10**9
+            job.tombstones = {name: second for name, second in job.tombstones.items() if second > forgotten}
 
     def _recovered(self, c: Recovered) -> None:
         for job in self._jobs.values():
@@ -1205,7 +1649,7 @@ class ReferenceTracker:
         known = job.in_order()
         return JobStatus(
             job.spec,
-            job.events[0].seq if job.events else job.last_seq + 1,
+            job.last_dropped(Wanted()) + 1,
             job.last_seq,
             len(job.open_substreams()),
             len(known) - len(job.open_substreams()),
@@ -1229,26 +1673,98 @@ class ReferenceTracker:
                     },
                     f.owner,
                     f.last_promise,
+                    tuple(g for g in job.segments_in_order() if g in job.fed(f.name))
+                    if len(job.fed(f.name)) < len(job.feeds)
+                    else (),
                 )
                 for f in job.fronts.values()
             ),
             self.drain_status(name),
             job.log_id,
             job.incarnation,
+            incomplete_substreams=len([s for s in job.open_substreams() if job.short(s)]),
+            expected=sum(sum(s.expected(g).values()) for s in job.open_substreams() for g in job.short(s)),
+            expected_sent=sum(s.account(g).sent for s in job.open_substreams() for g in job.short(s)),
+            staged_substreams=sum(not s.known for s in job.substreams.values()),
+            staged_units=sum(1 + len(epoch.units) for p in job.producers.values() for epoch in p.staged.values()),
+            staged_entries=sum(
+                len(epoch.promises)
+                + (len(epoch.folded) if p.mode == Mode.IMMEDIATE else sum(len(r.entries) for r in epoch.reports))
+                for p in job.producers.values()
+                for epoch in p.staged.values()
+            ),
+            unread_segments=tuple(g for g in job.segments_in_order() if g not in job.read_segments),
         )
 
     def events(
-        self, name: str, after_seq: int, up_to_seq: int = 0, limit: int = 1000, log_id: str = ""
+        self,
+        name: str,
+        after_seq: int,
+        up_to_seq: int = 0,
+        limit: int = 1000,
+        log_id: str = "",
+        wanted: Any = Wanted(),  # or the core's filter: both have segments and scopes
+        own: bool = False,
+        subscription: str = "",
     ) -> tuple[list[Event], int]:
         job = self._job(name)
-        if log_id not in ("", job.log_id):
-            raise Refused.precondition("LOG_CHANGED", log_id)
-        first = job.events[0].seq if job.events else job.last_seq + 1
-        if 0 < after_seq < first - 1:
-            raise Refused("OUT_OF_RANGE", "EVENTS_EXPIRED", str(first))
-        up_to = up_to_seq or job.last_seq
-        wanted = [event for event in job.events if after_seq < event.seq <= up_to][:limit]
-        return wanted, wanted[-1].seq if wanted else max(after_seq, first - 1)
+        self._check_log(job, log_id)
+        asked = Wanted(wanted.segments, wanted.scopes)
+        if subscription:
+            reader = self._subscription(job, subscription)
+            asked, own, after_seq = reader.wanted, True, after_seq or reader.acknowledged
+        if own or after_seq:
+            self._check_nothing_dropped(job, asked, after_seq)
+        after = max(after_seq, job.last_dropped(asked))
+        up_to = min(up_to_seq or job.last_seq, job.last_seq)
+        found = [event for event in job.events if after < event.seq <= up_to][:limit]
+        return found, found[-1].seq if len(found) == limit else max(after, up_to)
+
+    def first_seq(self, name: str, wanted: Any) -> int:
+        return self._job(name).last_dropped(Wanted(wanted.segments, wanted.scopes)) + 1
+
+    def explained(self, name: str, scope: str, substream: str) -> Explained:
+        job = self._job(name)
+        s = job.find(scope, substream)
+        if s is None:
+            return Explained(None, ())
+        found = self.substreams(name, [scope], include_ended=True)
+        staged = []
+        for producer in sorted(job.producers.values(), key=lambda producer: producer.name):
+            for number, epoch in sorted(producer.staged.items()):
+                reported = [entry for report in epoch.reports for entry in report.entries]
+                entries = [e for e in (reported if producer.mode == Mode.STAGED else epoch.folded) if e[0] == s.id]
+                closing = {p[1] for p in epoch.promises if p[0] == "close" and p[2] == s.id}
+                expecting = {p[1] for p in epoch.promises if p[0] == "expect" and s.id in _named([p])}
+                counts = tuple(
+                    (g, sum(e[3] for e in entries if e[1] == g), sum(e[4] for e in entries if e[1] == g))
+                    for g in job.segments_in_order()
+                    if any(e[1] == g for e in entries)
+                )
+                if counts or closing or expecting:
+                    how = (producer.name, number, producer.mode, epoch.sealed)
+                    staged.append(StagedStatus(*how, counts, tuple(sorted(closing)), tuple(sorted(expecting))))
+        return Explained(next((each for each in found if each.name == substream), None), tuple(staged))
+
+    def subscriptions(self, name: str) -> list[SubscriptionStatus]:
+        job = self._job(name)
+        return [
+            SubscriptionStatus(
+                s.name,
+                tuple(sorted(s.wanted.segments)),
+                tuple(sorted(s.wanted.scopes)),
+                s.acknowledged,
+                s.max_age,
+                s.max_events,
+                len(job.retained_for(s)),
+                next((event.at for event in job.retained_for(s)), None),
+                s.created,
+                s.last_ack,
+                s.expired,
+                "",
+            )
+            for s in sorted(job.subscriptions.values(), key=lambda s: s.name)
+        ]
 
     def substreams(
         self,
@@ -1265,8 +1781,8 @@ class ReferenceTracker:
                 s.scope,
                 s.name,
                 s.end_time,
-                not s.open or job.closed(s, promised),
-                () if not s.open or job.closed(s, promised) else tuple(job.open_fronts(s, promised)),
+                not s.open or all(s.ended_on(g) or job.closed(s, g, promised) for g in job.feeds),
+                tuple(self._waiting_for(job, s, promised)) if s.open else (),
                 tuple(self._segment_status(job, s)),
                 s.late_reports,
                 s.created,
@@ -1277,20 +1793,63 @@ class ReferenceTracker:
             if (not scopes or s.scope in scopes) and (s.open or include_ended) and (s.stalled or not only_stalled)
         ]
 
+    def _waiting_for(self, job: Job, s: Substream, promised: PromiseSet) -> set[str]:
+        return {
+            front
+            for g in job.feeds
+            if not s.ended_on(g) and not job.closed(s, g, promised)
+            for front in job.open_fronts(s, g, promised)
+        }
+
     def _segment_status(self, job: Job, s: Substream) -> Iterator[SegmentStatus]:
+        promised = job.promised()
         for g in job.segments_in_order():
             a = s.account(g)
-            yield SegmentStatus(g, s.ended_on(g), a.xor, a.sent, a.received, a.last_sender, a.last_receiver)
+            yield SegmentStatus(
+                g,
+                s.ended_on(g),
+                a.xor,
+                a.sent,
+                a.received,
+                a.last_sender,
+                a.last_receiver,
+                s.expected(g) or None,
+                s.ended_on(g) or job.closed(s, g, promised),
+            )
 
 
 def _graph(spec: Spec) -> dict[str, frozenset[str]]:
     return {name: frozenset(feeds) for name, feeds in spec.segments}
 
 
+def _fed(spec: Spec, front: str) -> frozenset[str]:
+    return frozenset(
+        dict(spec.front_segments).get(front, [name for name, _ in spec.segments] if front in spec.fronts else ())
+    )
+
+
+def _reached(spec: Spec, front: str) -> set[str]:
+    """The segments that wait for a front: those that it feeds, and all downstream of them."""
+    found = set(_fed(spec, front))
+    while more := {feed for name, feeds in spec.segments if name in found for feed in feeds} - found:
+        found |= more
+    return found
+
+
+def _least_floors(job: Job, segments: set[str]) -> dict[str | None, int]:
+    """By scope, the least floor of some segments, where all have one."""
+    least: dict[str | None, int] = {}
+    for scope in {scope for _, scope in job.floors}:
+        times = [time for g in segments if (time := job.floor(g, scope)) is not None]
+        if times and len(times) == len(segments):
+            least[scope] = min(times)
+    return least
+
+
 def _same_but_durations(one: Spec, other: Spec) -> bool:
     return (
         _graph(one) == _graph(other)
-        and set(one.fronts) == set(other.fronts)
+        and {front: _fed(one, front) for front in one.fronts} == {front: _fed(other, front) for front in other.fronts}
         and one.ordering == other.ordering
         and one.progress == other.progress
     )
@@ -1304,10 +1863,42 @@ def _resolved(promise: Promise, sids: Sequence[Sid]) -> Promised:
             return ("close", front, sids[index])
         case Finish(front):
             return ("finish", front)
+        case Expect(front, segment, index, elements, revise):
+            return ("expect", front, sids[index], segment, elements, revise)
 
 
-def _closed(promises: Iterable[Promised]) -> list[Sid]:
-    return [promise[2] for promise in promises if promise[0] == "close"]
+def _named(promises: Iterable[Promised]) -> list[Sid]:
+    """What promises name: closed, or expected."""
+    return [promise[2] for promise in promises if promise[0] == "close" or promise[0] == "expect"]
+
+
+def _check_bounds(command: Command) -> None:
+    """Every number has a bound, and is refused beyond it before anything else is looked at."""
+    century = 36_525 * 24 * 3600 * 10**9
+    durations: list[int | None] = []
+    epochs: list[int | None] = []
+    if isinstance(command, DefineJob):
+        spec = command.spec
+        durations = [spec.stall_after, spec.expire_after, spec.idle_after, spec.retention, spec.remember]
+    elif isinstance(command, Drain):
+        durations = [command.timeout]
+    elif isinstance(command, Subscribe):
+        durations = [command.max_age]
+    elif isinstance(command, OpenProducer | CloseProducer):
+        epochs = [command.resume_epoch]
+    elif isinstance(command, Report | Commit):
+        epochs = [command.epoch]
+    end_times: list[int | None] = command.end_times.tolist() if isinstance(command, Report) else []
+    if isinstance(command, Commit):
+        end_times = [end_time for _, _, end_time in command.substreams]
+    promises = command.promises if isinstance(command, Report | Commit) else ()
+    if (
+        any(isinstance(promise, Expect) and promise.elements > 2**48 for promise in promises)
+        or any(duration is not None and duration > century for duration in durations)
+        or any(epoch is not None and epoch >= 2**62 for epoch in epochs)
+        or any(time is not None and time != NO_END_TIME and abs(time) > 2**61 for time in end_times)
+    ):
+        raise Refused.malformed("a number is beyond its bound")
 
 
 def _is_name(name: str) -> bool:

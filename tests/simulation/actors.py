@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from tracker.core.commands import (
     CloseProducer,
     Command,
     Commit,
+    Expect,
     Finish,
     Frontier,
     Mode,
@@ -46,15 +47,29 @@ class Superseded(Exception):  # noqa: N818 - it happens to good runs
     """A run has learned that it is fenced; it dies."""
 
 
+@dataclass(frozen=True)
+class Expected:
+    """How many elements a source says that it sends of a substream."""
+
+    front: str
+    substream: Substream
+    elements: int
+    revise: bool = False
+
+    def promise(self, index: int) -> Expect:
+        return Expect(self.front, "a", index, self.elements, self.revise)
+
+
 @dataclass
 class Work:
-    """What a report says: elements sent and received, promises, and substreams closed for a front."""
+    """What a report says: elements sent and received, promises, and substreams closed for a front or expected of it."""
 
     units: tuple[str, ...]
     sent: list[Element] = field(default_factory=list)
     received: list[Element] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
     closes: list[tuple[str, Substream]] = field(default_factory=list)
+    expects: list[Expected] = field(default_factory=list)
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -63,6 +78,7 @@ class Work:
             self.received + other.received,
             self.promises + other.promises,
             self.closes + other.closes,
+            self.expects + other.expects,
         )
 
     def report(self, producer: str, run: str, epoch: int, commit: bool = False) -> Report:
@@ -72,7 +88,8 @@ class Work:
                 each = sums[element.substream, element.segment]
                 each[0] ^= element.label
                 each[column] += 1
-        substreams = list(dict.fromkeys([s for s, _ in sums] + [s for _, s in self.closes]))
+        named = [s for s, _ in sums] + [s for _, s in self.closes] + [each.substream for each in self.expects]
+        substreams = list(dict.fromkeys(named))
         segments = list(dict.fromkeys(segment for _, segment in sums))
         scopes = list(dict.fromkeys(s.scope for s in substreams))
         return Report(
@@ -92,7 +109,11 @@ class Work:
             sent=np.array([sent for _, sent, _ in sums.values()], np.uint32),
             received=np.array([received for _, _, received in sums.values()], np.uint32),
             entry_count=len(sums),
-            promises=[*self.promises, *(Close(front, substreams.index(s)) for front, s in self.closes)],
+            promises=[
+                *(each.promise(substreams.index(each.substream)) for each in self.expects),
+                *self.promises,
+                *(Close(front, substreams.index(s)) for front, s in self.closes),
+            ],
             commit=commit,
         )
 
@@ -166,6 +187,7 @@ class Flush:
     elements: list[Element]
     frontier: int
     closes: list[Substream] = field(default_factory=list)
+    expects: list[Expected] = field(default_factory=list)
 
 
 @dataclass
@@ -175,6 +197,7 @@ class Source(Actor):
     front: str = ""
     flushes: list[Flush] = field(default_factory=list)
     begun: int = -1  # the last flush of which anything may have left
+    unsaid: list[Expected] = field(default_factory=list)  # numbers that it had still to give when it was stopped
 
     def life(self) -> Life:
         committed = yield from self.open(None)
@@ -196,26 +219,43 @@ class Source(Actor):
         self.world.oracle.named |= set(flush.closes)
         work = Work((f"flush{epoch}",), sent=flush.elements, closes=[(self.front, s) for s in flush.closes])
         promises = self._promises(epoch)
+        expects = self._expects(flush)
+        if expects and self.chance(0.3):
+            yield from self._pass_on(expects)
+            yield BUSY
         first = self.chance(0.5)
         if first:
             self.publish(flush.elements)
             yield BUSY
         match self.world.random.choice(["at once", "report, then commit", "the driver's word"]):
             case "at once":
-                work.promises = promises
+                work.promises, work.expects = promises, expects
                 yield from self.say(work.report(self.name, self.run, epoch, commit=True))
             case "report, then commit":
-                work.promises = promises
+                work.promises, work.expects = promises, expects
                 yield from self.say(work.report(self.name, self.run, epoch))
                 yield BUSY
                 yield from self.say(Commit(JOB, self.name, self.run, epoch))
             case _:
+                work.expects = expects
                 yield from self.say(work.report(self.name, self.run, epoch))
                 yield BUSY
                 yield from self.say(Commit(JOB, self.name, self.run, epoch, units=work.units, promises=promises))
         if not first:
             yield BUSY
             self.publish(flush.elements)
+
+    def _pass_on(self, expects: Sequence[Expected]) -> Life:
+        """Numbers that come without a batch; none that revises, since a copy of it might overtake a later one."""
+        expects = [each for each in expects if not each.revise]
+        promises = [each.promise(index) for index, each in enumerate(expects)]
+        names = tuple((s.scope, s.name, s.end_time) for s in (each.substream for each in expects))
+        yield from self.say(Commit(JOB, self.name, self.run, promises=promises, substreams=names))
+
+    def _expects(self, flush: Flush) -> list[Expected]:
+        if self.world.rules.expects_what_it_sends:
+            return flush.expects
+        return [replace(each, elements=each.elements // 2) for each in flush.expects]
 
     def _promises(self, epoch: int) -> list[Promise]:
         if not self.world.rules.promises_after_sending:
@@ -230,11 +270,13 @@ class Source(Actor):
         for flush in self.flushes[epoch:]:
             for element in flush.elements:
                 self.world.oracle.never_sent(element)
+            self.unsaid += flush.expects if self.world.rules.expects_before_it_finishes else []
         del self.flushes[epoch:]
-        if self.chance(0.5):
+        if self.chance(0.5) and not self.unsaid:
             yield from self.say(Commit(JOB, self.name, self.run, promises=[Finish(self.front)]))
         else:
-            last = Work(("last",), promises=[Finish(self.front)])
+            expects = list({each.substream: each for each in self.unsaid}.values())
+            last = Work(("last",), promises=[Finish(self.front)], expects=expects)
             yield from self.say(last.report(self.name, self.run, epoch, commit=True))
         self.finished = True
         with suppress(Superseded):  # closed by the call before, whose answer was lost

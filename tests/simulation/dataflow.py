@@ -6,12 +6,13 @@ Nothing in it fails unless the tracker does, or somebody is told to break a rule
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 from tracker.core.commands import DefineJob, Drain, Mode, Ordering, Spec
 from tracker.core.refusal import Refused
 
-from .actors import BUSY, IDLE, Actor, Flush, Life, Query, Source, Superseded, Surroundings
+from .actors import BUSY, IDLE, Actor, Expected, Flush, Life, Query, Source, Superseded, Surroundings
 from .world import (
     ALL_RULES,
     GRAPH,
@@ -52,6 +53,10 @@ class Dataflow:
         self.oracle = Oracle(at_least_once=any(kind.mode == Mode.IMMEDIATE for kind in chosen))
         self.failures = r.choice([0.0, 0.1, 0.3])
         self.network = Network(r, self.failures, self.oracle)
+        forgetting = Random(f"forgetting {seed}")
+        self.retention = forgetting.choice([None, 3 * 10**9, 20 * 10**9])  # a command takes a second
+        if self.retention is not None:
+            self.network.forgetting = forgetting
         doubles = r.choice([0.0, 0.2])
         self.channels = {segment: Channel(r, doubles) for segment in GRAPH if segment != "st"}
         self.around = Surroundings(r, self.network, self.oracle, self.channels, rules)
@@ -64,6 +69,13 @@ class Dataflow:
             Query("other", chosen[4], self.around, inputs=("d",)),
         ]
         self.sources: list[Source] = []
+        self.fed: dict[str, str] = {}  # by front, the segment into which its source sends
+        # Fronts that name what they feed would reach less of another graph, which is refused when it is defined.
+        self.leads = r.random() < 0.5 and told is GRAPH
+        windows = [Substream(scope, f"w{w}", WINDOW * (w + 1)) for scope in SCOPES for w in range(self.windows + 3)]
+        sessions = [Substream(scope, session, None) for scope in SCOPES for session in ("s0", "s1")]
+        share = r.choice([0.0, 0.2, 0.6])
+        self.counted = [s for s in windows + sessions if r.random() < share]  # of which all sources say how many
         self.deployment = 1
         self.ordering = r.choice(list(Ordering))
         self.progress = r.random() < 0.5
@@ -78,37 +90,78 @@ class Dataflow:
         name = f"source{len(self.sources)}"
         front = f"f{len(self.sources)}"
         elements = []
+        fed = self._fed_by(front)
+        counted = self.counted if fed == "a" else []
         for number in range(r.randint(3, 25)):
             window = r.randint(first_window, first_window + self.windows)
             scope = r.choice(scopes)
             substream = Substream(scope, f"w{window}", WINDOW * (window + 1))
             if sessions and r.random() < 0.15:
                 substream = Substream(scope, r.choice(sessions), None)
-            elements.append(Element(f"{name}:{number}", substream, "a"))
-        elements.sort(key=lambda element: (element.substream.end_time or r.randint(0, 80)) + r.randint(-15, 15))
+            if not sessions and substream in self.counted:
+                continue  # all sources may have said before this one came how many there are
+            elements.append(Element(f"{name}:{number}", substream, fed))
+        # Where a number closes a substream, its elements may come long after its end time.
+        lag = {substream: r.choice([0, 0, 40]) for substream in counted}
+        elements.sort(
+            key=lambda e: (e.substream.end_time or r.randint(0, 80)) + r.randint(-15, 15) + lag.get(e.substream, 0)
+        )
         self.oracle.begins(elements)
+        expects = self._numbers(front, elements, newcomer=not sessions) if counted else []
+        expected: set[Substream] = set()
         flushes = []
-        closed: set[Substream] = set()
+        closed: set[Substream] = set(counted)
         while elements:
             size = r.randint(1, 6)
             flush, elements = elements[:size], elements[size:]
-            times = [element.substream.end_time for element in elements if element.substream.end_time is not None]
+            said = [expects.pop(0) for _ in range(len(expects) if not elements else r.randint(0, len(expects)))]
+            said = list({each.substream: each for each in said}.values())
+            expected |= {each.substream for each in said}
+            open_ = {element.substream for element in elements} | set(counted)
+            open_ -= expected
+            times = [substream.end_time for substream in open_ if substream.end_time is not None]
             frontier = min(times) - 1 if times else WINDOW * (first_window + self.windows + 1)
             over = {Substream(scope, session, None) for scope in scopes for session in sessions}
             over -= {element.substream for element in elements} | closed
             closing = sorted((s for s in over if r.random() < 0.5), key=lambda s: (s.scope, s.name))
             closed |= set(closing)
-            flushes.append(Flush(flush, frontier, closing))
+            flushes.append(Flush(flush, frontier, closing, said))
         source = Source(name, self.source_kind, self.around, front=front, flushes=flushes)
         self.sources.append(source)
         self.actors.append(source)
+
+    def _numbers(self, front: str, elements: list[Element], newcomer: bool) -> list[Expected]:
+        """What a source expects, in the order in which it says so: of some too much at first, and then the truth."""
+        r = self.random
+        numbers = [Expected(front, s, sum(e.substream == s for e in elements)) for s in self.counted]
+        r.shuffle(numbers)
+        if newcomer:
+            return numbers
+        wrong = [replace(each, elements=each.elements + r.randint(1, 3)) for each in numbers]
+        wrong = [each for each in wrong if r.random() < 0.3]
+        revised = {each.substream for each in wrong}
+        return (
+            wrong
+            + [each for each in numbers if each.substream not in revised]
+            + [replace(each, revise=True) for each in numbers if each.substream in revised]
+        )
 
     # -- the operator
 
     def _define(self, fronts: list[str]) -> bool:
         """Deploy; whether it came to that."""
         deployment = f"d{self.deployment}"
-        spec = Spec(JOB, deployment, tuple(self.told.items()), tuple(fronts), self.ordering, self.progress)
+        fed = tuple((front, (self.fed_as_told(front),)) for front in fronts) if self.leads else ()
+        spec = Spec(
+            JOB,
+            deployment,
+            tuple(self.told.items()),
+            tuple(fronts),
+            self.ordering,
+            self.progress,
+            retention=self.retention,
+            front_segments=fed,
+        )
         while True:
             try:
                 self.network.call(DefineJob(spec))
@@ -120,12 +173,22 @@ class Dataflow:
                 raise
             return True
 
+    def _fed_by(self, front: str) -> str:
+        if front not in self.fed:
+            self.fed[front] = "b" if self.fed and self.leads and self.random.random() < 0.4 else "a"
+        return self.fed[front]
+
+    def fed_as_told(self, front: str) -> str:
+        return self._fed_by(front)
+
     def _redeploy(self) -> None:
         """A rolling deployment; a front that has finished may go, another source may come."""
         r = self.random
         unfinished = [source.front for source in self.sources if not source.finished]
         gone = {source.front for source in self.sources if source.finished and r.random() < 0.3}
-        fronts = [front for front in self.fronts if front not in gone] or self.fronts[:1]
+        fronts = [front for front in self.fronts if front not in gone]
+        if not any(self._fed_by(front) == "a" for front in fronts):  # one has to reach every segment
+            fronts.append(next(front for front in self.fronts if self._fed_by(front) == "a"))
         comes = bool(unfinished) and r.random() < 0.5
         self.deployment += 1
         if comes:

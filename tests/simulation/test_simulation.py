@@ -8,14 +8,21 @@ judges every event. That it can fail is tested, too: each rule of those who repo
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import fields, replace
 
 import pytest
 
+from tests.core.layouts import small_pages
 from tests.simulation.dataflow import Dataflow
 from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
-from tracker.core.commands import Mode
+from tracker.core.cells import SparseCells
+from tracker.core.closing import Closing
+from tracker.core.commands import NO_END_TIME, Mode
+from tracker.core.expecting import Expectations
+from tracker.core.fronts import Front
 from tracker.core.refusal import Refused
+from tracker.core.tombstones import Tombstones
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
@@ -30,21 +37,75 @@ def test_no_end_is_false_and_none_is_missing_in_many(first: int) -> None:
 
 
 def _run(seeds: range) -> None:
+    """Two of three forget what has ended while they run; every second one has pages of two rows, often recycled."""
     for seed in seeds:
         try:
-            Dataflow(seed).run()
+            with small_pages() if seed % 2 else nullcontext():
+                Dataflow(seed).run()
         except (FoundOut, Refused) as found:
             raise AssertionError(f"seed {seed}: {found}") from found
 
 
 @pytest.mark.parametrize("rule", [rule.name for rule in fields(ALL_RULES)])
 def test_a_broken_rule_is_found_out(rule: str) -> None:
-    for seed in range(100):
+    for seed in range(1000):  # most show within a few
         try:
             Dataflow(seed, replace(ALL_RULES, **{rule: False})).run()
         except (FoundOut, Refused):
             return
     pytest.fail(f"nobody noticed that {rule} was broken")
+
+
+def _no_number_is_waited_for(self: Closing, row: int, segment: int) -> bool:
+    del self, row, segment
+    return True
+
+
+def _one_less(self: Expectations, id_: int, segment: int) -> int | None:
+    numbers = self.on(id_, segment)
+    return max(0, sum(numbers.values()) - 1) if numbers else None
+
+
+def _frontiers_count(self: Closing, front: Front, row: int) -> bool:
+    end_time, scope = int(self._accounts.end_time[row]), int(self._accounts.scope[row])
+    return end_time != NO_END_TIME and end_time <= front.time(self._accounts.scope_names[scope])
+
+
+def _no_drain(self: Closing, row: int, segment: int) -> bool:
+    del self, row, segment
+    return False
+
+
+FAULTS = [
+    (Closing, "_complete", _no_number_is_waited_for),
+    (Expectations, "total", _one_less),
+    (Closing, "_closes_without_finish", _frontiers_count),
+    (Closing, "closed_by_drain", _no_drain),
+]
+
+
+@pytest.mark.parametrize(("part", "name", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_tracker_that_is_wrong_about_numbers_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, fault: object
+) -> None:
+    monkeypatch.setattr(part, name, fault)
+    for seed in range(100):
+        try:
+            Dataflow(seed).run()
+        except (FoundOut, Refused):
+            return
+    pytest.fail(f"nobody noticed {fault}")
+
+
+def test_a_tracker_that_is_wrong_about_what_a_front_feeds_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told that a source feeds what lies downstream, so what lies between does not wait for it."""
+    monkeypatch.setattr(Dataflow, "fed_as_told", lambda self, front: "a" if front == "f0" else "b")
+    for seed in range(100):
+        try:
+            Dataflow(seed).run()
+        except (FoundOut, Refused):
+            return
+    pytest.fail("nobody noticed that a front feeds another segment")
 
 
 # All but a-b and r-r, which change no upstream: a reaches b through r as well, and r is upstream of itself.
@@ -60,3 +121,25 @@ def test_a_tracker_that_does_not_know_an_edge_is_found_out(edge: tuple[str, str]
         except FoundOut:
             return
     pytest.fail(f"nobody noticed that the tracker knows nothing of {edge}")
+
+
+def test_a_tracker_that_forgets_what_has_ended_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without tombstones a replay of what had ended begins a second life."""
+    monkeypatch.setattr(Tombstones, "add", lambda *_: None)
+    for seed in range(100):
+        try:
+            Dataflow(seed).run()
+        except FoundOut:
+            return
+    pytest.fail("nobody noticed that nothing was remembered")
+
+
+def test_a_tracker_that_mixes_up_recycled_rows_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparseCells, "clear", lambda *_: None)
+    for seed in range(100):
+        try:
+            with small_pages():
+                Dataflow(seed).run()
+        except (FoundOut, Refused):
+            return
+    pytest.fail("nobody noticed that rows began with the accumulators of others")

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tracker.core import Tracker
 from tracker.core.commands import Answer, Command, Commit, Mode, Recovered, Report, Tick
-from tracker.core.events import Advanced, Drained, DrainRequested, Ended, Event, Late, Reason
+from tracker.core.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, Late, Reason
 from tracker.core.refusal import Refused
 
 JOB = "job"
@@ -85,7 +85,8 @@ class Oracle:
         self.ended: dict[Place, Ended] = {}
         self.named: set[Substream] = set()
         self.advanced: dict[str, int] = {}
-        self.drained = False
+        self.cut: set[Place] = set()  # of which a source has stopped before it had sent all
+        self.draining = self.drained = False
         self.seq = 0
         self.upstream = {segment: self._upstream(segment) for segment in GRAPH}
 
@@ -122,6 +123,7 @@ class Oracle:
         """A source has stopped before it."""
         self.alive[element.substream, element.segment].discard(element.lineage)
         self.travelled[element.substream, element.segment] -= 1
+        self.cut.add((element.substream, element.segment))
 
     # -- what the tracker says
 
@@ -134,6 +136,10 @@ class Oracle:
             raise FoundOut(f"{body} comes after the drain was confirmed")
         if isinstance(body, Ended):
             self._hears_end(body)
+        elif isinstance(body, Excess):
+            raise FoundOut(f"{body}, but no source sends more than it says")
+        elif isinstance(body, DrainRequested):
+            self.draining = True
         elif isinstance(body, Late):
             if not self.at_least_once:
                 raise FoundOut(f"{body}: nobody reported late, and yet")
@@ -163,6 +169,11 @@ class Oracle:
         travelled = self.travelled[substream, end.segment]
         if end.elements != travelled and not self.at_least_once:
             raise FoundOut(f"{end}, but {travelled} elements have travelled there")
+        cut = any((substream, segment) in self.cut for segment in self.upstream[end.segment])
+        if end.by_drain < cut or end.by_drain > self.draining:
+            raise FoundOut(f"{end}, but the drain {'has' if cut else 'has not'} cut it short")
+        if end.expected is not None and end.elements != end.expected and not end.by_drain:
+            raise FoundOut(f"{end}, but so many were not expected")
         self.ended[substream, end.segment] = end
 
     def left_over(self) -> list[str]:
@@ -172,7 +183,9 @@ class Oracle:
         """Everything has been delivered, and all fronts have finished."""
         if left := self.left_over():
             raise FoundOut(f"all is quiet, but state waits for ends that do not come: {left}")
-        substreams = self.named | {substream for substream, _ in self.travelled if self.travelled[substream, "a"] > 0}
+        substreams = self.named | {
+            substream for substream, segment in self.travelled if self.travelled[substream, segment]
+        }
         missing = [(s, g) for s in substreams for g in GRAPH if (s, g) not in self.ended]
         if missing:
             raise FoundOut(f"{len(missing)} ends are missing, as {missing[0]}")
@@ -223,6 +236,7 @@ class Network:
         self.events: list[Event] = []
         self.delayed: list[Report | Commit] = []
         self.retired: set[str] = set()
+        self.forgetting: Random | None = None  # decides after which commands retention is looked at
 
     def call(self, command: Command) -> Answer:
         """Raises `Lost`, or what the tracker does."""
@@ -258,10 +272,12 @@ class Network:
         """Whether what comes too late, or a second time, may be told so."""
         if reason == "UNKNOWN_FRONT":  # a copy: the front's source had the answers to all it said when it finished
             return any(promise.front in self.retired for promise in command.promises)
-        return reason in ("FENCED", "SEALED", "EPOCH_STAGED", "DRAINED")
+        return reason in ("FENCED", "SEALED", "EPOCH_STAGED", "DRAINED", "EXPECT_CONFLICT")
 
     def _apply(self, command: Command) -> Answer:
         self.now += 10**9
+        if self.forgetting is not None and self.forgetting.random() < 0.2:
+            self.tracker.apply(Tick(), self.now)
         try:
             return self.tracker.apply(command, self.now)
         finally:
@@ -293,6 +309,8 @@ class Rules:
     units_for_attempts: bool = True  #: 5: likewise
     waits_for_answers: bool = True  #: 6: work has succeeded when the tracker has answered
     drops_second_copies: bool = True  #: 6
+    expects_what_it_sends: bool = True  #: 7: a number that a front expects is what it sends
+    expects_before_it_finishes: bool = True  #: 7: also where it sends what others expect
 
 
 ALL_RULES = Rules()

@@ -1,13 +1,15 @@
 """The tracking state machine: pure, deterministic, without I/O, clock or threads.
 
 How it works, whole before parts. A `Tracker` holds jobs. A `Job` takes commands and announces events into its log.
-For each substream and segment it keeps an accumulator (`accounts`): labels of sent and received elements folded by
-XOR, and two counts. Nothing takes effect before its epoch is committed (`producers`), so a retried task or a zombie
-can never end anything; in IMMEDIATE mode it does, and is taken out again. Fronts promise what they will not send any
-more (`fronts`); what all of them have promised is closed (`closing`). A closed substream whose accumulators balance on
-a segment and on everything upstream of it (`graph`) has ended there (`ends`), once, in the contract's order, for which
-the open end times are kept (`opentimes`). `names` finds a name's row, `messages` checks what comes in, `log` keeps
-what goes out. What time alone does is in `timers`, what can be asked in `views`, what a snapshot keeps in `dumps`.
+For each substream (`accounts`) and segment it keeps an accumulator (`cells`): labels of sent and received elements
+folded by XOR, and two counts. Nothing takes effect before its epoch is committed (`producers`), so a retried task or a
+zombie can never end anything; in IMMEDIATE mode it does, and is taken out again. Fronts promise what they will not send
+any more (`fronts`), or how much they send (`expecting`); what all of them have promised is closed (`closing`). A closed
+substream whose accumulators balance on a segment and on everything upstream of it (`graph`) has ended there (`ends`),
+once, in the contract's order, for which the open end times are kept (`opentimes`). `names` finds a name's row,
+`messages` checks what comes in (`bounds` its numbers, before a command is kept anywhere), `log` keeps what goes out,
+for `subscriptions` beyond retention, and `dropped` what it has let go. What time alone does is in `timers`, what can be
+asked in `views`, what a snapshot keeps in `dumps`.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker;
 whatever it needs to know comes in a command. A refusal changes nothing but settling. Nothing on the way of a report, a

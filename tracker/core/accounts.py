@@ -1,29 +1,24 @@
 """The accumulators: what is known of each substream, as columns.
 
-A substream has a *row*; a row has a *cell* for each segment, four 64-bit words side by side (xor, sent, received, and
-who last sent and received), so that folding an entry touches one place in memory. Ids count up for as long as the
-log lasts, rows are used again: ids are cut into pages, each of which has a slot of rows while any of its
-substreams is remembered.
+A substream has a *row*; a row has *cells*, its accumulators by segment (`cells`). Ids count up for as long as the log
+lasts, rows are used again: ids are cut into pages, each of which has a slot of rows while any of its substreams is
+remembered.
 
-This module folds, compares and remembers. It does not know when a substream may end.
+This module names and remembers. It does not know when a substream may end.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .cells import SENT, U8, Entries, Rows, cells_for, extended, relaid
 from .commands import NO_END_TIME
 from .names import NameTable
-
-Rows = NDArray[np.int64]
-U8 = NDArray[np.uint64]
-
-_FEW = 4  # up to so many are quicker one by one than by whole columns
 
 PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
@@ -38,33 +33,7 @@ DONE = np.uint8(32)  #: ended on every segment
 HELD = np.uint8(64)  #: a producer owes a commit for a revoked epoch
 STALLED = np.uint8(128)  #: announced as stalled, and not changed since
 
-XOR, SENT, RECEIVED, WHO = range(4)  # the words of a cell
-_SENDER = np.uint64(0xFFFFFFFF)
-_RECEIVER = np.uint64(0xFFFFFFFF << 32)
-_SHIFT = np.uint64(32)
-
-
-class Entries(NamedTuple):
-    """Columns of one entry for each (substream, segment) that a report changes; substreams by row."""
-
-    rows: Rows
-    segments: Rows
-    xor: U8
-    sent: U8
-    received: U8
-
-    def where(self, mask: NDArray[np.bool_]) -> Entries:
-        """The entries that `mask` selects."""
-        rows, segments, xor, sent, received = self
-        return Entries(rows[mask], segments[mask], xor[mask], sent[mask], received[mask])
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Entries]) -> Entries:
-        """All entries, in order."""
-        if len(parts) == 1:
-            return parts[0]
-        rows, segments, xor, sent, received = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return cls(rows, segments, xor, sent, received)
+BY_DRAIN = 16  #: beside the Reason of an end: only a front's finish in a drain closed the substream
 
 
 class Accounts:
@@ -84,6 +53,8 @@ class Accounts:
         self._free_scopes: list[int] = []
         self.names: list[str] = []
         self.table = NameTable(self.names)
+        self.named_rows = 0  #: all rows in use
+        self.version = 0  #: rises whenever a name is given a row, or loses it
         self.open = 0  #: known, and not ended on every segment
         self.done = 0
         self._first_page = first_id >> PAGE_BITS
@@ -98,9 +69,17 @@ class Accounts:
         self.scope: NDArray[np.int32] = np.zeros(0, np.int32)
         self.created: NDArray[np.int64] = np.zeros(0, np.int64)
         self.changed: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.cells: NDArray[np.uint64] = np.zeros((0, 4), np.uint64)
-        self.ended: NDArray[np.uint8] = np.zeros(0, np.uint8)  #: by cell: 0, or the Reason
-        self._stamp: NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self.cells = cells_for(segments)
+
+    @property
+    def cell_count(self) -> int:
+        """How many accumulators take up memory."""
+        return self.cells.count
+
+    @property
+    def staged(self) -> int:
+        """How many rows are only named: their epochs are staged, or what named them was late."""
+        return self.named_rows - self.open - self.done
 
     # ------------------------------------------------------------ ids, names, rows
 
@@ -147,9 +126,16 @@ class Accounts:
             return -1
         return self.table.find_one(number, name)
 
+    def named(self, rows: Rows) -> Iterator[tuple[str, str]]:
+        """The scopes and names of rows."""
+        scopes, names = self.scope_names, self.names
+        for row, scope in zip(rows.tolist(), self.scope[rows].tolist(), strict=True):
+            yield scopes[scope], names[row]
+
     def add(self, scopes: Sequence[str], names: Sequence[str], end_times: NDArray[np.int64], now: int) -> Rows:
         """Rows for new substreams, in order of first mention; none may have one yet, none be twice."""
         count = len(names)
+        self.version += 1
         rows = np.empty(count, np.int64)
         numbers = np.fromiter(map(self._scope, scopes), np.int64, count)
         done = 0
@@ -171,6 +157,7 @@ class Accounts:
             done += take
         self._count_scopes(numbers, 1)
         self.table.add(numbers, names, rows)
+        self.named_rows += count
         return rows
 
     def _scope(self, scope: str) -> int:
@@ -224,16 +211,13 @@ class Accounts:
     def _grow(self, capacity: int = 0) -> None:
         # By half: a doubling would leave more unused than used at the worst moment.
         capacity = max(capacity, (self._capacity * 3 // 2) >> PAGE_BITS << PAGE_BITS, self._capacity + PAGE)
-        grow: Callable[[NDArray[Any], int], NDArray[Any]] = _extended
-        self._page_of_slot = grow(self._page_of_slot, capacity >> PAGE_BITS)
-        self.flags = grow(self.flags, capacity)
-        self.end_time = grow(self.end_time, capacity)
-        self.scope = grow(self.scope, capacity)
-        self.created = grow(self.created, capacity)
-        self.changed = grow(self.changed, capacity)
-        self.cells = grow(self.cells, capacity * self.segments)
-        self.ended = grow(self.ended, capacity * self.segments)
-        self._stamp = grow(self._stamp, capacity * self.segments)
+        self._page_of_slot = extended(self._page_of_slot, capacity >> PAGE_BITS)
+        self.flags = extended(self.flags, capacity)
+        self.end_time = extended(self.end_time, capacity)
+        self.scope = extended(self.scope, capacity)
+        self.created = extended(self.created, capacity)
+        self.changed = extended(self.changed, capacity)
+        self.cells.grow(capacity)
         self.names.extend([""] * (capacity - len(self.names)))
         self._capacity = capacity
 
@@ -255,17 +239,17 @@ class Accounts:
         if not rows.size:
             return []
         scopes = self.scope[rows].astype(np.int64)
+        self.version += 1
         self.table.remove(scopes, rows)
         emptied = self._count_scopes(scopes, -1)
         for number in emptied:
             del self.scope_number[self.scope_names[number]]
             self.scope_names[number] = ""
             self._free_scopes.append(number)
+        self.named_rows -= len(rows)
         self.done -= int(((self.flags[rows] & DONE) != 0).sum())
         self.flags[rows] = 0
-        cells = self._cells_of(rows)
-        self.cells.reshape(-1, self.segments, 4)[rows] = 0
-        self.ended[cells] = 0
+        self.cells.clear(rows)
         for row in rows.tolist():
             self.names[row] = ""
         slots, counts = np.unique(rows >> PAGE_BITS, return_counts=True)
@@ -275,6 +259,7 @@ class Accounts:
                 if self._page_of_slot[slot] == self.next_id >> PAGE_BITS:
                     self._emptied.add(slot)  # more ids will come from it
                 else:
+                    self._emptied.discard(slot)  # or it would be freed again, and two pages would share it
                     self._free(slot)
         return emptied
 
@@ -287,105 +272,43 @@ class Accounts:
         mask = np.uint8(every if of is None else of) | NAMED
         return np.flatnonzero((self.flags & mask) == (np.uint8(every) | NAMED))
 
+    def by_creation(self, after: int, every: int, of: int) -> Iterator[tuple[int, Rows]]:
+        """Rows of ids above `after` whose flags `of` are exactly `every`, by creation, a page of ids at a time.
+
+        Yields:
+            the last id that the page could have, and its rows.
+        """
+        first = min(max(0, (after + 1 >> PAGE_BITS) - self._first_page), len(self._slot_of_page))
+        for at in np.flatnonzero(self._slot_of_page[first:] >= 0).tolist():
+            page, slot = self._first_page + first + at, int(self._slot_of_page[first + at])
+            flags = self.flags[slot << PAGE_BITS : slot + 1 << PAGE_BITS]
+            places = np.flatnonzero((flags & np.uint8(of | NAMED)) == np.uint8(every | NAMED))
+            places = places[places > after - (page << PAGE_BITS)]
+            yield (page + 1 << PAGE_BITS) - 1, (slot << PAGE_BITS) + places
+
     def in_order(self, rows: Rows) -> Rows:
         """Rows sorted by end time (those without one last), then by creation."""
         return rows[np.lexsort((self.ids_of(rows), self.end_time[rows]))]
 
-    # ------------------------------------------------------------ accumulators
-
-    def fold(self, entries: Entries, producer: int) -> None:
-        """Fold entries in; `producer` is the number of the one who reported them."""
-        cells = entries.rows * self.segments + entries.segments
-        if len(cells) <= _FEW:
-            self._fold_one_by_one(cells, entries, producer)
-            return
-        # The last of those that want the same cell leaves its mark; it goes the short way, the others one by one.
-        order = np.arange(len(cells), dtype=np.uint32)
-        self._stamp[cells] = order
-        first = self._stamp[cells] == order
-        if first.all():
-            self._fold_distinct(cells, entries.xor, entries.sent, entries.received, producer)
-            return
-        won = entries.where(first)
-        self._fold_distinct(cells[first], won.xor, won.sent, won.received, producer)
-        rest = ~first
-        cells, lost = cells[rest], entries.where(rest)
-        np.bitwise_xor.at(self.cells[:, XOR], cells, lost.xor)
-        np.add.at(self.cells[:, SENT], cells, lost.sent)
-        np.add.at(self.cells[:, RECEIVED], cells, lost.received)
-        self._sign(cells, lost.sent, lost.received, producer)
-
-    def _fold_one_by_one(self, cells: Rows, entries: Entries, producer: int) -> None:
-        mark = producer + 1
-        for cell, x, s, r in zip(
-            cells.tolist(), entries.xor.tolist(), entries.sent.tolist(), entries.received.tolist(), strict=True
-        ):
-            xor, sent, received, who = self.cells[cell].tolist()
-            sender = mark if s else who & 0xFFFFFFFF
-            receiver = mark if r else who >> 32
-            self.cells[cell] = (xor ^ x, sent + s, received + r, receiver << 32 | sender)
-
-    def _fold_distinct(self, cells: Rows, xor: U8, sent: U8, received: U8, producer: int) -> None:
-        block = self.cells.take(cells, axis=0)
-        block[:, XOR] ^= xor
-        block[:, SENT] += sent
-        block[:, RECEIVED] += received
-        block[:, WHO] = _signed(block[:, WHO], sent, received, producer)
-        self.cells[cells] = block
-
-    def _sign(self, cells: Rows, sent: U8, received: U8, producer: int) -> None:
-        # In two passes: a cell that occurs twice, once as sent and once as received, gets both.
-        mark = np.uint64(producer + 1)
-        at = cells[sent > 0]
-        self.cells[at, WHO] = (self.cells[at, WHO] & _RECEIVER) | mark
-        at = cells[received > 0]
-        self.cells[at, WHO] = (self.cells[at, WHO] & _SENDER) | (mark << _SHIFT)
-
-    def unfold(self, entries: Entries) -> None:
-        """Take out what was folded in."""
-        cells = entries.rows * self.segments + entries.segments
-        np.bitwise_xor.at(self.cells[:, XOR], cells, entries.xor)
-        np.subtract.at(self.cells[:, SENT], cells, entries.sent)
-        np.subtract.at(self.cells[:, RECEIVED], cells, entries.received)
-
-    def unbalanced(self, rows: Rows) -> NDArray[np.bool_]:
-        """For each row and segment, whether the accumulator is not balanced."""
-        block = self.cells.reshape(-1, self.segments, 4)[rows]
-        unequal: NDArray[np.bool_] = block[:, :, SENT] != block[:, :, RECEIVED]
-        unequal |= block[:, :, XOR] != 0
-        return unequal
-
-    def has_ended(self, rows: Rows) -> NDArray[np.bool_]:
-        """For each row and segment, whether the substream has ended on it."""
-        mask: NDArray[np.bool_] = self.ended.reshape(-1, self.segments)[rows] != 0
-        return mask
+    # ------------------------------------------------------------ cells
 
     def sent(self, row: int, segment: int) -> int:
         """How many elements were sent in all."""
-        return int(self.cells[row * self.segments + segment, SENT])
+        return self.cells.cell(row, segment)[SENT]
 
     def in_flight(self, row: int, segment: int) -> int:
         """Sent and not yet received; negative where the receiver's epoch was committed first."""
-        cell = self.cells[row * self.segments + segment]
-        return int(cell[SENT]) - int(cell[RECEIVED])
+        _, sent, received, _ = self.cells.cell(row, segment)
+        return sent - received
 
-    def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
-        """The same for each row and segment."""
-        block = self.cells.reshape(-1, self.segments, 4)[rows]
-        difference: NDArray[np.int64] = (block[:, :, SENT] - block[:, :, RECEIVED]).view(np.int64)
-        return difference
-
-    def in_flight_in_all(self, rows: Rows) -> int:
-        """Over rows and segments, where more was sent than received."""
-        return int(np.maximum(self.in_flight_each(rows), 0).sum())
+    def reason(self, row: int, segment: int) -> int:
+        """0, or the reason for which a row has ended on a segment."""
+        return self.cells.reason(row, segment)
 
     def cell(self, row: int, segment: int) -> tuple[int, int, int, int, int]:
         """(xor, sent, received, last sender, last receiver) of a cell; a producer's number, -1 for none."""
-        xor, sent, received, who = self.cells[row * self.segments + segment].tolist()
+        xor, sent, received, who = self.cells.cell(row, segment)
         return xor, sent, received, (who & 0xFFFFFFFF) - 1, (who >> 32) - 1
-
-    def _cells_of(self, rows: Rows) -> Rows:
-        return (rows[:, None] * self.segments + np.arange(self.segments)).ravel()
 
     def finish(self, rows: Rows) -> None:
         """Rows have ended on every segment."""
@@ -401,18 +324,9 @@ class Accounts:
             reason: the Reason for segments that are new.
             kept: (old number, new number) of the segments that stay.
         """
-        old_cells = self.cells.reshape(-1, self.segments, 4)
-        old_ended = self.ended.reshape(-1, self.segments)
-        cells = np.zeros((self._capacity, segments, 4), np.uint64)
-        ended = np.zeros((self._capacity, segments), np.uint8)
-        ended[(self.flags & KNOWN) != 0] = reason
-        for old, new in kept:
-            cells[:, new] = old_cells[:, old]
-            ended[:, new] = old_ended[:, old]
+        rows = np.flatnonzero((self.flags & KNOWN) != 0)
+        self.cells = relaid(self.cells, rows, self._capacity, segments, reason, kept)
         self.segments = segments
-        self.cells = cells.reshape(-1, 4)
-        self.ended = ended.reshape(-1)
-        self._stamp = np.zeros(self._capacity * segments, np.uint32)
 
     # ------------------------------------------------------------ dump and load
 
@@ -432,8 +346,7 @@ class Accounts:
             "end_time": self.end_time[rows],
             "created": self.created[rows],
             "changed": self.changed[rows],
-            "cells": self.cells.reshape(-1, self.segments * 4)[rows].ravel(),
-            "ended": self.ended.reshape(-1, self.segments)[rows].ravel(),
+            **self.cells.dump(rows),
         }
 
     @classmethod
@@ -460,30 +373,15 @@ class Accounts:
         for column in ("scope", "flags", "end_time", "created", "changed"):
             getattr(accounts, column)[rows] = dump[column]
         if len(rows):
-            accounts.cells.reshape(-1, segments * 4)[rows] = dump["cells"].reshape(-1, segments * 4)
-            accounts.ended.reshape(-1, segments)[rows] = dump["ended"].reshape(-1, segments)
+            accounts.cells.load(rows, dump)
             scopes = accounts.scope[rows].astype(np.int64)
             accounts._count_scopes(scopes, 1)
             accounts.table.add(scopes, dump["names"], rows)
+        accounts.named_rows = len(rows)
         known = (accounts.flags & KNOWN) != 0
         accounts.done = int(((accounts.flags & DONE) != 0).sum())
         accounts.open = int(known.sum()) - accounts.done
         return accounts
 
 
-def _extended(column: NDArray[Any], length: int) -> NDArray[Any]:
-    longer = np.zeros((length, *column.shape[1:]), column.dtype)
-    longer[: len(column)] = column
-    return longer
-
-
-def _signed(who: U8, sent: U8, received: U8, producer: int) -> U8:
-    """The words that say who last sent and received, `producer` put where the counts say so."""
-    # As words of ones and zeros: cheaper than choosing element by element.
-    change = (sent > 0) * _SENDER | (received > 0) * _RECEIVER
-    mark = np.uint64(producer + 1)
-    changed: U8 = (who & ~change) | (change & (mark | mark << _SHIFT))
-    return changed
-
-
-__all__ = ["NO_END_TIME", "Accounts", "Entries"]
+__all__ = ["NO_END_TIME", "Accounts", "Entries", "Rows"]

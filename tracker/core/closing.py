@@ -1,67 +1,38 @@
 """Which substreams are closed: what the fronts' promises mean for the substreams that are known.
 
-Known substreams with an end time stand sorted in their scope, so a frontier that rises visits those between the old
-time and the new, and no others. A heap of the scopes' lowest open end times says which scopes a promise for every
-scope reaches. Only what a few promises by name closed is kept one by one.
+A substream is closed for a group of segments, those that wait for the same fronts; most jobs have one group. What the
+fronts' times close is found by an index for each group (`timeindex`). Only what a few promises by name, or numbers,
+close is kept one by one.
 """
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_right, insort
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .accounts import CLOSED, DONE, KNOWN, SOLE, STALLED, Accounts, Rows
 from .commands import NO_END_TIME
-from .fronts import EVERYTHING, FIRM, Front, Fronts, Supporter
-
-_ID_BITS = 64
-_ID_MASK = (1 << _ID_BITS) - 1
-_BIAS = 2**63
+from .expecting import Expectations, Key
+from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter
+from .fronts import Fronts
+from .timeindex import TimeIndex
 
 SOLE_OWNER = ""  #: in the place of a front: closed by the caller as the only source
 
 
-def _key(end_time: int, substream_id: int) -> int:
-    """Sorts by end time, then by creation."""
-    return ((end_time + _BIAS) << _ID_BITS) | substream_id
-
-
-def _last_key(time: int) -> int:
-    """Above the keys of all end times up to `time`, below all later ones."""
-    return ((time + _BIAS) << _ID_BITS) | _ID_MASK
-
-
-class _Scope:
-    """The known substreams of a scope that have an end time, and up to which end time the fronts closed them."""
-
-    __slots__ = ("by_name", "done", "keys", "limit", "name")
-
-    def __init__(self, name: str, limit: int) -> None:
-        self.name = name
-        self.limit = limit
-        self.keys: list[int] = []
-        self.done = 0  # how many of them have ended everywhere, roughly: they are dropped when half have
-        self.by_name: list[int] = []  # keys of those that some front closed by name
-
-    def lowest(self) -> int | None:
-        """The lowest key that the fronts have not closed."""
-        at = bisect_right(self.keys, _last_key(self.limit))
-        return self.keys[at] if at < len(self.keys) else None
-
-
 class Closing:
-    """Keeps the ``CLOSED`` flags of a job's accounts as the fronts have it.
+    """Keeps which of a job's rows are closed, as the fronts have it.
 
+    A row has the flag ``CLOSED`` if it is closed for any group; which ones is kept beside where there are several.
     What becomes closed, or is again not, is added to `dirty`, a list of rows for the next evaluation; it counts as a
     change of the substream once `note` finds it so.
 
     Args:
         accounts: the job's.
-        fronts: the job's.
+        fronts: the job's, in their groups.
         dirty: the job's list of rows to evaluate.
     """
 
@@ -69,113 +40,176 @@ class Closing:
         self._accounts = accounts
         self._fronts = fronts
         self._dirty = dirty
-        self._scopes: dict[int, _Scope] = {}
-        self._lowest: list[tuple[int, int]] = []  # (lowest open end time, scope number); may lag behind
         self._closes: dict[int, dict[str, set[Supporter]]] = {}  # by id: the fronts that closed it by name
-        self._turned: list[Rows] = []  # closed, or opened again, since `note`; no part has a row twice
-        self._finished = False  # all fronts have, and everything known has been closed for it
+        self._turned: list[Rows] = []  # (row, group) closed, or opened again, since `note`; none twice in a part
+        self.expectations = Expectations(accounts)
+        self._counted: set[int] = set()  # ids of which more may have been sent than expected, since `exceeded`
         self.now = 0  #: when the command at hand was taken (ns)
+        self._index()
+
+    def _index(self) -> None:
+        """Begin with the groups as they are now, and no rows."""
+        count = len(self._fronts.groups)
+        self._several: NDArray[np.bool_] = np.zeros((0, count), np.bool_)  # by row and group, where there are several
+        self._finished = [False] * count  # all fronts have, and everything known has been closed for it
+        self._times = [
+            TimeIndex(self._accounts, group, lambda rows, place=place: self._pass(rows, place), self._review)  # type: ignore[misc]
+            for place, group in enumerate(self._fronts.groups)
+        ]
 
     # ------------------------------------------------------------ asking
 
-    def shut(self, scope: str, end_time: int) -> bool:
-        """Whether the fronts have closed a substream that is not known, or it lies at or below the floor."""
-        limit = self._fronts.limit(scope)
+    @property
+    def tells_more(self) -> bool:
+        """Whether an end has more to it than its substream: numbers were given, or a front has finished in a drain."""
+        return bool(self.expectations) or any(front.drained_in for front in self._fronts)
+
+    def shut(self, scope: str, end_time: int, segment: int) -> bool:
+        """Whether the fronts have closed a substream that is not known for a segment, or it lies at or below the
+        floor."""
+        return self._shut(scope, end_time, self._fronts.group(segment))
+
+    def _shut(self, scope: str, end_time: int, group: FrontGroup) -> bool:
+        limit = group.limit(scope)
         if end_time == NO_END_TIME:
             return limit == EVERYTHING
-        return end_time <= limit or end_time <= self._fronts.floor(scope)
+        return end_time <= limit or end_time <= group.floors.read(scope)
+
+    def shut_groups(self, scope: str, end_time: int) -> list[bool]:
+        """The same for each group."""
+        return [self._shut(scope, end_time, group) for group in self._fronts.groups]
+
+    def groups_of(self, front: str) -> list[int]:
+        """The groups that wait for a front; the sole owner closes for all."""
+        return list(range(len(self._fronts.groups))) if front == SOLE_OWNER else self._fronts.by_name[front].groups
+
+    def closed_on(self, rows: Rows) -> NDArray[np.bool_]:
+        """For each row and segment, whether it is closed."""
+        closed: NDArray[np.bool_] = self._closed(rows)[:, self._fronts.group_of]
+        return closed
+
+    def closed_somewhere_only(self, rows: Rows) -> NDArray[np.bool_] | None:
+        """The same where it depends on the segment; None: what is closed is closed for all of them."""
+        return None if len(self._times) == 1 else self.closed_on(rows)
+
+    def _closed(self, rows: Rows) -> NDArray[np.bool_]:
+        """For each row and group."""
+        if len(self._times) == 1:
+            one: NDArray[np.bool_] = (self._accounts.flags[rows] & CLOSED).astype(np.bool_).reshape(-1, 1)
+            return one
+        self._make_room()
+        closed: NDArray[np.bool_] = self._several[rows]
+        return closed
+
+    def _make_room(self) -> None:
+        more = len(self._accounts.flags) - len(self._several)
+        if more > 0:
+            self._several = np.concatenate([self._several, np.zeros((more, len(self._times)), np.bool_)])
 
     def waiting_for(self, row: int) -> list[str]:
-        """The fronts that have not closed a row."""
-        accounts = self._accounts
-        if accounts.flags[row] & SOLE:
-            return []
-        scope = accounts.scope_names[int(accounts.scope[row])]
-        end_time = int(accounts.end_time[row])
-        closes = self._closes.get(accounts.id_of(row), {})
-        return [
-            front.name
-            for front in self._fronts.waited()
-            if front.name not in closes and (end_time == NO_END_TIME or end_time > front.time(scope))
-        ]
-
-    def _is_closed(self, row: int) -> bool:
+        """The fronts that have not closed a row for a segment on which it has not ended."""
         if self._accounts.flags[row] & SOLE:
+            return []
+        ended = self._accounts.cells.has_ended(np.array([row]))[0]
+        places = {place for segment, place in enumerate(self._fronts.group_of) if not ended[segment]}
+        waiting = {name for place in places for name in self._waiting_for(row, self._fronts.groups[place])}
+        return [front.name for front in self._fronts if front.name in waiting]
+
+    def _waiting_for(self, row: int, group: FrontGroup) -> list[str]:
+        waited = group.waited()
+        if self.expectations and (numbers := self.expectations.of(self._accounts.id_of(row))):
+            # A front that expects some of it is waited for even if it is idle.
+            expecting = {front for _, front in numbers}
+            waited = [front for front in group.unfinished() if front in waited or front.name in expecting]
+        return [front.name for front in waited if not self._closes_without_finish(front, row)]
+
+    def _closes_without_finish(self, front: Front, row: int) -> bool:
+        """Whether a front has closed a row by a promise for it, or for its end time."""
+        accounts = self._accounts
+        id_ = accounts.id_of(row)
+        if self.expectations:
+            segments = [segment for segment, name in self.expectations.of(id_) if name == front.name]
+            if segments:
+                return all(self._met(row, segment) for segment in segments)
+        if front.name in self._closes.get(id_, ()):
             return True
-        return bool(self._fronts) and not self.waiting_for(row)
+        end_time = int(accounts.end_time[row])
+        if end_time == NO_END_TIME:
+            return False
+        return end_time <= front.time(accounts.scope_names[int(accounts.scope[row])])
+
+    def _met(self, row: int, segment: int) -> bool:
+        """Whether all that the fronts expect of a row on a segment was sent."""
+        accounts = self._accounts
+        if accounts.reason(row, segment):
+            return True
+        expected = self.expectations.total(accounts.id_of(row), segment) or 0
+        return self._complete(row, segment) and accounts.sent(row, segment) >= expected
+
+    def _complete(self, row: int, segment: int) -> bool:
+        """Whether each front that feeds the segment has given a number, or has finished."""
+        numbers = self.expectations.of(self._accounts.id_of(row))
+        waited = self._fronts.group(segment).waited()
+        return all((segment, front.name) in numbers for front in waited if front.feeds(segment))
+
+    def closed_by_drain(self, row: int, segment: int) -> bool:
+        """Whether only fronts that finished in the drain under way have closed a row for a segment."""
+        if self._accounts.flags[row] & SOLE or not self.closed_on(np.array([row]))[0, segment]:
+            return False
+        return any(
+            front.drained_in and (not self._closes_without_finish(front, row) or self._is_short(front, row))
+            for front in self._fronts.group(segment).members
+        )
+
+    def _is_short(self, front: Front, row: int) -> bool:
+        """Whether fewer were sent than a front and the others expect, also where the row has ended."""
+        id_ = self._accounts.id_of(row)
+        return any(
+            self._accounts.sent(row, segment) < (self.expectations.total(id_, segment) or 0)
+            for segment, name in self.expectations.of(id_)
+            if name == front.name
+        )
+
+    def _closed_by_times(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
+        """Which rows the times that the fronts of a group have promised close, or their finishes."""
+        accounts = self._accounts
+        scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
+        limits = [group.limit(accounts.scope_names[scope]) for scope in scopes.tolist()]
+        # Numpy has no number below, or above, every time.
+        everything = np.array([limit == EVERYTHING for limit in limits], np.bool_)[which]
+        unset = np.array([limit < -(2**63) for limit in limits], np.bool_)[which]
+        times = np.array([min(max(limit, -(2**63)), 2**63 - 1) for limit in limits], np.int64)[which]
+        end_times = accounts.end_time[rows]
+        closed: NDArray[np.bool_] = everything | (~unset & (end_times != NO_END_TIME) & (end_times <= times))
+        return closed
 
     # ------------------------------------------------------------ substreams come and go
 
     def join(self, rows: Rows) -> None:
-        """Rows have come to be known, which the fronts have not closed."""
-        accounts = self._accounts
+        """Rows have come to be known, which the fronts have not closed for all groups."""
+        if len(self._times) > 1:
+            self._make_room()
+            self._several[rows] = False
         if not self._fronts:
             return
-        timed = rows[accounts.end_time[rows] != NO_END_TIME]
-        if not timed.size:
-            return
-        scopes = accounts.scope[timed]
-        keys = map(_key, accounts.end_time[timed].tolist(), accounts.ids_of(timed).tolist())
-        by_scope: dict[int, list[int]] = {}
-        for number, key in zip(scopes.tolist(), keys, strict=True):
-            by_scope.setdefault(number, []).append(key)
-        for number, new in by_scope.items():
-            scope = self._scope(number)
-            lowest = scope.lowest()
-            if len(new) > 8 and len(new) * 64 > len(scope.keys):
-                scope.keys.extend(new)
-                scope.keys.sort()
-            else:
-                for key in new:
-                    insort(scope.keys, key)
-            if scope.lowest() != lowest:
-                self._push_lowest(number, scope)
-
-    def _scope(self, number: int) -> _Scope:
-        scope = self._scopes.get(number)
-        if scope is None:
-            name = self._accounts.scope_names[number]
-            scope = self._scopes[number] = _Scope(name, self._fronts.limit(name))
-        else:
-            self._apply(scope, self._fronts.limit(scope.name))
-        return scope
+        for place, times in enumerate(self._times):
+            times.join(rows)
+            if len(self._times) > 1:
+                self._pass(rows[self._closed_by_times(rows, self._fronts.groups[place])], place)
 
     def leave(self, rows: Rows) -> None:
         """Rows have ended on every segment."""
-        accounts = self._accounts
         if self._closes:
-            for id_ in accounts.ids_of(rows).tolist():
+            for id_ in self._accounts.ids_of(rows).tolist():
                 self._closes.pop(id_, None)
-        for number in accounts.scope[rows].tolist():
-            scope = self._scopes.get(number)
-            if scope is None:
-                continue
-            scope.done += 1
-            if scope.done * 2 > len(scope.keys) + 16:
-                scope.keys = self._still_open(scope.keys)
-                scope.by_name = self._still_open(scope.by_name)
-                scope.done = 0
+        numbers = self._accounts.scope[rows].tolist()
+        for times in self._times:
+            times.leave(numbers)
 
     def forget_scope(self, number: int) -> None:
         """A scope has no substream left; its number will stand for another."""
-        self._scopes.pop(number, None)
-
-    def _still_open(self, keys: list[int]) -> list[int]:
-        if not keys:
-            return keys
-        rows = self._accounts.rows_of(np.array([key & _ID_MASK for key in keys], np.uint64))
-        flags = self._accounts.flags[rows]
-        is_open = (rows >= 0) & ((flags & (KNOWN | DONE)) == KNOWN)
-        return [key for key, kept in zip(keys, is_open.tolist(), strict=True) if kept]
-
-    def _rows(self, keys: list[int]) -> Rows:
-        """The rows of those keys that are still open."""
-        if not keys:
-            return np.empty(0, np.int64)
-        rows = self._accounts.rows_of(np.array([key & _ID_MASK for key in keys], np.uint64))
-        rows = rows[rows >= 0]
-        still_open: Rows = rows[(self._accounts.flags[rows] & (KNOWN | DONE)) == KNOWN]
-        return still_open
+        for times in self._times:
+            times.forget_scope(number)
 
     # ------------------------------------------------------------ promises
 
@@ -191,127 +225,127 @@ class Closing:
             if not firmly and (supporter is not FIRM or id_ in self._closes):
                 self._closes.setdefault(id_, {}).setdefault(SOLE_OWNER, set()).add(supporter)
         else:
-            closes = self._closes.setdefault(id_, {})
-            closes.setdefault(front, set()).add(supporter)
-            end_time = int(accounts.end_time[row])
-            if end_time != NO_END_TIME and len(self._fronts.by_name) > 1:
-                by_name = self._scope(int(accounts.scope[row])).by_name
-                key = _key(end_time, id_)
-                at = bisect_right(by_name, key)
-                if not at or by_name[at - 1] != key:
-                    by_name.insert(at, key)
+            self._closes.setdefault(id_, {}).setdefault(front, set()).add(supporter)
+            self._watch(row)
         self._review(row)
 
-    def _review(self, row: int) -> None:
-        """Set one row's flag anew."""
-        flags = self._accounts.flags
-        closed = self._is_closed(row)
-        if closed != bool(flags[row] & CLOSED):
-            self._mark(np.array([row]), closed)
+    def _watch(self, row: int) -> None:
+        for times in self._times:
+            times.watch(row)
 
-    def _mark(self, rows: Rows, closed: bool) -> None:
+    def expect(self, row: int, segment: int, front: str, number: int, revise: bool, supporter: Supporter) -> bool:
+        """A front expects so many elements of a known row on a segment.
+
+        Returns:
+            whether another number stands now than before.
+        """
+        changed = self.expectations.give(row, segment, front, number, revise, supporter)
+        if changed:
+            self._watch(row)
+            self.look_at([row])
+        return changed
+
+    def look_at(self, rows: Iterable[int]) -> None:
+        """Elements of rows of which some are expected were added or taken out, or other numbers stand."""
+        for row in rows:
+            if not self._accounts.flags[row] & DONE:
+                self._review(row)
+                self._counted.add(self._accounts.id_of(row))
+
+    def exceeded(self) -> list[tuple[int, int, int]]:
+        """News of (row, segment, number expected), in evaluation order, where more was sent than expected."""
+        if not self._counted:
+            return []
+        accounts = self._accounts
+        rows = accounts.rows_of(np.array(sorted(self._counted), np.uint64))
+        self._counted.clear()
+        rows = rows[rows >= 0]
+        rows = accounts.in_order(rows[(accounts.flags[rows] & (KNOWN | DONE)) == KNOWN])
+        found = []
+        for row in rows.tolist():
+            id_ = accounts.id_of(row)
+            for segment in sorted({segment for segment, _ in self.expectations.of(id_)}):
+                expected = self.expectations.total(id_, segment) or 0
+                if accounts.reason(row, segment) or accounts.sent(row, segment) <= expected:
+                    continue
+                if self._complete(row, segment) and self.expectations.announces(id_, segment, expected):
+                    found.append((row, segment, expected))
+        return found
+
+    def _review(self, row: int) -> None:
+        """Find anew for which groups a row is closed."""
+        before = self._closed(np.array([row]))[0]
+        for place, closed in enumerate(self._closed_for(row)):
+            if closed != before[place]:
+                self._mark(np.array([row]), place, closed)
+
+    def _closed_for(self, row: int) -> list[bool]:
+        if self._accounts.flags[row] & SOLE:
+            return [True] * len(self._times)
+        return [bool(group.members) and not self._waiting_for(row, group) for group in self._fronts.groups]
+
+    def _mark(self, rows: Rows, place: int, closed: bool) -> None:
+        self._set(rows, place, closed)
+        self._dirty.append(rows)
+        self._turned.append(rows * len(self._times) + place)
+
+    def _set(self, rows: Rows, place: int, closed: bool) -> None:
         flags = self._accounts.flags
-        if closed:
+        if len(self._times) > 1:
+            self._make_room()
+            self._several[rows, place] = closed
+            some = self._several[rows].any(axis=1)
+            flags[rows[some]] |= CLOSED
+            flags[rows[~some]] &= ~CLOSED
+        elif closed:
             flags[rows] |= CLOSED
         else:
             flags[rows] &= ~CLOSED
-        self._dirty.append(rows)
-        self._turned.append(rows)
 
     def note(self) -> None:
-        """Date what has been closed, and take back the stalls of what is open again.
+        """Date what has been closed or is open again, and take back its stalls.
 
         Asked after each thing that happens at once: the promises of an epoch, a front's turn, an epoch's revocation.
         What one promise of an epoch closes and the next opens again has not changed.
         """
         if not self._turned:
             return
-        rows = self._turned[0]
+        turned = self._turned[0]
         if len(self._turned) > 1:
-            rows, times = np.unique(np.concatenate(self._turned), return_counts=True)
-            rows = rows[times % 2 == 1]
+            turned, times = np.unique(np.concatenate(self._turned), return_counts=True)
+            turned = turned[times % 2 == 1]
         self._turned.clear()
-        accounts = self._accounts
-        closed = (accounts.flags[rows] & CLOSED) != 0
+        self._date(turned // len(self._times) if len(self._times) > 1 else turned)
+
+    def _date(self, rows: Rows) -> None:
         # It may stall from now on, however long ago its last entry was.
-        accounts.changed[rows[closed]] = self.now
-        accounts.flags[rows[~closed]] &= ~STALLED
+        self._accounts.changed[rows] = self.now
+        self._accounts.flags[rows] &= ~STALLED
 
     def advance(self, front: Front, scope: str | None, time: int, supporter: Supporter) -> None:
         """A front has promised a frontier, for a scope or for every one."""
         before, after = self._fronts.advance(front, scope, time, supporter)
         if supporter is FIRM:
-            self._fronts.raise_floors([scope])
+            for place in front.groups:
+                self._fronts.groups[place].raise_floors([scope])
         if after <= before:
             return
-        if scope is not None:
-            number = self._accounts.scope_number.get(scope)
-            if number is not None and number in self._scopes:
-                self._reach(self._scopes[number], before, after)
-            return
-        # A promise for every scope moves the scopes that have promises of their own, each in its way, and the others
-        # all alike.
-        for name in self._fronts.scoped:
-            number = self._accounts.scope_number.get(name)
-            if number is not None and number in self._scopes:
-                self._reach(self._scopes[number], before, after)
-        limit = self._fronts.limit(None)
-        passed: list[int] = []  # of all scopes together: many have only one substream to close
-        while self._lowest and self._lowest[0][0] - _BIAS <= limit:
-            _, number = heapq.heappop(self._lowest)
-            if (each := self._scopes.get(number)) is not None:
-                passed += self._move(each, self._fronts.limit(each.name))
-                self._push_lowest(number, each)
-        self._pass(passed)
-        if self._closes and len(self._fronts.by_name) > 1:
-            for each in self._scopes.values():
-                if each.by_name:
-                    self._reach(each, before, after)
+        for place in front.groups:
+            self._times[place].advance(scope, before, after, self._fronts.scoped)
+            several = len(self._fronts.groups[place].members) > 1
+            if scope is None and several and (self._closes or self.expectations):
+                self._times[place].advance_named(before, after)
 
-    def _reach(self, scope: _Scope, before: int, after: int) -> None:
-        """One front's time for a scope has grown."""
-        self._apply(scope, self._fronts.limit(scope.name))
-        if scope.by_name:
-            start, stop = bisect_right(scope.by_name, _last_key(before)), bisect_right(scope.by_name, _last_key(after))
-            for row in self._rows(scope.by_name[start:stop]).tolist():
+    def _pass(self, rows: Rows, place: int) -> None:
+        """Close for a group those of open rows that are not yet, since all of its fronts' times have passed them."""
+        rows = rows[~self._closed(rows)[:, place]] if rows.size else rows
+        if rows.size and self.expectations:
+            counted = np.array([id_ in self.expectations for id_ in self._accounts.ids_of(rows).tolist()], np.bool_)
+            for row in rows[counted].tolist():
                 self._review(row)
-
-    def _push_lowest(self, number: int, scope: _Scope) -> None:
-        key = scope.lowest()
-        if key is None:
-            return
-        if len(self._lowest) > 2 * len(self._scopes) + 64:
-            # Entries that lag behind have piled up, as they do while only scopes are promised.
-            self._lowest = [
-                (low >> _ID_BITS, n) for n, each in self._scopes.items() if (low := each.lowest()) is not None
-            ]
-            heapq.heapify(self._lowest)
-        heapq.heappush(self._lowest, (key >> _ID_BITS, number))
-
-    def _apply(self, scope: _Scope, limit: int) -> None:
-        """Close what lies up to a scope's new limit; or open again what lies above it."""
-        self._pass(self._move(scope, limit))
-
-    def _move(self, scope: _Scope, limit: int) -> list[int]:
-        """Set a scope's new limit, and open again what lies above it; the keys that it has passed are to be closed."""
-        if limit == scope.limit:
-            return []
-        low, high = sorted((scope.limit, limit))
-        closing = limit > scope.limit
-        scope.limit = limit
-        start, stop = bisect_right(scope.keys, _last_key(low)), bisect_right(scope.keys, _last_key(high))
-        if closing:
-            return scope.keys[start:stop]
-        for row in self._rows(scope.keys[start:stop]).tolist():
-            self._review(row)
-        return []
-
-    def _pass(self, keys: list[int]) -> None:
-        """Close those that are still open."""
-        rows = self._rows(keys)
-        rows = rows[(self._accounts.flags[rows] & CLOSED) == 0]
+            rows = rows[~counted]
         if rows.size:
-            self._mark(rows, True)
+            self._mark(rows, place, True)
 
     def finish(self, front: Front, supporter: Supporter) -> None:
         """A front has finished."""
@@ -322,44 +356,58 @@ class Closing:
             self.fronts_changed()
 
     def fronts_changed(self) -> None:
-        """Fronts have come, gone, finished, turned idle or awake, or had promises withdrawn: look at all anew."""
+        """Fronts have finished, turned idle or awake, or had promises withdrawn: look at all anew."""
         self._fronts.changed()
         self._fronts.raise_floors()
-        accounts = self._accounts
-        finished = self._fronts.limit(None) == EVERYTHING
-        if finished or self._finished:
-            # All is closed now, or was: then the untimed ones too, which stand in no index.
-            self._finished = finished
-            rows = accounts.in_use(int(KNOWN), int(KNOWN | DONE))
-            if finished:
-                rows = rows[(accounts.flags[rows] & CLOSED) == 0]
-                if rows.size:
-                    self._mark(rows, True)
-            else:
-                for row in rows.tolist():
-                    self._review(row)
-        self._lowest.clear()
-        for number, scope in self._scopes.items():
-            self._apply(scope, self._fronts.limit(scope.name))
-            self._push_lowest(number, scope)
+        for place, group in enumerate(self._fronts.groups):
+            finished = group.limit(None) == EVERYTHING
+            if finished or self._finished[place]:
+                # All is closed now, or was: then the untimed ones too, which stand in no index.
+                self._finished[place] = finished
+                rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+                if finished:
+                    rows = rows[~self._closed(rows)[:, place]]
+                    if rows.size:
+                        self._mark(rows, place, True)
+                else:
+                    for row in rows.tolist():
+                        self._review(row)
+            self._times[place].look_anew()
         self._review_named()
 
     def _review_named(self) -> None:
-        """Look anew at what was closed by name."""
+        """Look anew at what was closed by name, or is expected."""
+        if self.expectations:
+            self.look_at(self.counted_rows().tolist())
         if self._closes:
             ids = np.array(list(self._closes), np.uint64)
             for row in self._accounts.rows_of(ids).tolist():
                 self._review(row)
 
+    def counted_rows(self) -> Rows:
+        """The open rows of which any front expects elements."""
+        if not self.expectations:
+            return np.empty(0, np.int64)
+        rows = self._accounts.rows_of(np.array(self.expectations.ids(), np.uint64))
+        found: Rows = rows[(self._accounts.flags[rows] & (KNOWN | DONE)) == KNOWN]
+        return found
+
     # ------------------------------------------------------------ taking promises back, making them firm
 
-    def withdraw(self, supporter: Supporter, ids: Iterable[int]) -> None:
+    def withdraw(self, supporter: Supporter, ids: Iterable[int], numbers: Iterable[tuple[int, Key]] = ()) -> None:
         """Take back the promises of an epoch that was revoked.
 
         Args:
             supporter: the epoch.
             ids: of the substreams that it closed by name.
+            numbers: (id, key) of what it expected.
         """
+        for id_ in self.expectations.withdraw(supporter, numbers):
+            row = self._accounts.row_of(id_)
+            if not self._accounts.flags[row] & DONE:
+                self._accounts.changed[row] = self.now
+                self._accounts.flags[row] &= ~STALLED
+                self.look_at([row])
         for front in self._fronts:
             front.soft = [promise for promise in front.soft if promise[0] != supporter]
             front.finishers.discard(supporter)
@@ -385,13 +433,15 @@ class Closing:
             del self._closes[id_]
         self._review(row)
 
-    def settle(self, supporter: Supporter, ids: Iterable[int]) -> None:
-        """An epoch was committed, and its frontiers and finishes are firm by now: so are its closes.
+    def settle(self, supporter: Supporter, ids: Iterable[int], numbers: Iterable[tuple[int, Key]] = ()) -> None:
+        """An epoch was committed, and its frontiers and finishes are firm by now: so are its closes and numbers.
 
         Args:
             supporter: the epoch.
             ids: of the substreams that it closed by name.
+            numbers: (id, key) of what it expected.
         """
+        self.expectations.settle(supporter, numbers)
         for front in self._fronts:
             front.soft = [promise for promise in front.soft if promise[0] != supporter]
             front.finishers.discard(supporter)
@@ -401,19 +451,82 @@ class Closing:
                     supporters.discard(supporter)
                     supporters.add(FIRM)
 
-    # ------------------------------------------------------------ other fronts
+    # ------------------------------------------------------------ other fronts, or other segments that they feed
 
-    def closed_by_name_by_all(self) -> list[int]:
-        """The ids that every unfinished front has closed by name, if there is such a front."""
-        unfinished = [front.name for front in self._fronts.unfinished()]
-        if not unfinished:
+    def closed_by_name_by_all(self, segments: Iterable[int]) -> list[int]:
+        """The ids that every unfinished front that reaches any of some segments has closed by name; none, if no
+        unfinished front reaches one of them."""
+        places = {self._fronts.group_of[segment] for segment in segments}
+        waited = [[front.name for front in self._fronts.groups[place].unfinished()] for place in places]
+        if not waited or not all(waited):
             return []
-        return [id_ for id_, closes in self._closes.items() if all(front in closes for front in unfinished)]
+        names = {name for some in waited for name in some}
+        return [id_ for id_, closes in self._closes.items() if names <= closes.keys()]
+
+    def met_by_all(self) -> list[tuple[int, int]]:
+        """(row, segment) of what every unfinished front that feeds the segment expects, if there is such a front, and
+        was sent."""
+        found = []
+        for row in self.counted_rows().tolist():
+            id_ = self._accounts.id_of(row)
+            for segment in {segment for segment, _ in self.expectations.of(id_)}:
+                feeding = {front.name for front in self._fronts.unfinished() if front.feeds(segment)}
+                if (
+                    feeding
+                    and feeding <= self.expectations.on(id_, segment).keys()
+                    and not self._accounts.reason(row, segment)
+                    and self._met(row, segment)
+                ):
+                    found.append((row, segment))
+        return found
+
+    def closed_now(self) -> tuple[Rows, NDArray[np.bool_]]:
+        """The open rows, and for each and each segment whether it is closed: what `regroup` compares with."""
+        rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        return rows, self.closed_on(rows)
+
+    def adopt_close(self, id_: int, name: str) -> None:
+        """An added front has closed what all the others had; `regroup` follows."""
+        self._closes.setdefault(id_, {}).setdefault(name, set()).add(FIRM)
 
     def remove_front(self, name: str) -> None:
-        """A front is waited for no more."""
+        """A front is waited for no more; `regroup` follows."""
         for closes in self._closes.values():
             closes.pop(name, None)
+
+    def regroup(self, before: tuple[Rows, NDArray[np.bool_]] | None = None) -> None:
+        """Fronts have come or gone, or feed other segments, and their groups are others: find all anew.
+
+        Args:
+            before: what `closed_now` gave before that; None: nothing is news.
+        """
+        self._index()
+        accounts = self._accounts
+        rows = accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        self._turned.clear()
+        ids = np.array(sorted({*self._closes, *self.expectations.ids()}), np.uint64)
+        named = accounts.rows_of(ids)
+        named = named[np.isin(named, rows)]
+        one_by_one = np.union1d(named, rows[(accounts.flags[rows] & SOLE) != 0])
+        for place, group in enumerate(self._fronts.groups):
+            self._finished[place] = bool(group.members) and group.limit(None) == EVERYTHING
+            closed = (
+                self._closed_by_times(rows, group) if group.members and rows.size else np.zeros(len(rows), np.bool_)
+            )
+            self._set(rows[closed], place, True)
+            self._set(rows[~closed], place, False)
+            if self._fronts:
+                self._times[place].join(rows)
+        for row in one_by_one.tolist():
+            for place, is_closed in enumerate(self._closed_for(row)):
+                self._set(np.array([row]), place, is_closed)
+        for row in named.tolist():
+            self._watch(row)
+        self._counted |= {accounts.id_of(row) for row in self.counted_rows().tolist()}
+        if before is not None and rows.size:
+            turned = rows[(self.closed_on(rows) != before[1]).any(axis=1)]
+            self._dirty.append(turned)
+            self._date(turned)
 
     # ------------------------------------------------------------ dump and load
 
@@ -424,18 +537,11 @@ class Closing:
             for id_, closes in self._closes.items()
         ]
 
-    def load(self, dump: list[Any]) -> None:
-        """Take over what `dump` gave; the accounts' flags and the fronts are in place."""
-        accounts = self._accounts
+    def load(self, dump: list[Any], expectations: dict[str, Any]) -> None:
+        """Take over what `dump` gave, and that of the expectations; the flags and the fronts are in place."""
+        self.expectations.load(expectations)
         for id_, closes in dump:
             self._closes[id_] = {
                 front: {FIRM if by is None else (by[0], by[1]) for by in supporters} for front, supporters in closes
             }
-        self._finished = bool(self._fronts) and self._fronts.limit(None) == EVERYTHING
-        rows = accounts.in_use(int(KNOWN), int(KNOWN | DONE))
-        self.join(rows)
-        for id_, named in self._closes.items():
-            row = accounts.row_of(id_)
-            end_time = int(accounts.end_time[row])
-            if end_time != NO_END_TIME and len(self._fronts.by_name) > 1 and set(named) != {SOLE_OWNER}:
-                insort(self._scope(int(accounts.scope[row])).by_name, _key(end_time, id_))
+        self.regroup()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,8 @@ class Spec:
     expire_after: int | None = None
     idle_after: int | None = None
     retention: int | None = None  #: None: the server's default
+    remember: int | None = None  #: None: as long as there is the job
+    front_segments: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: (front, those it feeds); others feed every segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,18 @@ class Finish:
     front: str
 
 
-Promise: TypeAlias = Frontier | Close | Finish
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """A front will send exactly `elements` of one substream on a segment that it feeds."""
+
+    front: str
+    segment: str
+    substream_index: int  #: into the report's names, and past them into its ids; or into the commit's substreams
+    elements: int
+    revise: bool = False  #: takes the place of another number
+
+
+Promise: TypeAlias = Frontier | Close | Finish | Expect
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,6 +204,8 @@ class Report:
     entry_count: int = 0
     promises: Sequence[Promise] = ()
     commit: bool = False
+    #: what a check has found, for who carries the report out: see `Job.check_report`
+    checked: list[Any] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +217,7 @@ class Commit:
     units: tuple[str, ...] | None = None  #: the manifest; None: there is none
     seal: bool = False
     promises: Sequence[Promise] = ()
+    substreams: tuple[tuple[str, str, int | None], ...] = ()  #: (scope, name, end time): what expectations index
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +243,38 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A durable reader: what its filter lets through is kept until it has acknowledged it."""
+
+    job: str
+    name: str
+    segments: tuple[str, ...] = ()  #: empty: all
+    scopes: tuple[str, ...] = ()  #: empty: all
+    after_seq: int | None = None  #: a position of its own; None: it starts at the oldest event kept
+    max_age: int | None = None  #: ns; None: the default
+    max_events: int | None = None  #: None: the default
+    log_id: str = ""  #: the log that `after_seq` counts in; empty: any
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    job: str
+    name: str
+    seq: int
+    log_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    job: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: stalls, expiry, idleness, retention and drains' timeouts are seen to, by no other command."""
+
+    job: str = ""  #: for this job only; empty: for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +282,11 @@ class Recovered:
     """The state was rebuilt from a journal: idle timers start again; with `lost_tail`, all logs get new ids."""
 
     lost_tail: str = ""  #: empty, or the new prefix of log ids
+
+    @property
+    def job(self) -> str:
+        """None: it is for all."""
+        return ""
 
 
 Command: TypeAlias = (
@@ -250,6 +301,9 @@ Command: TypeAlias = (
     | Drain
     | CancelDrain
     | Abandon
+    | Subscribe
+    | Ack
+    | Unsubscribe
     | Tick
     | Recovered
 )
@@ -300,4 +354,17 @@ class Committed:
     last_seq: int
 
 
-Answer: TypeAlias = JobDefined | Reported | Opened | Committed | DrainStatus | None
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    acknowledged: int  #: the subscription's place
+    last_seq: int
+    log_id: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    acknowledged: int
+
+
+Answer: TypeAlias = JobDefined | Reported | Opened | Committed | DrainStatus | Subscribed | Acknowledged | None

@@ -5,11 +5,13 @@ What is derived (indexes, heaps, the rows to look at) is not kept but built agai
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .accounts import CLOSED, DONE, KNOWN, Accounts
+from .bounds import bounded
 from .commands import Ordering, Spec
 from .drains import DrainRecord
 from .fronts import Fronts
@@ -17,6 +19,9 @@ from .graph import Graph
 from .job import Job
 from .log import EventLog
 from .producers import dump_producer, load_producer
+from .remembered import Newest, Numbers
+from .subscriptions import Subscriptions
+from .tombstones import Tombstones
 
 
 def dump(job: Job) -> dict[str, Any]:
@@ -25,18 +30,22 @@ def dump(job: Job) -> dict[str, Any]:
     return {
         "spec": dump_spec(job.spec),
         "log": job.log.dump(),
+        "subscriptions": job.subscriptions.dump(),
         "now": job.now,
         "incarnation": job.incarnation,
-        "left": sorted(job.left),
+        "left": list(job.left),
         "drain": job.drain.dump(),
-        "producer_names": list(job.producer_names),
+        "producer_names": list(job.numbers.names),
+        "read_segments": sorted(job.read_segments),
         "producers": [dump_producer(producer, accounts.ids_of) for producer in job.producers.values()],
         "late_reports": job.late_reports,
         "late_by_id": list(job.late_by_id.items()),
         "accounts": accounts.dump(),
         "fronts": job.fronts.dump(),
         "closes": job.closing.dump(),
+        "expectations": job.closing.expectations.dump(),
         "advanced": list(job.ends.advanced.items()),
+        "tombstones": job.tombstones.dump(),
     }
 
 
@@ -45,23 +54,31 @@ def load(values: dict[str, Any]) -> Job:
     spec = load_spec(values["spec"])
     job = Job(spec, Graph(spec.segments), "", values["now"])
     job.log = EventLog.load(values["log"])
+    job.subscriptions = Subscriptions.load(job.log, values.get("subscriptions", []))  # version 0.1 had none
     job.incarnation = values["incarnation"]
-    job.left = set(values["left"])
+    job.left = Newest(values["left"])
     job.drain = DrainRecord.load(values["drain"])
-    job.producer_names = list(values["producer_names"])
+    job.numbers = Numbers(values["producer_names"])
+    job.read_segments = set(values.get("read_segments", job.graph.names))  # version 0.1 did not know
     job.late_reports = values["late_reports"]
     job.late_by_id = {id_: count for id_, count in values["late_by_id"]}  # noqa: C416 - pairs may be lists
     accounts = Accounts.load(values["accounts"])
-    job.begin(accounts, Fronts.load(values["fronts"]))
-    job.closing.load(values["closes"])
+    job.begin(accounts, Fronts.load(values["fronts"]), Fronts.load_floors(values["fronts"], len(job.graph)))
+    job.closing.load(values["closes"], values.get("expectations", {}))  # older dumps have none
+    if "tombstones" in values:  # older dumps have none
+        job.tombstones = Tombstones.load(values["tombstones"])
     job.ends.advanced = {segment: time for segment, time in values["advanced"]}  # noqa: C416 - pairs may be lists
     for each in values["producers"]:
         producer = load_producer(each, accounts.rows_of)
         job.producers[producer.name] = producer
+        for epoch in producer.staged.values():
+            units, entries = epoch.size
+            job.staged_units += units
+            job.staged_entries += entries
     # Those that balance and yet have not ended wait for others, or for the next evaluation.
     closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
     if closed.size:
-        job.dirty.append(closed[job.ends.endable(closed).any(axis=1)])
+        job.dirty.append(accounts.cells.endable(closed, job.graph)[0])
     over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(DONE))])
     over = over[np.argsort(accounts.changed[over], kind="stable")]
     since, starts = np.unique(accounts.changed[over], return_index=True)
@@ -83,13 +100,16 @@ def dump_spec(spec: Spec) -> list[Any]:
         spec.expire_after,
         spec.idle_after,
         spec.retention,
+        spec.remember,
+        [[front, list(segments)] for front, segments in spec.front_segments],
     ]
 
 
 def load_spec(fields: list[Any]) -> Spec:
     """The spec that gave these values."""
     job, deployment, segments, fronts, ordering, *rest = fields
-    return Spec(
+    front_segments = rest.pop() if isinstance(rest[-1], list) else []  # version 0.1 had none
+    spec = Spec(
         job,
         deployment,
         tuple((name, tuple(feeds)) for name, feeds in segments),
@@ -97,3 +117,4 @@ def load_spec(fields: list[Any]) -> Spec:
         Ordering(ordering),
         *rest,
     )
+    return bounded(replace(spec, front_segments=tuple((front, tuple(feeds)) for front, feeds in front_segments)))

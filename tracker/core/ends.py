@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .accounts import CLOSED, DONE, ENDING, HELD, KNOWN, SENT, Accounts, Rows
+from .accounts import BY_DRAIN, CLOSED, DONE, ENDING, HELD, KNOWN, Accounts, Rows
+from .closing import Closing
 from .commands import NO_END_TIME, Ordering
 from .events import Advanced, Body, Ended, Reason
-from .fronts import EVERYTHING, UNSET
+from .frontgroups import UNSET
 from .graph import Graph
 from .opentimes import OpenTimes
 
-_LAST_TIME = 2**63 - 1
+_FIRST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
 _ALL = -1  # in the place of a scope's number
 _FEW = 8  # up to so many rows are ended quicker one by one than by whole columns
 
@@ -32,16 +33,24 @@ class Ends:
     Args:
         graph: the job's segments.
         accounts: the job's substreams.
+        closing: the job's; tells what was expected, and what a drain has closed.
         ordering: which ends wait for others.
         progress: whether to announce how far each segment has come.
         announce: takes each event in its turn.
     """
 
     def __init__(
-        self, graph: Graph, accounts: Accounts, ordering: Ordering, progress: bool, announce: Callable[[Body], None]
+        self,
+        graph: Graph,
+        accounts: Accounts,
+        closing: Closing,
+        ordering: Ordering,
+        progress: bool,
+        announce: Callable[[Body], None],
     ) -> None:
         self._graph = graph
         self._accounts = accounts
+        self._closing = closing
         self._ordering = ordering
         self._progress = progress
         self._announce = announce
@@ -54,8 +63,9 @@ class Ends:
         self.join(open_rows)
         if self._keeps_times:
             some = open_rows[(accounts.flags[open_rows] & ENDING) != 0]
-            for place, segment in zip(*(axis.tolist() for axis in accounts.has_ended(some).nonzero()), strict=True):
-                self._leave(int(some[place]), segment)
+            places, segments = np.nonzero(accounts.cells.has_ended(some))
+            for row, segment in zip(some[places].tolist(), segments.tolist(), strict=True):
+                self._leave(row, segment)
             self._loosened.clear()
 
     # ------------------------------------------------------------ open end times
@@ -100,31 +110,33 @@ class Ends:
 
     # ------------------------------------------------------------ evaluation
 
-    def endable(self, rows: Rows) -> NDArray[np.bool_]:
-        """For each closed row and segment, whether it balances on all that is upstream and has not ended."""
-        blocked = self._accounts.unbalanced(rows).astype(np.float32) @ self._graph.upstream.T > 0
-        may: NDArray[np.bool_] = ~(blocked | self._accounts.has_ended(rows))
-        return may
-
     def _eligible(self, rows: Rows) -> Rows:
         flags = self._accounts.flags[rows]
         eligible: Rows = rows[(flags & (KNOWN | CLOSED | DONE | HELD)) == (KNOWN | CLOSED)]
         return eligible
+
+    def _endable(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+        """Which of some rows that are closed somewhere can end on which segments."""
+        rows, endable = self._accounts.cells.endable(rows, self._graph)
+        closed = self._closing.closed_somewhere_only(rows)
+        if closed is None:
+            return rows, endable
+        endable &= closed
+        some = endable.any(axis=1)
+        return rows[some], endable[some]
 
     def evaluate(self, rows: Rows) -> None:
         """Announce what has ended among `rows`, each given once, and what ordering lets go after it."""
         rows = self._eligible(rows)
         if not rows.size and not self._loosened:
             return
-        endable = self.endable(rows)
-        some = endable.any(axis=1)
-        rows, endable = rows[some], endable[some]
+        rows, endable = self._endable(rows)
         if rows.size > 1:
             order = np.lexsort((self._accounts.ids_of(rows), self._accounts.end_time[rows]))
             rows, endable = rows[order], endable[order]
         if self._ordering is not Ordering.NONE:
             self._evaluate_in_order(rows, endable)
-        elif rows.size > _FEW:
+        elif rows.size > _FEW and not self._closing.tells_more:
             self._evaluate_at_once(rows, endable)
         else:
             for segment, place in np.argwhere(endable.T).tolist():
@@ -135,22 +147,19 @@ class Ends:
         scopes = [accounts.scope_names[number] for number in accounts.scope[rows].tolist()]
         names = [accounts.names[row] for row in rows.tolist()]
         end_times = [None if time == NO_END_TIME else time for time in accounts.end_time[rows].tolist()]
-        sent = accounts.cells.reshape(-1, len(self._graph), 4)[rows, :, SENT]
         announce = self._announce
         for number, segment in enumerate(self._graph.names):
             chosen = np.flatnonzero(endable[:, number])
-            for i, elements in zip(chosen.tolist(), sent[chosen, number].tolist(), strict=True):
+            sent = accounts.cells.sent_each(rows[chosen], np.full(len(chosen), number))
+            for i, elements in zip(chosen.tolist(), sent.tolist(), strict=True):
                 announce(Ended(segment, scopes[i], names[i], end_times[i], elements, Reason.COMPLETE, 0))
-        ended = accounts.ended.reshape(-1, len(self._graph))
-        after = ended[rows]
-        after[endable] = Reason.COMPLETE
-        ended[rows] = after
+        everywhere = accounts.cells.mark_each(rows, endable, Reason.COMPLETE)
         accounts.flags[rows] |= ENDING
         if self._keeps_times:
             for i, row in enumerate(rows.tolist()):
                 for segment_number in np.flatnonzero(endable[i]).tolist():
                     self._leave(row, segment_number)
-        done = rows[after.all(axis=1)]
+        done = rows[everywhere]
         accounts.finish(done)
         self.finished += done.tolist()
 
@@ -166,7 +175,7 @@ class Ends:
                 self._let_go(segment, group, queue)
             while queue:
                 end_time, id_, row = heapq.heappop(queue)
-                if accounts.ended[row * len(self._graph) + segment]:
+                if accounts.reason(row, segment):
                     continue
                 group = _ALL if self._ordering is Ordering.GLOBAL else int(accounts.scope[row])
                 if end_time != NO_END_TIME and end_time > self._times[group].least(segment):
@@ -186,14 +195,22 @@ class Ends:
             end_time, id_ = heapq.heappop(waiting)
             row = self._accounts.row_of(id_)
             # Since it came here it may have been folded into, opened again, held, ended otherwise or forgotten.
-            if row >= 0 and (rows := self._eligible(np.array([row]))).size and self.endable(rows)[0, segment]:
+            if row >= 0 and self._can_end(row, segment):
                 heapq.heappush(queue, (end_time, id_, row))
         if not waiting:
             del self._waiting[segment, group]
 
+    def _can_end(self, row: int, segment: int) -> bool:
+        rows, endable = self._endable(self._eligible(np.array([row])))
+        return bool(rows.size) and bool(endable[0, segment])
+
     def _end(self, row: int, segment: int, reason: Reason) -> None:
         accounts = self._accounts
         end_time = int(accounts.end_time[row])
+        by_drain, expected = False, None
+        if self._closing.tells_more:
+            by_drain = self._closing.closed_by_drain(row, segment)
+            expected = self._closing.expectations.total(accounts.id_of(row), segment)
         self._announce(
             Ended(
                 self._graph.names[segment],
@@ -203,34 +220,38 @@ class Ends:
                 accounts.sent(row, segment),
                 reason,
                 max(0, accounts.in_flight(row, segment)) if reason is not Reason.COMPLETE else 0,
+                by_drain,
+                expected,
             )
         )
-        ended = accounts.ended.reshape(-1, len(self._graph))[row]
-        ended[segment] = reason
+        everywhere = accounts.cells.mark(row, segment, reason | BY_DRAIN if by_drain else reason)
         accounts.flags[row] |= ENDING
         self._leave(row, segment)
-        if ended.all():
+        if everywhere:
             accounts.finish(np.array([row]))
             self.finished.append(row)
 
     def force(self, row: int, reason: Reason) -> None:
         """End a row at once on every segment on which it has not, whatever is in flight."""
-        for segment in np.flatnonzero(~self._accounts.has_ended(np.array([row]))[0]).tolist():
+        for segment in np.flatnonzero(~self._accounts.cells.has_ended(np.array([row]))[0]).tolist():
             self._end(row, segment, reason)
 
-    def advance(self, limit: int) -> None:
+    def advance(self, limits: Sequence[int]) -> None:
         """Announce how far each segment has come.
 
         Args:
-            limit: up to which end time all fronts have closed every scope.
+            limits: by segment, up to which end time all fronts that reach it have closed every scope.
         """
-        if not self._progress or limit == UNSET:
+        if not self._progress:
             return
-        limit = _LAST_TIME if limit == EVERYTHING else limit
         times = self._times.get(_ALL)
         for segment, name in enumerate(self._graph.names):
+            if limits[segment] == UNSET:
+                continue
+            limit = min(limits[segment], _LAST_TIME)
             time = limit if times is None else min(limit, times.least(segment) - 1)
             last = self.advanced.get(name)
-            if last is None or time > last:
+            # An event cannot name the time before the first, which an end time of INT64_MIN leaves.
+            if time >= _FIRST_TIME and (last is None or time > last):
                 self.advanced[name] = time
                 self._announce(Advanced(name, time))

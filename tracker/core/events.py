@@ -24,6 +24,8 @@ class Ended(NamedTuple):
     elements: int  #: sent on this segment in all
     reason: Reason
     in_flight: int  #: 0 if COMPLETE
+    by_drain: bool = False  #: only a front's finish in a drain closed it: more of it may follow in a later deployment
+    expected: int | None = None  #: how many elements its fronts had promised on this segment; None: no number
 
 
 class Late(NamedTuple):
@@ -38,12 +40,24 @@ class Late(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """A closed substream that does not balance has not changed for long."""
+    """A substream that is closed and does not balance, or of which more is expected, has not changed for long."""
 
     scope: str
     name: str
     segments: tuple[str, ...]
     in_flight: int
+    expected: int = 0  #: on those of the segments where fewer were sent than expected
+    sent: int = 0  #: on the same
+
+
+class Excess(NamedTuple):
+    """More elements of a substream were sent on a segment than its fronts had promised."""
+
+    segment: str
+    scope: str
+    name: str
+    expected: int
+    sent: int
 
 
 class FrontIdle(NamedTuple):
@@ -77,7 +91,7 @@ class Advanced(NamedTuple):
 
 
 Body: TypeAlias = (
-    Ended | Late | Stalled | FrontIdle | DrainRequested | Drained | DrainTimedOut | DrainCancelled | Advanced
+    Ended | Late | Stalled | Excess | FrontIdle | DrainRequested | Drained | DrainTimedOut | DrainCancelled | Advanced
 )
 
 

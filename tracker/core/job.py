@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .accounts import CLOSED, DONE, ENDING, HELD, KNOWN, STALLED, Accounts, Entries, Rows
 from .closing import SOLE_OWNER, Closing
@@ -22,6 +24,7 @@ from .commands import (
     Commit,
     Committed,
     DrainState,
+    Expect,
     Finish,
     Frontier,
     Mode,
@@ -40,17 +43,21 @@ from .events import (
     DrainCancelled,
     Drained,
     DrainRequested,
+    Excess,
     FrontIdle,
     Late,
     Reason,
 )
-from .fronts import FIRM, Front, Fronts, Supporter
+from .expecting import Key
+from .frontgroups import FIRM, Floors, Front, Supporter
+from .fronts import Fronts
 from .graph import Graph
 from .log import EventLog
-from .messages import Resolved, check_name, check_promises, end_time_conflict, resolve
+from .messages import Resolved, check_name, end_time_conflict, report_of, resolve
 from .producers import (
     CloseOf,
     Epoch,
+    ExpectOf,
     FinishOf,
     FrontierOf,
     Piece,
@@ -59,9 +66,15 @@ from .producers import (
     check_absent,
 )
 from .refusal import Refused
+from .remembered import Newest, Numbers
+from .subscriptions import Subscriptions
+from .tombstones import Tombstones
+
+Kept: TypeAlias = tuple[int, list[Piece]]  #: an epoch, and those of its reports that its manifest keeps
 
 NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_U8 = np.empty(0, np.uint64)
+_MANY = 100_000  # from so many rows on, marking them is quicker than sorting them
 NO_ENTRIES = Entries(NO_ROWS, NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
 
 
@@ -78,29 +91,36 @@ class Job:
         left: deployments that are over.
         dirty: rows to look at in the next evaluation.
         to_forget: what may be forgotten after a while, oldest first: (since when, rows).
-        pinned: rows that retention would forget, but that are still needed; `pins_pass`: some of them for what
-            passes without notice, such as staged epochs; `pins_checked`, `pins_seen`: when, and at which version of
-            the fronts, that was found.
+        pinned: rows that retention would forget, but that are still needed, by staged epochs; `pins_checked`: when
+            that was found.
+        tombstones: what has ended and is forgotten.
+        staged_units, staged_entries: how much is staged: units, and one for each epoch; entries and promises.
         stalls_from: before that time nothing can stall or expire; None: look.
-        producer_names: by number, forgotten ones too, since cells refer to them.
+        numbers: the producers' numbers, by which cells refer to them.
+        read_segments: those of the graph on which somebody has received something.
     """
 
     def __init__(self, spec: Spec, graph: Graph, log_id: str, now: int) -> None:
         self.spec = spec
         self.graph = graph
         self.log = EventLog(log_id)
+        self.subscriptions = Subscriptions(self.log)
         self.now = now
         self.incarnation = 0
-        self.left: set[str] = set()
+        self.left = Newest()
         self.drain = DrainRecord()
         self.producers: dict[str, Producer] = {}
-        self.producer_names: list[str] = []
+        self.numbers = Numbers()
+        self.staged_units = self.staged_entries = 0
+        self.read_segments: set[str] = set()
+        self._read_whole: Graph | None = None  # a graph of which every segment has been read
         self.late_reports = 0
         self.late_by_id: dict[int, int] = {}
         self.begin(Accounts(len(graph)), Fronts(spec.fronts, now))
 
-    def begin(self, accounts: Accounts, fronts: Fronts) -> None:
-        """Start with these accounts and fronts, and all that is derived from them."""
+    def begin(self, accounts: Accounts, fronts: Fronts, floors: list[Floors] | None = None) -> None:
+        """Start with these accounts and fronts (and floors by segment), and all that is derived from them."""
+        fronts.lead(self.spec.front_segments, self.graph, floors or [Floors()] * len(self.graph))
         self.accounts = accounts
         self.fronts = fronts
         self.dirty: list[Rows] = []
@@ -109,12 +129,12 @@ class Job:
         self.ends = self._new_ends()
         self.to_forget: deque[tuple[int, Rows]] = deque()
         self.pinned = NO_ROWS
-        self.pins_pass = False
-        self.pins_checked = self.pins_seen = 0
+        self.pins_checked = 0
+        self.tombstones = Tombstones()
         self.stalls_from: int | None = None
 
     def _new_ends(self) -> Ends:
-        return Ends(self.graph, self.accounts, self.spec.ordering, self.spec.progress, self.announce)
+        return Ends(self.graph, self.accounts, self.closing, self.spec.ordering, self.spec.progress, self.announce)
 
     def take(self, now: int) -> None:
         """A command was taken at `now` (ns): what happens from here on happens then."""
@@ -128,24 +148,19 @@ class Job:
     def redefine(self, spec: Spec, graph: Graph, force: bool) -> None:
         """Take over a spec: the same deployment's, or a new one's."""
         if spec.deployment == self.spec.deployment:
-            self._check_same(spec, graph)
+            self.check_redefine(spec, graph, force)
             self.spec = replace(
                 self.spec,
                 stall_after=spec.stall_after,
                 expire_after=spec.expire_after,
                 idle_after=spec.idle_after,
                 retention=spec.retention,
+                remember=spec.remember,
             )
             self._durations_changed()
             return
-        if spec.deployment in self.left:
-            raise Refused.precondition(
-                "DEPLOYMENT_MISMATCH",
-                f"the job has left deployment {spec.deployment!r} for {self.spec.deployment!r}; name a new one",
-            )
+        self.check_redefine(spec, graph, force)
         drained = self.drain.state is DrainState.DRAINED
-        if not drained and not force:
-            self._check_takeover(spec, graph)
         if not drained and force:
             self._clear_the_way()
         self.left.add(self.spec.deployment)
@@ -158,6 +173,19 @@ class Job:
             self._take_over(old_spec, graph)
             self.evaluate()
 
+    def check_redefine(self, spec: Spec, graph: Graph, force: bool) -> None:
+        """Refuse a spec that cannot be taken over."""
+        if spec.deployment == self.spec.deployment:
+            self._check_same(spec, graph)
+            return
+        if spec.deployment in self.left:
+            raise Refused.precondition(
+                "DEPLOYMENT_MISMATCH",
+                f"the job has left deployment {spec.deployment!r} for {self.spec.deployment!r}; name a new one",
+            )
+        if self.drain.state is not DrainState.DRAINED and not force:
+            self._check_takeover(spec, graph)
+
     def _durations_changed(self) -> None:
         """What may stall is to be found anew; where nobody wants to hear of stalls, there are none."""
         self.stalls_from = None
@@ -168,6 +196,9 @@ class Job:
         differences = self.graph.differences(graph)
         if set(spec.fronts) != set(self.spec.fronts):
             differences.append(f"fronts {sorted(spec.fronts)} instead of {sorted(self.spec.fronts)}")
+        elif (fed := _fed(spec)) != (before := _fed(self.spec)):
+            front = next(front for front in fed if fed[front] != before[front])
+            differences.append(f"front {front!r} feeds {sorted(fed[front])} instead of {sorted(before[front])}")
         if spec.ordering != self.spec.ordering:
             differences.append(f"ordering {spec.ordering.name} instead of {self.spec.ordering.name}")
         if spec.progress != self.spec.progress:
@@ -198,13 +229,17 @@ class Job:
             raise Refused.precondition(
                 "INCOMPATIBLE_GRAPH", "the last front is removed, so nothing would close; drain the job first, or force"
             )
-        for front in removed:
+        fed = _fed(spec)
+        kept = frozenset(graph.names)
+        for front in self.fronts:
+            if front.name in fed and _fed(self.spec)[front.name] & kept <= fed[front.name]:
+                continue
             owner = self.producers.get(front.owner) if front.owner is not None else None
             if owner is not None and owner.staged:
                 raise Refused.precondition(
                     "EPOCH_STAGED",
-                    f"front {front.name!r} is removed, but its owner {owner.name!r} has epochs "
-                    f"{sorted(owner.staged)} staged; commit them first, or force",
+                    f"front {front.name!r} is removed, or feeds less than before, but its owner {owner.name!r} has "
+                    f"epochs {sorted(owner.staged)} staged; commit them first, or force",
                 )
 
     def _clear_the_way(self) -> None:
@@ -228,47 +263,72 @@ class Job:
 
     def _start_afresh(self, graph: Graph) -> None:
         """A new deployment of a drained job."""
-        self.graph = graph
+        self._change_graph(graph)
         self.incarnation += 1
         for producer in self.producers.values():
             producer.fence()
             producer.holds.clear()
-            producer.staged.clear()  # without entries or promises, or the job would not have been drained
+            for number in list(producer.staged):  # without entries or promises, or it would not have been drained
+                self._unstage(producer, number)
         self.late_by_id.clear()
         self.begin(Accounts(len(graph), self.accounts.next_id), Fronts(self.spec.fronts, self.now))
 
+    def _change_graph(self, graph: Graph) -> None:
+        self.graph = graph
+        self.read_segments.intersection_update(graph.names)
+
     def _take_over(self, old_spec: Spec, graph: Graph) -> None:
         """A new deployment that goes on with what the job has."""
-        accounts, fronts = self.accounts, self.fronts
-        if graph != self.graph:
-            kept = [(old, graph.number[name]) for name, old in self.graph.number.items() if name in graph.number]
-            accounts.relaid(len(graph), int(Reason.COMPLETE), kept)
-            self.graph = graph
-            self._renew_ends()
-        elif (self.spec.ordering, self.spec.progress) != (old_spec.ordering, old_spec.progress):
+        accounts, old_graph = self.accounts, self.graph
+        another_graph = graph != old_graph
+        if not another_graph and (self.spec.ordering, self.spec.progress) != (old_spec.ordering, old_spec.progress):
             self._renew_ends()
             self.dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE)))
-        removed = [name for name in fronts.by_name if name not in self.spec.fronts]
-        added = [name for name in self.spec.fronts if name not in fronts.by_name]
-        if not removed and not added:
-            return
-        closed_by_all = self.closing.closed_by_name_by_all()
-        had_fronts = bool(fronts)
-        for name in added:
-            fronts.add_front(name, self.now)
-        for name in removed:
-            del fronts.by_name[name]
-            self.closing.remove_front(name)
-        for producer in self.producers.values():
-            for epoch in producer.staged.values():
-                _void_pledges(epoch, removed)
-        if not had_fronts:
-            self.closing.join(accounts.in_use(int(KNOWN), int(KNOWN | DONE)))
-        for id_ in closed_by_all:
-            for name in added:
-                self.closing.close(accounts.row_of(id_), name, FIRM)
+        if another_graph or _fed(self.spec) != _fed(old_spec):
+            self._change_fronts(_fed(old_spec), graph)
+        self.fronts.by_name = {name: self.fronts.by_name[name] for name in self.spec.fronts}
+        if another_graph:
+            self._renew_ends()
+
+    def _change_fronts(self, old_fed: dict[str, frozenset[str]], graph: Graph) -> None:
+        """Go over to the spec's fronts, what they feed, and its graph."""
+        accounts, fronts, closing, old_graph = self.accounts, self.fronts, self.closing, self.graph
+        closed_before = closing.closed_now()
+        floors, fed = fronts.floors(), _fed(self.spec)
+        # Nothing is staged for what is removed: its owners have nothing staged by now, and nobody else may.
+        added = {name: [graph.number[segment] for segment in fed[name]] for name in fed if name not in old_fed}
+        closes: dict[str, list[int]] = {}
+        starts: dict[str, Floors] = {}
+        for name, numbers in added.items():
+            reached = set(np.flatnonzero(graph.reached(numbers)).tolist())
+            old = [n for segment, n in old_graph.number.items() if graph.number.get(segment) in reached]
+            closes[name] = closing.closed_by_name_by_all(old)
+            starts[name] = Floors.least([floors[number] for number in old] or floors)
+        met_by_all = closing.met_by_all()
+        for name, segments in old_fed.items():
+            lost = segments - fed.get(name, frozenset())
+            closing.expectations.remove_front(name, {old_graph.number[segment] for segment in lost})
+            if name not in fed:
+                del fronts.by_name[name]
+                closing.remove_front(name)
+        if graph != old_graph:
+            kept = [(old, graph.number[name]) for name, old in old_graph.number.items() if name in graph.number]
+            accounts.relaid(len(graph), int(Reason.COMPLETE), kept)
+            closing.expectations.relaid(dict(kept))
+            least = Floors.least(floors)
+            floors = [floors[old_graph.number[name]] if name in old_graph.number else least for name in graph.names]
+            self._change_graph(graph)
+        for name, numbers in added.items():
+            fronts.add_front(name, self.now, starts[name])
+            for id_ in closes[name]:
+                closing.adopt_close(id_, name)
+            for row, segment in met_by_all:
+                if segment in numbers:
+                    closing.expectations.give(row, segment, name, 0, False, FIRM)
         fronts.by_name = {name: fronts.by_name[name] for name in self.spec.fronts}
-        self.closing.fronts_changed()
+        fronts.lead(self.spec.front_segments, graph, floors)
+        fronts.raise_floors()
+        closing.regroup(closed_before)
 
     def _renew_ends(self) -> None:
         """After a change of graph or rules; how far each segment has come stays said."""
@@ -288,7 +348,8 @@ class Job:
 
     # ------------------------------------------------------------ producers
 
-    def _producer(self, name: str) -> Producer:
+    def producer(self, name: str) -> Producer:
+        """A producer by its name; raises `Refused` if there is none."""
         producer = self.producers.get(name)
         if producer is None:
             raise Refused.unknown(
@@ -298,13 +359,24 @@ class Job:
 
     def open_producer(self, command: OpenProducer) -> Opened:
         """Make a run current."""
+        producer = self.check_open(command)
+        if producer is None:
+            producer = Producer(command.producer, self.numbers.of(command.producer), command.mode, self.now)
+        elif command.run == producer.run:
+            return Opened(or_none(producer.committed))
+        self.producers[command.producer] = producer
+        producer.open(command.run, command.seals)
+        producer.heard_at = self.now
+        if command.resume_epoch is not None:
+            self._settle(producer, command.resume_epoch)
+        return Opened(or_none(producer.committed))
+
+    def check_open(self, command: OpenProducer) -> Producer | None:
+        """Refuse a run that cannot be made current; its producer, if it is known."""
         check_name("producer", command.producer)
         check_name("run", command.run)
         producer = self.producers.get(command.producer)
-        if producer is None:
-            producer = Producer(command.producer, len(self.producer_names), command.mode, self.now)
-            self.producer_names.append(command.producer)
-        else:
+        if producer is not None:
             if command.run in producer.past:
                 producer.check_current(command.run)
             if command.mode is not producer.mode:
@@ -312,15 +384,9 @@ class Job:
                     "MODE_CONFLICT",
                     f"producer {producer.name!r} is {producer.mode.name}; forget it first, or use another name",
                 )
-            if command.run == producer.run:
-                return Opened(or_none(producer.committed))
-            self._check_resume(producer, command.resume_epoch)
-        self.producers[command.producer] = producer
-        producer.open(command.run, command.seals)
-        producer.heard_at = self.now
-        if command.resume_epoch is not None:
-            self._settle(producer, command.resume_epoch)
-        return Opened(or_none(producer.committed))
+            if command.run != producer.run:
+                self._check_resume(producer, command.resume_epoch)
+        return producer
 
     def _check_resume(self, producer: Producer, resume_epoch: int | None) -> None:
         if resume_epoch is not None and resume_epoch <= producer.committed:
@@ -332,17 +398,22 @@ class Job:
 
     def close_producer(self, command: CloseProducer) -> None:
         """Close a run."""
-        producer = self._producer(command.producer)
-        producer.check_current(command.run)
-        self._check_resume(producer, command.resume_epoch)
+        producer = self.check_close(command)
         producer.heard_at = self.now
         if command.resume_epoch is not None:
             self._settle(producer, command.resume_epoch)
         producer.fence()
 
+    def check_close(self, command: CloseProducer) -> Producer:
+        """Refuse to close a run that is not current; its producer."""
+        producer = self.producer(command.producer)
+        producer.check_current(command.run)
+        self._check_resume(producer, command.resume_epoch)
+        return producer
+
     def forget_producer(self, name: str) -> None:
         """Forget a producer, with what it has staged."""
-        producer = self._producer(name)
+        producer = self.producer(name)
         self._revoke(producer, sorted(producer.staged))
         for front in self.fronts:
             if front.owner == name:
@@ -350,6 +421,7 @@ class Job:
         self._release(producer, list(producer.holds))
         del self.producers[name]
         self.evaluate()
+        self.numbers.collect(self.producers, lambda: self.accounts.cells.used_producers(self.accounts.in_use(0)))
 
     def _settle(self, producer: Producer, start: int) -> None:
         """Decide what earlier runs left: what lies before `start` was committed, the rest never will be.
@@ -377,13 +449,14 @@ class Job:
         self._count_as_committed(producer, number)
 
     def _commit_one(self, producer: Producer, number: int) -> None:
-        epoch = producer.staged.pop(number)
+        epoch = self._unstage(producer, number)
         if number > producer.committed:
             producer.committed = number
         if producer.mode is Mode.IMMEDIATE:
-            firmly = [pledge for piece in epoch.pieces for pledge in piece.pledges if not isinstance(pledge, CloseOf)]
+            pledges = [pledge for piece in epoch.pieces for pledge in piece.pledges]
+            firmly = [pledge for pledge in pledges if isinstance(pledge, FrontierOf | FinishOf)]
             self._keep_promises(firmly, FIRM)
-            self.closing.settle((producer.name, number), self._ids(epoch.closed_rows()))
+            self.closing.settle((producer.name, number), self._ids(epoch.closed_rows()), self._numbers(epoch))
             self._release_committed(producer)
         else:
             entries = [piece.entries for piece in epoch.pieces if len(piece.entries.rows)]
@@ -394,10 +467,15 @@ class Job:
         ids: list[int] = self.accounts.ids_of(np.array(rows, np.int64)).tolist() if rows else []
         return ids
 
+    def _numbers(self, epoch: Epoch) -> list[tuple[int, Key]]:
+        """What an epoch expected."""
+        pledges = epoch.expectations()
+        return [(self.accounts.id_of(pledge.row), (pledge.segment, pledge.front)) for pledge in pledges]
+
     def _revoke(self, producer: Producer, numbers: Iterable[int]) -> None:
         """Epochs never happened. In IMMEDIATE mode what they did is undone and what they touched is held."""
         for number in numbers:
-            epoch = producer.staged.pop(number)
+            epoch = self._unstage(producer, number)
             if producer.mode is not Mode.IMMEDIATE:
                 continue
             for entries in epoch.folded:
@@ -407,9 +485,11 @@ class Job:
                     accounts.flags[row] |= HELD
                     accounts.changed[row] = self.now
                     accounts.flags[row] &= ~STALLED
-                cells = entries.rows * accounts.segments + entries.segments
-                accounts.unfold(entries.where(accounts.ended[cells] == 0))
-            self.closing.withdraw((producer.name, number), self._ids(epoch.closed_rows()))
+                has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
+                accounts.cells.unfold(entries.where(~has_ended))
+                if self.closing.expectations:
+                    self.closing.look_at(self.closing.expectations.among(entries.rows))
+            self.closing.withdraw((producer.name, number), self._ids(epoch.closed_rows()), self._numbers(epoch))
 
     def _release_committed(self, producer: Producer) -> None:
         if producer.holds:
@@ -429,15 +509,13 @@ class Job:
 
     def report(self, report: Report) -> Reported:
         """Take a report of one or more units of an epoch."""
-        producer = self._producer(report.producer)
-        producer.check_current(report.run)
-        resolved = resolve(report, self.graph, self.accounts, self.log.log_id)
-        for promise in report.promises:
-            self._check_promise(producer, promise, report, resolved)
+        producer, resolved = self._check_report(report)
         if not producer.settled:
             self._hear(producer)
             self._settle(producer, report.epoch)
         outcome, duplicates = self._outcome(producer, report)
+        if outcome is Outcome.APPLIED:
+            self._check_expectations(producer, report.promises, resolved)
         self._hear(producer)
         ids = None
         if outcome is Outcome.APPLIED:
@@ -448,6 +526,33 @@ class Job:
         if report.commit and outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
             self._commit_up_to(producer, report.epoch)
         return Reported(outcome, self.log.last_seq, duplicates, ids, self.log.log_id)
+
+    def check_report(self, report: Report) -> Resolved:
+        """Refuse what `report` would refuse without having settled anything; the report's names as numbers."""
+        producer, resolved = self._check_report(report)
+        if producer.settled and self._outcome(producer, report)[0] is Outcome.APPLIED:
+            self._check_expectations(producer, report.promises, resolved)
+        # To look names up is most of the work. As long as no row is given or taken, it need not be done again.
+        report.checked[:] = [self.accounts, self.accounts.version, self.graph, self.log.log_id, resolved]
+        return resolved
+
+    def _check_report(self, report: Report) -> tuple[Producer, Resolved]:
+        producer = self.producer(report.producer)
+        producer.check_current(report.run)
+        resolved = self._resolve(report)
+        for promise in report.promises:
+            self._check_promise(producer, promise, report, resolved)
+        return producer, resolved
+
+    def _resolve(self, report: Report) -> Resolved:
+        if report.checked:
+            accounts, version, graph, log_id, resolved = report.checked
+            report.checked.clear()
+            same = accounts is self.accounts and version == accounts.version and graph is self.graph
+            if same and log_id == self.log.log_id:
+                assert isinstance(resolved, Resolved)
+                return resolved
+        return resolve(report, self.graph, self.accounts, self.log.log_id)
 
     def _outcome(self, producer: Producer, report: Report) -> tuple[Outcome, tuple[str, ...]]:
         if report.epoch <= producer.committed:
@@ -502,22 +607,51 @@ class Job:
                 producer.committed = report.epoch
                 self._apply(producer, entries, pledges, FIRM)
                 return
-            self._stage(producer, report.epoch).add(Piece(tuple(report.units), entries, pledges))
+            self._stage(producer, report.epoch, Piece(tuple(report.units), entries, pledges))
             return
-        epoch = self._stage(producer, report.epoch)
-        epoch.add(Piece(tuple(report.units), NO_ENTRIES, pledges))
+        epoch = self._stage(producer, report.epoch, Piece(tuple(report.units), NO_ENTRIES, pledges))
         folded = self._apply(producer, entries, pledges, (producer.name, report.epoch))
         if len(folded.rows):
             epoch.folded.append(folded)
+            self.staged_entries += len(folded.rows)
 
-    def _stage(self, producer: Producer, number: int) -> Epoch:
-        return producer.staged.setdefault(number, Epoch(sealing=producer.seals))
+    def _stage(self, producer: Producer, number: int, piece: Piece | None = None) -> Epoch:
+        """An epoch that is staged from now on at the latest, with one more report."""
+        epoch = producer.staged.get(number)
+        if epoch is None:
+            epoch = producer.staged[number] = Epoch(sealing=producer.seals)
+            self.staged_units += 1
+        if piece is not None:
+            epoch.add(piece)
+            self.staged_units += len(piece.units)
+            self.staged_entries += piece.size
+        return epoch
+
+    def _unstage(self, producer: Producer, number: int) -> Epoch:
+        """An epoch that is staged no more."""
+        epoch = producer.staged.pop(number)
+        units, entries = epoch.size
+        self.staged_units -= units
+        self.staged_entries -= entries
+        return epoch
+
+    def _keep_only(self, producer: Producer, number: int, pieces: list[Piece]) -> None:
+        """Drop an epoch's other reports, as if they had never been made."""
+        epoch = self._stage(producer, number)
+        before, entries_before = epoch.size
+        epoch.keep(pieces)
+        units, entries = epoch.size
+        self.staged_units += units - before
+        self.staged_entries += entries - entries_before
 
     def _pledge(self, promise: Promise, rows: Rows) -> Pledge:
         if isinstance(promise, Frontier):
             return FrontierOf(promise.front, promise.scope, promise.time)
         if isinstance(promise, Finish):
             return FinishOf(promise.front)
+        if isinstance(promise, Expect):
+            segment, row = self.graph.number[promise.segment], int(rows[promise.substream_index])
+            return ExpectOf(promise.front, row, segment, promise.elements, promise.revise)
         return CloseOf(promise.front, int(rows[promise.substream_index]))
 
     # ------------------------------------------------------------ promises
@@ -546,13 +680,62 @@ class Job:
                         f"front {front.name!r} belonged to producer {owner.name!r} of an earlier deployment, which has "
                         f"epochs {sorted(owner.staged)} staged; settle them first",
                     )
+        if isinstance(promise, Expect):
+            if promise.segment not in self.graph.number:
+                segments = ", ".join(self.graph.names)
+                raise Refused.invalid(
+                    "UNKNOWN_SEGMENT", f"segment {promise.segment!r} is not one of the job's: {segments}"
+                )
+            if not self._front(promise.front).feeds(self.graph.number[promise.segment]):
+                raise Refused.malformed(
+                    f"front {promise.front!r} does not feed segment {promise.segment!r}; name one that it feeds"
+                )
         if (
-            isinstance(promise, Close)
+            isinstance(promise, Close | Expect)
             and report is not None
             and resolved is not None
             and promise.substream_index in resolved.conflicts
         ):
             raise end_time_conflict(report, promise.substream_index, resolved, self.accounts)
+
+    def _check_expectations(
+        self, producer: Producer, promises: Sequence[Promise], resolved: Resolved, keep: Kept | None = None
+    ) -> None:
+        """Another number than the last that was accepted is refused, unless it revises one that may still change.
+
+        Args:
+            producer: whose promises these are.
+            promises: of a report or a commit.
+            resolved: the names in it.
+            keep: an epoch, and the only reports of it that will count.
+        """
+        expects = [promise for promise in promises if isinstance(promise, Expect)]
+        if not expects:
+            return
+        new = {place: -1 - at for at, place in enumerate(resolved.new)} | {p: -1 - at for p, at in resolved.again}
+        said: dict[tuple[int, int, str], int] = {}
+        if producer.mode is Mode.STAGED:
+            for number in sorted(producer.staged):
+                pieces = keep[1] if keep is not None and keep[0] == number else producer.staged[number].pieces
+                for pledge in (pledge for piece in pieces for pledge in piece.pledges):
+                    if isinstance(pledge, ExpectOf):
+                        said[pledge.row, pledge.segment, pledge.front] = pledge.elements
+        for promise in expects:
+            row = new.get(promise.substream_index, int(resolved.rows[promise.substream_index]))
+            segment = self.graph.number[promise.segment]
+            last, over = said.get((row, segment, promise.front)), False
+            if row >= 0:
+                over = bool(self.accounts.reason(row, segment))
+                if last is None:
+                    last = self.closing.expectations.of(self.accounts.id_of(row)).get((segment, promise.front))
+            if last is not None and last != promise.elements and (over or not promise.revise):
+                why = "the substream has ended there" if over else "say so (revise) if the number has changed"
+                raise Refused.precondition(
+                    "EXPECT_CONFLICT",
+                    f"front {promise.front!r} expects {last} elements of a substream on segment {promise.segment!r}, "
+                    f"not {promise.elements}; {why}",
+                )
+            said[row, segment, promise.front] = promise.elements
 
     def _claim(self, producer: Producer, promises: Iterable[Promise]) -> None:
         """The fronts of accepted promises are the producer's, which speaks for them: idle ones turn back."""
@@ -589,10 +772,20 @@ class Job:
             front = self.fronts.by_name.get(pledge.front)
             if front is None:
                 continue
-            if isinstance(pledge, FrontierOf):
+            if isinstance(pledge, ExpectOf):
+                self._expect(pledge, supporter)
+            elif isinstance(pledge, FrontierOf):
                 self.closing.advance(front, pledge.scope, pledge.time, supporter)
             else:
                 self._finish(front, supporter)
+
+    def _expect(self, pledge: ExpectOf, supporter: Supporter) -> None:
+        accounts, row = self.accounts, pledge.row
+        if not accounts.flags[row] & KNOWN or accounts.reason(row, pledge.segment):
+            return
+        if self.closing.expect(row, pledge.segment, pledge.front, pledge.elements, pledge.revise, supporter):
+            accounts.changed[row] = self.now
+            accounts.flags[row] &= ~STALLED
 
     def _finish(self, front: Front, supporter: Supporter) -> None:
         if not front.finished:
@@ -602,6 +795,13 @@ class Job:
 
     def finish_front(self, name: str) -> None:
         """An operator says that a front will never speak again."""
+        front = self.check_finish_front(name)
+        self._wake([front])
+        self._finish(front, FIRM)
+        self.evaluate()
+
+    def check_finish_front(self, name: str) -> Front:
+        """Refuse to finish a front that is none, or whose owner has an epoch staged; the front."""
         front = self.fronts.by_name.get(name)
         if front is None:
             fronts = ", ".join(self.fronts.by_name) or "none"
@@ -613,27 +813,29 @@ class Job:
                 f"the owner {owner.name!r} of front {name!r} has epochs {sorted(owner.staged)} staged; commit or "
                 "forget them first",
             )
-        self._wake([front])
-        self._finish(front, FIRM)
-        self.evaluate()
+        return front
 
     # ------------------------------------------------------------ taking effect
 
     def _apply(self, producer: Producer, entries: Entries, pledges: Sequence[Pledge], supporter: Supporter) -> Entries:
         """An epoch (or an IMMEDIATE report) takes effect; the entries that were folded in."""
         accounts = self.accounts
-        self._make_known(entries.rows, [pledge.row for pledge in pledges if isinstance(pledge, CloseOf)])
+        shut = self._make_known(entries, pledges)
         if len(entries.rows):
+            if self._read_whole is not self.graph:
+                self._note_read(entries)
             flags = accounts.flags[entries.rows]
             suspect = ((flags & KNOWN) == 0) | ((flags & ENDING) != 0)
-            if suspect.any():
-                cells = entries.rows * accounts.segments + entries.segments
-                late = ((flags & KNOWN) == 0) | (accounts.ended[cells] != 0)
+            if shut is not None or suspect.any():
+                has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
+                late = ((flags & KNOWN) == 0) | has_ended
+                if shut is not None:
+                    late |= shut
                 if late.any():
                     self._announce_late(producer, entries.where(late))
                     entries = entries.where(~late)
                     flags = flags[~late]
-            accounts.fold(entries, producer.number)
+            accounts.cells.fold(entries, producer.number)
             accounts.changed[entries.rows] = self.now
             # Nothing stalls, and no flag has to be taken back, unless the job asks for it.
             if self.spec.stall_after is not None:
@@ -641,33 +843,76 @@ class Job:
             closed = (flags & CLOSED) != 0
             if closed.any():
                 self.dirty.append(entries.rows[closed])
+            if self.closing.expectations:
+                self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())
         self._keep_promises(pledges, supporter)
         self.evaluate()
         return entries
 
-    def _make_known(self, rows: Rows, closes: list[int]) -> None:
-        """Substreams that are named and that the fronts have not closed come to be known."""
+    def _note_read(self, entries: Entries) -> None:
+        read = np.unique(entries.segments[entries.received > 0])
+        self.read_segments.update(self.graph.names[segment] for segment in read.tolist())
+        if self.read_segments.issuperset(self.graph.names):
+            self._read_whole = self.graph
+
+    def _make_known(self, entries: Entries, pledges: Sequence[Pledge]) -> NDArray[np.bool_] | None:
+        """Substreams that are named come to be known, but for those that the fronts have closed and that had ended.
+
+        Returns:
+            where segments wait for different fronts, the entries of substreams that were not known which the fronts
+            of their segments have closed already.
+        """
         accounts = self.accounts
-        if closes:
-            rows = np.concatenate([rows, np.array(closes, np.int64)])
+        named = [pledge.row for pledge in pledges if isinstance(pledge, CloseOf | ExpectOf)]
+        rows = np.concatenate([entries.rows, np.array(named, np.int64)]) if named else entries.rows
         unknown = rows[(accounts.flags[rows] & KNOWN) == 0]
         if not unknown.size:
-            return
+            return None
         unknown = _distinct([unknown])
-        if self.fronts or self.fronts.has_floor:
+        shut = None
+        if len(self.fronts.groups) > 1:
+            unknown, shut = self._open_in_groups(unknown, entries, pledges)
+        elif self.fronts or self.fronts.has_floor:
             is_open = [
-                not self.closing.shut(accounts.scope_names[scope], end_time)
+                not self.closing.shut(accounts.scope_names[scope], end_time, 0)
                 for scope, end_time in zip(
                     accounts.scope[unknown].tolist(), accounts.end_time[unknown].tolist(), strict=True
                 )
             ]
             unknown = unknown[is_open]
-            if not unknown.size:
-                return
-        accounts.flags[unknown] |= KNOWN
-        accounts.open += len(unknown)
-        self.closing.join(unknown)
-        self.ends.join(unknown)
+        if self.tombstones and unknown.size:
+            unknown = unknown[~self.tombstones.has(accounts.named(unknown))]
+        if unknown.size:
+            accounts.flags[unknown] |= KNOWN
+            accounts.open += len(unknown)
+            self.closing.join(unknown)
+            self.ends.join(unknown)
+        return shut
+
+    def _open_in_groups(
+        self, unknown: Rows, entries: Entries, pledges: Sequence[Pledge]
+    ) -> tuple[Rows, NDArray[np.bool_]]:
+        """Those of unknown rows that a segment on which they are named still waits for; and the entries on others."""
+        accounts, group_of = self.accounts, self.fronts.group_of
+        named: dict[int, set[int]] = {row: set() for row in unknown.tolist()}
+        for row, segment in zip(entries.rows.tolist(), entries.segments.tolist(), strict=True):
+            if row in named:
+                named[row].add(group_of[segment])
+        for pledge in pledges:
+            if isinstance(pledge, CloseOf) and pledge.row in named:
+                named[pledge.row].update(self.closing.groups_of(pledge.front))
+            elif isinstance(pledge, ExpectOf) and pledge.row in named:
+                named[pledge.row].add(group_of[pledge.segment])
+        shut = {
+            row: self.closing.shut_groups(accounts.scope_names[int(accounts.scope[row])], int(accounts.end_time[row]))
+            for row in named
+        }
+        is_open = [row for row, places in named.items() if not all(shut[row][place] for place in places)]
+        late = [
+            row in shut and shut[row][group_of[segment]]
+            for row, segment in zip(entries.rows.tolist(), entries.segments.tolist(), strict=True)
+        ]
+        return np.array(is_open, np.int64), np.array(late, np.bool_)
 
     def _announce_late(self, producer: Producer, late: Entries) -> None:
         """One event for each substream and segment, in order of first mention."""
@@ -688,11 +933,16 @@ class Job:
 
     def evaluate(self) -> None:
         self.closing.note()
+        for row, segment, expected in self.closing.exceeded():
+            scope = self.accounts.scope_names[int(self.accounts.scope[row])]
+            name, sent = self.accounts.names[row], self.accounts.sent(row, segment)
+            self.announce(Excess(self.graph.names[segment], scope, name, expected, sent))
         rows = _distinct(self.dirty) if self.dirty else NO_ROWS
         self.dirty.clear()
         self.ends.evaluate(rows)
         if self.fronts and self.spec.progress:
-            self.ends.advance(self.fronts.progress())
+            progress = [group.progress() for group in self.fronts.groups]
+            self.ends.advance([progress[place] for place in self.fronts.group_of])
         self._retire_finished()
 
     def _retire_finished(self) -> None:
@@ -715,42 +965,65 @@ class Job:
 
     def commit(self, command: Commit) -> Committed:
         """Commit or seal an epoch, and take a driver's promises."""
-        producer = self._producer(command.producer)
-        producer.check_current(command.run)
-        self._check_commit(command)
-        for promise in command.promises:
-            self._check_promise(producer, promise)
+        producer, naming, resolved = self._check_commit(command)
         number = command.epoch
         if number is not None and not producer.settled:
             if command.promises:
                 self._hear(producer)
             self._settle(producer, number if command.seal else number + 1)
-        keep = self._check_manifest(producer, command)
-        if command.promises:
-            self._check_nothing_later_staged(producer, command, keep)
+        keep = self._check_promises_of_commit(producer, command, resolved)
+        if resolved is not None:
             self._hear(producer)
         producer.heard_at = self.now
         if number is not None and number > producer.committed:
             if keep is not None:
-                self._stage(producer, number).keep(keep)
+                self._keep_only(producer, number, keep)
             if command.seal:
                 self._stage(producer, number).sealed = True
             else:
                 self._commit_up_to(producer, number)
-        if command.promises:
+        if resolved is not None:
+            rows = self._enter(naming, resolved)
             self._claim(producer, command.promises)
-            self._keep_promises([self._pledge(promise, NO_ROWS) for promise in command.promises], FIRM)
-            self.evaluate()
+            pledges = [self._pledge(promise, rows) for promise in command.promises]
+            self._apply(producer, NO_ENTRIES, pledges, FIRM)
         return Committed(self.log.last_seq)
 
-    def _check_commit(self, command: Commit) -> None:
+    def check_commit(self, command: Commit) -> int:
+        """Refuse what `commit` would refuse without having settled anything; how many substreams it names anew."""
+        producer, _, resolved = self._check_commit(command)
+        if producer.settled or command.epoch is None:
+            self._check_promises_of_commit(producer, command, resolved)
+        return 0 if resolved is None else len(resolved.new)
+
+    def _check_commit(self, command: Commit) -> tuple[Producer, Report, Resolved | None]:
+        producer = self.producer(command.producer)
+        producer.check_current(command.run)
+        self._check_commit_message(command)
+        naming = report_of(command)
+        resolved = resolve(naming, self.graph, self.accounts, self.log.log_id) if command.promises else None
+        for promise in command.promises:
+            self._check_promise(producer, promise, naming, resolved)
+        return producer, naming, resolved
+
+    def _check_promises_of_commit(
+        self, producer: Producer, command: Commit, resolved: Resolved | None
+    ) -> list[Piece] | None:
+        """The reports that the manifest keeps (None: all), once they and the promises are as they must be."""
+        keep = self._check_manifest(producer, command)
+        if resolved is not None:
+            self._check_nothing_later_staged(producer, command, keep)
+            kept = None if keep is None or command.epoch is None else (command.epoch, keep)
+            self._check_expectations(producer, command.promises, resolved, kept)
+        return keep
+
+    def _check_commit_message(self, command: Commit) -> None:
         if command.seal and command.promises:
             raise Refused.malformed("a commit that seals makes no promises; make them when the epoch is committed")
         if command.epoch is None and (command.seal or command.units is not None):
             raise Refused.malformed("a commit that seals or has a manifest names its epoch")
         if any(isinstance(promise, Close) for promise in command.promises):
             raise Refused.malformed("a commit closes nothing by name; report the close as a unit of an epoch")
-        check_promises(command.promises)
 
     def _check_manifest(self, producer: Producer, command: Commit) -> list[Piece] | None:
         """The reports that the manifest keeps; None if there is none, or the epoch was committed before."""
@@ -775,9 +1048,11 @@ class Job:
             if number <= reach
             for piece in (epoch.pieces if keep is None or number != command.epoch else keep)
             for pledge in piece.pledges
-            if not isinstance(pledge, CloseOf)
+            if isinstance(pledge, FrontierOf | FinishOf)
         ]
         for promise in command.promises:
+            if isinstance(promise, Expect):
+                continue
             if isinstance(promise, Frontier):
                 scope, time = promise.scope, promise.time
             else:
@@ -802,6 +1077,14 @@ class Job:
 
     def cancel_drain(self, drain_id: str) -> None:
         """Go on after all."""
+        self.check_cancel_drain(drain_id)
+        if not self.drain.under_way:
+            return
+        self.announce(DrainCancelled(self.drain.drain_id))
+        self.drain = DrainRecord(DrainState.CANCELLED, self.drain.drain_id)
+
+    def check_cancel_drain(self, drain_id: str) -> None:
+        """Refuse to cancel another drain, or one in which a front has finished."""
         if drain_id and self.drain.drain_id and drain_id != self.drain.drain_id:
             raise Refused.precondition(
                 "DRAIN_MISMATCH", f"the drain is {self.drain.drain_id!r}, not {drain_id!r}; name it, or none"
@@ -814,8 +1097,6 @@ class Job:
                 "DRAIN_IN_PROGRESS",
                 f"fronts {finishing} have finished in the drain; the way is forward only, with a new deployment",
             )
-        self.announce(DrainCancelled(self.drain.drain_id))
-        self.drain = DrainRecord(DrainState.CANCELLED, self.drain.drain_id)
 
     def _finishes_staged(self) -> set[str]:
         return {
@@ -844,12 +1125,13 @@ class Job:
 
     def abandon(self, scope: str, name: str) -> None:
         """End a substream at once, whatever of it is in flight."""
-        row = self._known_row(scope, name)
+        row = self.known_row(scope, name)
         if not self.accounts.flags[row] & DONE:
             self.ends.force(row, Reason.ABANDONED)
         self.evaluate()
 
-    def _known_row(self, scope: str, name: str) -> int:
+    def known_row(self, scope: str, name: str) -> int:
+        """The row of a substream that is known; raises `Refused` if it is not."""
         row = self.accounts.find_one(scope, name)
         if row < 0 or not self.accounts.flags[row] & KNOWN:
             raise Refused.unknown(
@@ -861,15 +1143,18 @@ class Job:
 def _distinct(parts: Sequence[Rows]) -> Rows:
     """Each row once."""
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return np.unique(rows) if rows.size > 1 else rows
+    if rows.size < _MANY:
+        return np.unique(rows) if rows.size > 1 else rows
+    mark = np.zeros(int(rows.max()) + 1, np.bool_)  # rows are used again, so this is no longer than what is kept
+    mark[rows] = True
+    return np.flatnonzero(mark)
 
 
-def _void_pledges(epoch: Epoch, fronts: Sequence[str]) -> None:
-    """Strike what is staged for fronts that are no more."""
-    epoch.pieces = [
-        piece._replace(pledges=tuple(pledge for pledge in piece.pledges if pledge.front not in fronts))
-        for piece in epoch.pieces
-    ]
+def _fed(spec: Spec) -> dict[str, frozenset[str]]:
+    """The segments that each front feeds."""
+    every = frozenset(name for name, _ in spec.segments)
+    told = dict(spec.front_segments)
+    return {front: frozenset(told.get(front, every)) for front in spec.fronts}
 
 
 def or_none(epoch: int) -> int | None:

@@ -7,6 +7,7 @@ fronts and are the job's to check. Nothing here changes anything.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accounts import Accounts, Rows
-from .commands import NO_END_TIME, Close, Frontier, Promise, Report, Spec
+from .bounds import DURATIONS
+from .commands import NO_END_TIME, Close, Commit, Expect, Frontier, Promise, Report, Spec
 from .graph import Graph
 from .refusal import Refused
 
@@ -57,22 +59,62 @@ def check_deployment(deployment: str) -> None:
         raise Refused.malformed(f"a deployment's name has 1 to {_MOST_DEPLOYMENT} characters, not {len(deployment)}")
 
 
-def check_spec(spec: Spec) -> Graph:
-    """A spec by itself; its graph."""
+def check_spec(spec: Spec, before: Spec | None = None, graph: Graph | None = None) -> Graph:
+    """A spec by itself; its graph.
+
+    Args:
+        before: the spec that the job has, if any; its graph is used again for the same segments.
+        graph: that spec's.
+    """
     check_job_name(spec.job)
     check_deployment(spec.deployment)
-    check_names("segment", (name for name, _ in spec.segments))
-    check_names("front", spec.fronts)
-    if not spec.segments:
-        raise Refused.malformed("a job needs at least one segment")
-    for front in spec.fronts:
-        if spec.fronts.count(front) > 1:
-            raise Refused.malformed(f"front {front!r} is named twice")
-    for kind in ("stall_after", "expire_after", "idle_after", "retention"):
+    if before is None or spec.fronts != before.fronts:
+        check_names("front", spec.fronts)
+        if twice := [front for front, times in Counter(spec.fronts).items() if times > 1]:
+            raise Refused.malformed(f"front {twice[0]!r} is named twice")
+    for kind in DURATIONS:
         duration = getattr(spec, kind)
         if duration is not None and duration <= 0:
             raise Refused.malformed(f"{kind} must be positive; leave it out for never")
+    found = _check_graph(spec, before, graph)
+    check_front_segments(spec, found)
+    return found
+
+
+def _check_graph(spec: Spec, before: Spec | None, graph: Graph | None) -> Graph:
+    if before is not None and graph is not None and spec.segments == before.segments:
+        return graph
+    check_names("segment", (name for name, _ in spec.segments))
+    if not spec.segments:
+        raise Refused.malformed("a job needs at least one segment")
     return Graph(spec.segments)
+
+
+def check_front_segments(spec: Spec, graph: Graph) -> None:
+    """What fronts feed: each front and segment must exist, and each segment be reached."""
+    fronts = set(spec.fronts)
+    fed: dict[str, list[int]] = {}
+    for front, _ in spec.front_segments:
+        if front not in fronts or front in fed:
+            what = "is named twice" if front in fed else f"is not one of the fronts: {', '.join(spec.fronts) or 'none'}"
+            raise Refused.malformed(f"front {front!r}, of which the spec names the segments that it feeds, {what}")
+        fed[front] = []
+    for front, segments in spec.front_segments:
+        for segment in segments:
+            if segment not in graph.number:
+                raise Refused.invalid("UNKNOWN_SEGMENT", f"front {front!r} feeds {segment!r}, which is not defined")
+            fed[front].append(graph.number[segment])
+    for front, numbers in fed.items():
+        if not numbers:
+            raise Refused.malformed(f"front {front!r} feeds no segment; leave it out for all of them")
+    if fed and len(fed) == len(fronts):
+        reached = graph.reached({number for numbers in fed.values() for number in numbers})
+        if not reached.all():
+            alone = graph.names[int(reached.argmin())]
+            raise Refused.malformed(
+                f"no front reaches segment {alone!r}, so nothing would close it; name a front that feeds it, or a "
+                "segment upstream of it"
+            )
 
 
 @dataclass(slots=True)
@@ -119,7 +161,7 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
     resolved = Resolved(rows, end_times, new, again, numbers[report.segment_index] if len(numbers) else rows[:0])
     conflicts = _end_time_conflicts(resolved, accounts)
     if len(conflicts):
-        closed = {promise.substream_index for promise in report.promises if isinstance(promise, Close)}
+        closed = {promise.substream_index for promise in report.promises if isinstance(promise, Close | Expect)}
         mentioned = np.zeros(len(rows), np.bool_)
         mentioned[report.substream_index] = True
         for place in conflicts:
@@ -160,8 +202,8 @@ def _check_shape(report: Report) -> None:
         if len(indexes) and int(indexes.max()) >= size:
             raise Refused.malformed(f"{column} {int(indexes.max())} is past the {size} {what}")
     for promise in report.promises:
-        if isinstance(promise, Close) and promise.substream_index >= substreams:
-            raise Refused.malformed(f"a close's substream_index {promise.substream_index} is past the {substreams}")
+        if isinstance(promise, Close | Expect) and promise.substream_index >= substreams:
+            raise Refused.malformed(f"a promise's substream_index {promise.substream_index} is past the {substreams}")
     check_promises(report.promises)
 
 
@@ -172,6 +214,24 @@ def check_promises(promises: Sequence[Promise]) -> None:
             check_scope(promise.scope)
         if not (isinstance(promise, Close) and not promise.front):
             check_name("front", promise.front)
+
+
+def report_of(command: Commit) -> Report:
+    """What a commit's promises name, as a report without entries names it."""
+    scopes = [scope for scope, _, _ in command.substreams]
+    end_times = [NO_END_TIME if end_time is None else end_time for _, _, end_time in command.substreams]
+    return Report(
+        command.job,
+        command.producer,
+        command.run,
+        epoch=0,
+        scopes=scopes,
+        names=[name for _, name, _ in command.substreams],
+        scope_index=np.arange(len(scopes), dtype=np.uint32),
+        end_times=np.array(end_times, np.int64),
+        promises=command.promises,
+        commit=True,
+    )
 
 
 def _new_names(report: Report, rows: Rows) -> tuple[list[int], list[tuple[int, int]]]:

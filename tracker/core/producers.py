@@ -15,6 +15,7 @@ import numpy as np
 from .accounts import Entries, Rows
 from .commands import Mode
 from .refusal import Refused
+from .remembered import Newest
 
 
 class FrontierOf(NamedTuple):
@@ -38,7 +39,17 @@ class FinishOf(NamedTuple):
     front: str
 
 
-Pledge: TypeAlias = FrontierOf | CloseOf | FinishOf  #: a promise whose names are resolved
+class ExpectOf(NamedTuple):
+    """A front will send so many elements of the substream in `row` on a segment."""
+
+    front: str
+    row: int
+    segment: int
+    elements: int
+    revise: bool
+
+
+Pledge: TypeAlias = FrontierOf | CloseOf | FinishOf | ExpectOf  #: a promise whose names are resolved
 
 
 class Piece(NamedTuple):
@@ -47,6 +58,11 @@ class Piece(NamedTuple):
     units: tuple[str, ...]
     entries: Entries
     pledges: tuple[Pledge, ...]
+
+    @property
+    def size(self) -> int:
+        """Entries and promises."""
+        return len(self.entries.rows) + len(self.pledges)
 
 
 @dataclass(slots=True)
@@ -69,6 +85,12 @@ class Epoch:
         """Keep a report."""
         self.pieces.append(piece)
         self.units.update(piece.units)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """What it takes up: units, the epoch itself counted as one; entries and promises."""
+        entries = sum(piece.size for piece in self.pieces) + sum(len(entries.rows) for entries in self.folded)
+        return 1 + len(self.units), entries
 
     def check_manifest(self, manifest: Sequence[str], epoch: int, mode: Mode) -> list[Piece]:
         """Compare with the units that the engine kept.
@@ -114,6 +136,10 @@ class Epoch:
         """The rows that its promises close by name."""
         return [pledge.row for piece in self.pieces for pledge in piece.pledges if isinstance(pledge, CloseOf)]
 
+    def expectations(self) -> list[ExpectOf]:
+        """The numbers that its promises give, in their order."""
+        return [pledge for piece in self.pieces for pledge in piece.pledges if isinstance(pledge, ExpectOf)]
+
 
 def _missing(units: Sequence[str], epoch: int) -> Refused:
     shown = ", ".join(repr(unit) for unit in units[:20]) + (", …" if len(units) > 20 else "")
@@ -137,7 +163,7 @@ class Producer:
         run: the current run; None: the last one was closed or fenced.
         seals: the current run seals every epoch.
         settled: the current run has said where it starts.
-        past: runs that are fenced.
+        past: runs that are fenced, the newest of them.
         committed: the last committed epoch; -1: none.
         staged: by epoch.
         holds: by row, the epoch after whose commit the row may end.
@@ -167,7 +193,7 @@ class Producer:
         self.last_run = ""
         self.seals = False
         self.settled = False
-        self.past: set[str] = set()
+        self.past = Newest()
         self.committed = -1
         self.staged: dict[int, Epoch] = {}
         self.holds: dict[int, int] = {}
@@ -202,13 +228,14 @@ class Producer:
         """The rows that staged epochs speak of."""
         rows = [piece.entries.rows for epoch in self.staged.values() for piece in epoch.pieces]
         rows += [entries.rows for epoch in self.staged.values() for entries in epoch.folded]
-        closed = [row for epoch in self.staged.values() for row in epoch.closed_rows()]
-        return [*rows, np.array(closed, np.int64), np.array(list(self.holds), np.int64)]
+        named = [row for epoch in self.staged.values() for row in epoch.closed_rows()]
+        named += [pledge.row for epoch in self.staged.values() for pledge in epoch.expectations()]
+        return [*rows, np.array(named, np.int64)]  # what is held has not ended, and stays anyway
 
 
 # ---------------------------------------------------------------- dump and load
 
-_PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf)
+_PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf, ExpectOf)
 
 
 def dump_producer(producer: Producer, ids_of: Any) -> dict[str, Any]:
@@ -219,7 +246,7 @@ def dump_producer(producer: Producer, ids_of: Any) -> dict[str, Any]:
 
     def dump_pledge(pledge: Pledge) -> list[Any]:
         fields = list(pledge)
-        if isinstance(pledge, CloseOf):
+        if isinstance(pledge, CloseOf | ExpectOf):
             fields[1] = int(ids_of(np.array([pledge.row]))[0])
         return [_PLEDGES.index(type(pledge)), *fields]
 
@@ -232,7 +259,7 @@ def dump_producer(producer: Producer, ids_of: Any) -> dict[str, Any]:
         "last_run": producer.last_run,
         "seals": producer.seals,
         "settled": producer.settled,
-        "past": sorted(producer.past),
+        "past": list(producer.past),
         "committed": producer.committed,
         "heard_at": producer.heard_at,
         "holds": [ids_of(rows) if rows.size else rows, list(producer.holds.values())],
@@ -260,7 +287,7 @@ def load_producer(dump: dict[str, Any], rows_of: Any) -> Producer:
 
     def load_pledge(fields: list[Any]) -> Pledge:
         kind, *values = fields
-        if _PLEDGES[kind] is CloseOf:
+        if _PLEDGES[kind] in (CloseOf, ExpectOf):
             values[1] = int(rows_of(np.array([values[1]], np.uint64))[0])
         pledge: Pledge = _PLEDGES[kind](*values)
         return pledge
@@ -268,7 +295,7 @@ def load_producer(dump: dict[str, Any], rows_of: Any) -> Producer:
     producer = Producer(dump["name"], dump["number"], Mode(dump["mode"]), dump["heard_at"])
     producer.run, producer.last_run = dump["run"], dump["last_run"]
     producer.seals, producer.settled = dump["seals"], dump["settled"]
-    producer.past, producer.committed = set(dump["past"]), dump["committed"]
+    producer.past, producer.committed = Newest(dump["past"]), dump["committed"]
     ids, epochs = dump["holds"]
     producer.holds = dict(zip(rows_of(ids.astype(np.uint64)).tolist(), epochs, strict=True))
     for each in dump["staged"]:

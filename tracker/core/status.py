@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .commands import DrainStatus, Mode, Spec
 
@@ -26,6 +27,7 @@ class FrontStatus:
     frontiers: dict[str, int]  #: by scope; ``"*"`` is the frontier for every scope
     producer: str  #: its owner; empty: nobody has promised for it yet
     last_promise: int | None
+    segments: tuple[str, ...] = ()  #: that it feeds; empty: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,68 @@ class JobStatus:
     drain: DrainStatus
     log_id: str
     incarnation: int
+    incomplete_substreams: int = 0  #: open ones of which more is expected than was sent
+    expected: int = 0  #: of those, on the segments on which elements are missing
+    expected_sent: int = 0  #: on the same
+    staged_substreams: int = 0  #: named by accepted reports and not known
+    staged_units: int = 0  #: of staged epochs, each of which counts as one beside
+    staged_entries: int = 0  #: and promises
+    tombstones: int = 0
+    cells: int = 0  #: (substream, segment) pairs that take up memory
+    unread_segments: tuple[str, ...] = ()  #: on which nobody has ever received anything that was committed
+
+
+class Counts(NamedTuple):
+    """How much a job takes up; each number is at hand, however much that is."""
+
+    segments: int
+    open_substreams: int
+    staged_substreams: int
+    staged_units: int
+    staged_entries: int
+    cells: int
+    tombstones: int
+    events: int  #: kept
+    fronts: int
+    expected: int  #: numbers that fronts have given
+    scopes: int  #: that have frontiers of their own; each front may have one for each
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStatus:
+    """What an epoch that is not committed holds of one substream."""
+
+    producer: str
+    epoch: int
+    mode: Mode
+    sealed: bool
+    segments: tuple[tuple[str, int, int], ...]  #: (segment, sent, received), in the order of the graph
+    closed_by: tuple[str, ...]  #: the fronts that it closes the substream for, sorted; ``""``: the sole owner
+    expected_by: tuple[str, ...]  #: the fronts that it gives a number of elements for, sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Everything that is known of one substream."""
+
+    substream: SubstreamStatus | None  #: None: it is not known
+    staged: tuple[StagedStatus, ...]  #: by producer and epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatus:
+    name: str
+    segments: tuple[str, ...]
+    scopes: tuple[str, ...]
+    acknowledged: int
+    max_age: int
+    max_events: int
+    retained: int  #: how many events are kept for it beyond retention
+    oldest_retained: int | None  #: when the oldest of them happened
+    created: int
+    last_ack: int | None
+    expired: int | None
+    expired_because: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +117,8 @@ class SegmentStatus:
     received: int
     last_sender: str
     last_receiver: str
+    expected: dict[str, int] | None = None  #: by front (``""``: fronts that were removed); None: no number
+    closed: bool = False  #: nothing more comes from the fronts that reach it
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from .accounts import CLOSED, DONE, HELD, KNOWN, STALLED, Rows
 from .commands import NO_END_TIME, DrainState
 from .drains import DrainRecord
 from .events import DrainTimedOut, FrontIdle, Reason, Stalled
-from .fronts import Front
+from .frontgroups import Front
 from .job import NO_ROWS, Job
 
 _PIN_CHECKS = 8  # how often within retention to look whether what is pinned may go
@@ -31,10 +31,15 @@ def next_due(job: Job, retention: int) -> int | None:
     oldest = job.log.oldest_at()
     if oldest is not None:
         due.append(oldest + retention)
+    expires = job.subscriptions.next_due(job.now)
+    if expires is not None:
+        due.append(expires)
     if job.to_forget:
         due.append(job.to_forget[0][0] + retention)
-    if job.pinned.size and _may_be_free(job):
+    if job.pinned.size:
         due.append(job.pins_checked + retention // _PIN_CHECKS)
+    if job.spec.remember is not None and (sweep := job.tombstones.next_sweep(job.spec.remember)) is not None:
+        due.append(sweep)
     return min(due, default=None)
 
 
@@ -47,6 +52,9 @@ def tick(job: Job, retention: int) -> None:
         job.drain = DrainRecord(DrainState.TIMED_OUT, job.drain.drain_id)
         job.announce(DrainTimedOut(job.drain.drain_id))
     _forget(job, job.now - retention)
+    if job.spec.remember is not None:
+        job.tombstones.forget_until(job.now - job.spec.remember)
+        job.tombstones.sweep(job.spec.remember)
 
 
 def _has_staged(job: Job, front: Front) -> bool:
@@ -84,14 +92,17 @@ def _look_for_stalls(job: Job) -> None:
     rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
     rows = rows[job.now - accounts.changed[rows] >= patience]
     if rows.size:
-        owing = accounts.unbalanced(rows) & ~accounts.has_ended(rows)
-        rows = rows[owing.any(axis=1) | ((accounts.flags[rows] & HELD) != 0)]
+        rows = rows[_owing(job, rows) | ((accounts.flags[rows] & HELD) != 0)]
         rows = accounts.in_order(rows)
-    waited = job.now - accounts.changed[rows]
     if stall is not None:
-        for row in rows[(waited >= stall) & ((accounts.flags[rows] & STALLED) == 0)].tolist():
+        stalling = rows
+        if (missing := _missing(job)).size:
+            stalling = accounts.in_order(np.union1d(rows, missing))
+        due = (job.now - accounts.changed[stalling] >= stall) & ((accounts.flags[stalling] & STALLED) == 0)
+        for row in stalling[due].tolist():
             accounts.flags[row] |= STALLED
             _announce_stall(job, row)
+    waited = job.now - accounts.changed[rows]
     if expire is not None and (waited >= expire).any():
         for row in rows[waited >= expire].tolist():
             job.ends.force(row, Reason.EXPIRED)
@@ -99,11 +110,32 @@ def _look_for_stalls(job: Job) -> None:
     job.stalls_from = _next_stall(job, stall, expire, patience)
 
 
+def _owing(job: Job, rows: Rows) -> NDArray[np.bool_]:
+    """Which rows do not balance on a segment for which they are closed, and on which they have not ended."""
+    cells = job.accounts.cells
+    closed = job.closing.closed_somewhere_only(rows)
+    if closed is None:
+        return cells.owing(rows)
+    owing: NDArray[np.bool_] = np.logical_or.reduce(cells.unbalanced(rows) & ~cells.has_ended(rows) & closed, axis=1)
+    return owing
+
+
+def _missing(job: Job) -> Rows:
+    """The rows of which more is expected than was sent on a segment for which they are not closed."""
+    if not job.closing.expectations:
+        return NO_ROWS
+    missing = job.closing.expectations.missing(job.closing.counted_rows())
+    closed = job.closing.closed_on(missing.rows)[np.arange(len(missing.rows)), missing.segments]
+    return np.unique(missing.rows[~closed])
+
+
 def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) -> int:
     """What changes from now on owes nothing before `patience` has passed; what is closed may be due earlier."""
     accounts = job.accounts
     rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
     due = job.now + patience
+    if (missing := _missing(job)).size:
+        rows = np.union1d(rows, missing)
     if not rows.size:
         return due
     stalled = (accounts.flags[rows] & STALLED) != 0
@@ -118,16 +150,21 @@ def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) 
 
 def _announce_stall(job: Job, row: int) -> None:
     at = np.array([row])
-    owing = job.accounts.unbalanced(at)[0] & ~job.accounts.has_ended(at)[0]
-    in_flight = job.accounts.in_flight_each(at)[0][owing]
-    missing = int(np.maximum(in_flight, 0).sum())
+    cells = job.accounts.cells
+    owing = cells.unbalanced(at)[0] & ~cells.has_ended(at)[0]
+    in_flight = cells.in_flight_each(at)[0][owing]
+    in_flight_in_all = int(np.maximum(in_flight, 0).sum())
+    missing = job.closing.expectations.missing(at if job.closing.expectations else NO_ROWS)
+    owing[missing.segments] = True
     job.announce(
         Stalled(
             job.accounts.scope_names[int(job.accounts.scope[row])],
             job.accounts.names[row],
             tuple(name for name, at_fault in zip(job.graph.names, owing.tolist(), strict=True) if at_fault),
             # Where nothing is missing, something was received more often than sent.
-            missing or int(in_flight.sum()),
+            in_flight_in_all or int(in_flight.sum()),
+            sum(missing.expected.tolist()),
+            sum(missing.sent.tolist()),
         )
     )
 
@@ -135,51 +172,48 @@ def _announce_stall(job: Job, row: int) -> None:
 def _forget(job: Job, until: int) -> None:
     """Retention: drop events, and substreams that ended or were only named, that are not younger than `until`.
 
-    What a staged epoch speaks of stays, and so does what has ended above the floor: nothing but the tracker's memory
-    of it would tell that it is over.
+    What a staged epoch speaks of stays. What has ended leaves a tombstone, unless the floor is one.
     """
-    job.log.drop_until(until)
+    job.subscriptions.retire(until, job.now)
     due = []
     while job.to_forget and job.to_forget[0][0] <= until:
         due.append(job.to_forget.popleft()[1])
-    if not due and not (job.pinned.size and _may_be_free(job)):
+    if not due and not job.pinned.size:
         return
     rows = np.unique(np.concatenate([job.pinned, *due]))
-    flags = job.accounts.flags[rows]
+    accounts = job.accounts
+    flags = accounts.flags[rows]
     done = (flags & DONE) != 0
-    young = job.accounts.changed[rows] > until
+    young = accounts.changed[rows] > until
     # One that came to be known since it was listed is listed again when it has ended; but one that was pinned stays,
     # which is young again if retention has grown.
     listed = ((flags & KNOWN) == 0) | (done & (~young | np.isin(rows, job.pinned)))
     rows, young = rows[listed], young[listed]
-    passing = young | np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
-    pinned = passing | _above_floor(job, rows)
-    job.pinned, job.pins_pass = rows[pinned], bool(passing.any())
-    job.pins_checked, job.pins_seen = job.now, job.fronts.version
+    pinned = young | np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
+    job.pinned, job.pins_checked = rows[pinned], job.now
     rows = rows[~pinned]
-    for id_ in job.accounts.ids_of(rows).tolist() if rows.size else ():
+    ids = accounts.ids_of(rows).tolist() if rows.size else []
+    for id_ in ids:
         job.late_by_id.pop(id_, None)
-    for scope in job.accounts.forget(rows):
+    job.closing.expectations.forget(ids)
+    buried = rows[_above_floor(job, rows)]
+    job.tombstones.add(accounts.named(buried), accounts.changed[buried].tolist())
+    for scope in accounts.forget(rows):
         job.closing.forget_scope(scope)
 
 
-def _may_be_free(job: Job) -> bool:
-    """Whether anything has happened that could let pinned rows go."""
-    return job.pins_pass or job.pins_seen != job.fronts.version
-
-
 def _above_floor(job: Job, rows: Rows) -> NDArray[np.bool_]:
-    """Which rows have ended where their fronts have not come to yet."""
+    """Which rows have ended where no floor shows it."""
     accounts, fronts = job.accounts, job.fronts
-    above: NDArray[np.bool_] = ((accounts.flags[rows] & DONE) != 0) & (accounts.end_time[rows] != NO_END_TIME)
-    if not fronts or fronts.all_finished_firmly():
-        return np.zeros(len(rows), np.bool_)
+    end_times = accounts.end_time[rows]
     scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
     # A floor that is unset lies below every end time; numpy has no number for that.
-    floors = [fronts.floor(accounts.scope_names[scope]) for scope in scopes.tolist()]
+    floors = [fronts.lowest_floor(accounts.scope_names[scope]) for scope in scopes.tolist()]
     times = np.array([max(floor, -(2**63)) for floor in floors], np.int64)[which]
     unset = np.array([floor < -(2**63) for floor in floors], np.bool_)[which]
-    return above & (unset | (accounts.end_time[rows] > times))
+    above: NDArray[np.bool_] = (end_times == NO_END_TIME) | unset | (end_times > times)
+    above &= (accounts.flags[rows] & DONE) != 0
+    return above
 
 
 def _staged_rows(job: Job) -> list[Rows]:

@@ -6,12 +6,14 @@ and events. Everything else here only reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import dumps, timers, views
+from . import checking, dumps, reach, timers, views
+from .bounds import MAX_DURATION, bounded
 from .commands import (
     Abandon,
+    Ack,
     Answer,
     CancelDrain,
     CloseProducer,
@@ -28,14 +30,17 @@ from .commands import (
     OpenProducer,
     Recovered,
     Report,
+    Subscribe,
     Tick,
+    Unsubscribe,
 )
 from .drains import DrainRecord
 from .events import Ended, Event
+from .filters import EVERYTHING, EventFilter
 from .job import Job
-from .messages import check_deployment, check_job_name, check_name, check_spec
+from .messages import check_spec
 from .refusal import Refused
-from .status import JobStatus, SubstreamStatus
+from .status import Counts, Explained, JobStatus, SubscriptionStatus, SubstreamStatus
 
 DAY = 24 * 3600 * 10**9
 
@@ -73,8 +78,11 @@ class Tracker:
         Raises:
             Refused: the command changed nothing (but settling, if it came to that).
         """
-        if isinstance(command, Tick | Recovered):
-            self._apply_to_all(command, now)
+        if isinstance(command, Tick):
+            self._tick(command, now)
+            return None
+        if isinstance(command, Recovered):
+            self._recover(command, now)
             return None
         job = self._jobs.get(command.job)
         last_seq = 0
@@ -87,7 +95,7 @@ class Tracker:
             job = self._jobs.get(command.job)
             if job is not None:
                 job.confirm_drain()
-                if job.log.last_seq != last_seq:
+                if job.subscriptions.take_ended() or job.log.last_seq != last_seq:
                     self._woken.add(command.job)
 
     def _dispatch(self, command: Command, job: Job | None, now: int) -> Answer:
@@ -99,13 +107,17 @@ class Tracker:
             return self._cancel_drain(command)
         assert not isinstance(command, Tick | Recovered)
         if job is None:
-            raise self._unknown(command.job)
+            raise checking.unknown_job(command.job)
         if isinstance(command, Report):
             return job.report(command)
         if isinstance(command, Commit):
             return job.commit(command)
         if isinstance(command, OpenProducer):
             return job.open_producer(command)
+        if isinstance(command, Subscribe):
+            return job.subscriptions.subscribe(command, job.graph, now)
+        if isinstance(command, Ack):
+            return job.subscriptions.acknowledge(command, now)
         if isinstance(command, CloseProducer):
             job.close_producer(command)
         elif isinstance(command, ForgetProducer):
@@ -114,41 +126,64 @@ class Tracker:
             job.finish_front(command.front)
         elif isinstance(command, Abandon):
             job.abandon(command.scope, command.name)
+        elif isinstance(command, Unsubscribe):
+            job.subscriptions.unsubscribe(command.name)
         else:
             self._delete(command, job)
         return None
 
-    def _apply_to_all(self, command: Tick | Recovered, now: int) -> None:
-        if isinstance(command, Recovered) and command.lost_tail:
+    def _recover(self, command: Recovered, now: int) -> None:
+        if command.lost_tail:
             self._log_prefix = command.lost_tail
+        faults: list[Exception] = []
         for name, job in self._jobs.items():
             job.take(now)
-            last_seq = job.log.last_seq
-            if isinstance(command, Tick):
-                timers.tick(job, self._retention_of(job))
-                job.confirm_drain()
-            else:
+            try:
                 timers.restart_timers(job)
                 if command.lost_tail:
                     job.log.log_id = self._next_log_id()
-            if job.log.last_seq != last_seq:
+            except Exception as fault:
+                fault.add_note(f"in job {name!r}")
+                faults.append(fault)
+        if faults:
+            raise ExceptionGroup(f"Recovered failed in {len(faults)} of {len(self._jobs)} jobs", faults)
+
+    def _tick(self, command: Tick, now: int) -> None:
+        """Time passes for one job or for all; a fault in one must not stop time for the others."""
+        faults: list[Exception] = []
+        names = [command.job] if command.job else self.timed()
+        for name in names:
+            try:
+                self._tick_job(name, now)
+            except Exception as fault:
+                fault.add_note(f"in job {name!r}")
+                faults.append(fault)
+        if faults:
+            raise ExceptionGroup(f"Tick failed in {len(faults)} of {len(names)} jobs", faults)
+
+    def _tick_job(self, name: str, now: int) -> None:
+        for drain in self._pending.get(name, {}).values():
+            if drain.deadline is not None and now >= drain.deadline:
+                drain.state = DrainState.TIMED_OUT  # the event comes when there is a log for it
+        job = self._jobs.get(name)
+        if job is None:
+            return
+        job.take(now)
+        last_seq = job.log.last_seq
+        try:
+            timers.tick(job, self._retention_of(job))
+            job.confirm_drain()
+        finally:
+            if job.subscriptions.take_ended() or job.log.last_seq != last_seq:
                 self._woken.add(name)
-        if isinstance(command, Tick):
-            for pending in self._pending.values():
-                for drain in pending.values():
-                    if drain.deadline is not None and now >= drain.deadline:
-                        drain.state = DrainState.TIMED_OUT  # the event comes when there is a log for it
 
     def _retention_of(self, job: Job) -> int:
         return self._retention if job.spec.retention is None else job.spec.retention
 
-    def _unknown(self, job: str) -> Refused:
-        return Refused.unknown("UNKNOWN_JOB", f"there is no job {job!r}; define it first")
-
     def _job(self, name: str) -> Job:
         job = self._jobs.get(name)
         if job is None:
-            raise self._unknown(name)
+            raise checking.unknown_job(name)
         return job
 
     def _next_log_id(self) -> str:
@@ -156,9 +191,9 @@ class Tracker:
         return f"{self._log_prefix}-{self._logs}"
 
     def _define(self, command: DefineJob, now: int) -> JobDefined:
-        spec = command.spec
-        graph = check_spec(spec)
+        spec = bounded(command.spec)
         job = self._jobs.get(spec.job)
+        graph = check_spec(spec, job.spec if job else None, job.graph if job else None)
         created = job is None
         if job is None:
             job = self._jobs[spec.job] = Job(spec, graph, self._next_log_id(), now)
@@ -166,41 +201,32 @@ class Tracker:
             job.redefine(spec, graph, command.force)
         pending = self._pending.get(spec.job, {}).pop(spec.deployment, None)
         if pending is not None:
+            self._forget_empty(spec.job)
             job.request_drain(pending.drain_id, pending.deadline)
         job.confirm_drain()
         return JobDefined(job.spec, created, job.log.last_seq, views.drain_status(job), job.log.log_id, job.incarnation)
 
     def _delete(self, command: DeleteJob, job: Job) -> None:
-        open_producers = job.has_open_producers()
-        if open_producers and not command.force:
-            raise Refused.precondition(
-                "JOB_ACTIVE", f"producers {open_producers} have not closed their runs; close them first, or force"
-            )
+        checking.check_delete(job, command)
         del self._jobs[command.job]
         self._pending.pop(command.job, None)
         self._woken.add(command.job)
 
     def _drain(self, command: Drain, now: int) -> DrainStatus:
-        check_job_name(command.job)
-        check_deployment(command.deployment)
-        check_name("drain_id", command.drain_id)
-        deadline = None if command.timeout is None else now + command.timeout
         job = self._jobs.get(command.job)
+        checking.check_drain(job, command)
+        deadline = None if command.timeout is None else now + min(command.timeout, MAX_DURATION)
         if job is not None and command.deployment == job.spec.deployment:
             job.request_drain(command.drain_id, deadline)
             job.confirm_drain()
             return views.drain_status(job)
-        if job is not None and command.deployment in job.left:
-            raise self._left(command.deployment, job)
         pending = self._pending.setdefault(command.job, {})
         pending.setdefault(command.deployment, DrainRecord(DrainState.PENDING, command.drain_id, deadline))
         return self._pending_status(command.job, command.deployment)
 
-    def _left(self, deployment: str, job: Job) -> Refused:
-        return Refused.precondition(
-            "DEPLOYMENT_MISMATCH",
-            f"deployment {deployment!r} is not the current one, which is {job.spec.deployment!r}",
-        )
+    def _forget_empty(self, job: str) -> None:
+        if not self._pending[job]:
+            del self._pending[job]
 
     def _pending_status(self, job: str, deployment: str) -> DrainStatus:
         drain = self._pending[job][deployment]
@@ -208,37 +234,106 @@ class Tracker:
 
     def _cancel_drain(self, command: CancelDrain) -> DrainStatus:
         pending = self._pending.get(command.job, {})
+        checking.check_cancel_drain(self._jobs.get(command.job), pending, command)
         drain = pending.get(command.deployment)
         if drain is not None:
-            if command.drain_id and command.drain_id != drain.drain_id:
-                raise Refused.precondition(
-                    "DRAIN_MISMATCH", f"the drain is {drain.drain_id!r}, not {command.drain_id!r}; name it, or none"
-                )
             del pending[command.deployment]
+            self._forget_empty(command.job)
             return DrainStatus(DrainState.CANCELLED, drain.drain_id, command.deployment)
         job = self._job(command.job)
-        if command.deployment and command.deployment != job.spec.deployment:
-            raise self._left(command.deployment, job)
         job.cancel_drain(command.drain_id)
         return views.drain_status(job)
 
     # ------------------------------------------------------------ questions
 
-    def next_due(self) -> int | None:
-        """When a `Tick` would do something at the earliest (ns); None: never, as things stand."""
-        due = [timers.next_due(job, self._retention_of(job)) for job in self._jobs.values()]
-        due += [
-            drain.deadline
-            for pending in self._pending.values()
-            for drain in pending.values()
-            if drain.state is DrainState.PENDING
-        ]
+    def next_due(self, job: str = "") -> int | None:
+        """When a `Tick` would do something at the earliest (ns), for one job or all; None: never, as things stand."""
+        if not job:
+            all_due = (self.next_due(name) for name in {**self._jobs, **self._pending})
+            return min((each for each in all_due if each is not None), default=None)
+        found = self._jobs.get(job)
+        due = [] if found is None else [timers.next_due(found, self._retention_of(found))]
+        due += [drain.deadline for drain in self._pending.get(job, {}).values() if drain.state is DrainState.PENDING]
         return min((each for each in due if each is not None), default=None)
+
+    def timed(self) -> list[str]:
+        """The names that `next_due` may be asked for: the jobs, and those that do not exist yet but are to drain."""
+        return list({**self._jobs, **self._pending})
+
+    def last_seq(self, job: str) -> int | None:
+        """The number of a job's newest event; None: there is no such job."""
+        found = self._jobs.get(job)
+        return None if found is None else found.log.last_seq
+
+    def deployment(self, job: str) -> str | None:
+        """A job's current deployment; None: there is no such job."""
+        found = self._jobs.get(job)
+        return None if found is None else found.spec.deployment
+
+    def current_run(self, job: str, producer: str) -> str | None:
+        """A producer's current run; None: it has closed, or there is no such producer."""
+        found = self._jobs.get(job)
+        known = None if found is None else found.producers.get(producer)
+        return None if known is None else known.run
+
+    def drain_state(self, job: str) -> DrainState | None:
+        """How far the drain of a job's current deployment is; None: there is no such job."""
+        found = self._jobs.get(job)
+        return None if found is None else found.drain.state
+
+    def count_segments(self, job: str) -> int:
+        """How many segments a job has; 0 if there is no such job."""
+        found = self._jobs.get(job)
+        return 0 if found is None else len(found.graph)
+
+    def count_jobs(self) -> int:
+        """How many jobs there are."""
+        return len(self._jobs)
+
+    def count_producers(self, job: str) -> int:
+        """How many producers a job has; 0 if there is no such job."""
+        return len(self._jobs[job].producers) if job in self._jobs else 0
+
+    def has_producer(self, job: str, producer: str) -> bool:
+        """Whether a job has this producer."""
+        return job in self._jobs and producer in self._jobs[job].producers
+
+    def reach(self, command: Command) -> int:
+        """How many rows a command may touch, at most or nearly so: quick to find, for who shares out time."""
+        return reach.of_command(self._jobs.get(command.job), command)
+
+    def scan_cost(self, job: str) -> int:
+        """What a look over all that a job holds costs, in rows."""
+        found = self._jobs.get(job)
+        return 0 if found is None else reach.of_scan(found)
+
+    def scan_cells(self, job: str) -> int:
+        """How many (substream, segment) pairs a look at all known substreams would describe."""
+        found = self._jobs.get(job)
+        return 0 if found is None else (found.accounts.open + found.accounts.done) * len(found.graph)
+
+    def check(self, command: Command) -> int:
+        """Would a command be refused as things stand? Changes nothing.
+
+        Returns:
+            how many substreams it names for the first time.
+
+        Raises:
+            Refused: as `apply` would, where it would have changed nothing at all.
+        """
+        return checking.check(self._jobs.get(command.job), self._pending.get(command.job, {}), command)
 
     def take_woken(self) -> set[str]:
         """The jobs whose log has grown, or that were deleted, since the last call."""
         woken, self._woken = self._woken, set()
         return woken
+
+    def take_woken_job(self, job: str) -> bool:
+        """Whether this job is one of `take_woken`; it is not any more then. Safe beside commands of other jobs."""
+        if job in self._woken:
+            self._woken.discard(job)
+            return True
+        return False
 
     def jobs(self) -> list[str]:
         """The names of all jobs, sorted."""
@@ -247,6 +342,22 @@ class Tracker:
     def open_substreams(self, job: str) -> int:
         """How many of a job's substreams have not ended on every segment; 0 if there is no such job."""
         return self._jobs[job].accounts.open if job in self._jobs else 0
+
+    def counts(self, job: str) -> Counts | None:
+        """How much a job takes up, in no time; None if there is no such job."""
+        return views.counts(self._jobs[job]) if job in self._jobs else None
+
+    def new_scopes(self, job: str, scopes: Iterable[str]) -> int:
+        """How many of these scopes no frontier has named yet."""
+        found = self._jobs.get(job)
+        return len(set(scopes) - found.fronts.scoped) if found else 0
+
+    def waiting_drains(self, job: str, deployment: str) -> int:
+        """How many drains would wait for deployments to be defined if this one were asked for; 0: it would not wait."""
+        found = self._jobs.get(job)
+        if deployment in self._pending.get(job, {}) or (found and found.spec.deployment == deployment):
+            return 0
+        return sum(map(len, self._pending.values())) + 1
 
     def job_status(self, job: str) -> JobStatus:
         """A job at a glance."""
@@ -258,23 +369,37 @@ class Tracker:
             return self._pending_status(job, deployment)
         found = self._job(job)
         if deployment and deployment != found.spec.deployment:
-            raise self._left(deployment, found)
+            raise checking.left_deployment(deployment, found)
         return views.drain_status(found)
 
     def events(
-        self, job: str, after_seq: int, up_to_seq: int = 0, limit: int = 1000, log_id: str = ""
+        self,
+        job: str,
+        after_seq: int,
+        up_to_seq: int = 0,
+        limit: int = 1000,
+        log_id: str = "",
+        wanted: EventFilter = EVERYTHING,
+        own: bool = False,
+        subscription: str = "",
     ) -> tuple[list[Event], int]:
         """Kept events after a seq, in order, and the seq that was last looked at.
 
+        The filter is not applied: it only says whose absence matters.
+
         Args:
             job: whose log.
-            after_seq: 0 starts at the oldest kept.
+            after_seq: 0 starts at the oldest from which on nothing is missing that the filter lets through.
             up_to_seq: 0 is the last.
             limit: at most so many.
             log_id: the log that the seqs are of; empty: any.
+            wanted: what the reader asks for.
+            own: `after_seq` is a position of the reader's own, also if it is 0.
+            subscription: read as this one, by its filter, and after what it has acknowledged if `after_seq` is 0.
 
         Raises:
-            Refused: ``UNKNOWN_JOB``; ``LOG_CHANGED``; ``EVENTS_EXPIRED`` if retention has dropped some of them.
+            Refused: ``UNKNOWN_JOB``; ``LOG_CHANGED``; ``EVENTS_EXPIRED`` if retention has dropped some of those that
+                were asked for; ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
         """
         found = self._job(job)
         if log_id and log_id != found.log.log_id:
@@ -283,11 +408,52 @@ class Tracker:
                 f"the log of job {job!r} is {found.log.log_id!r}, not {log_id!r}: it was deleted, or its journal lost "
                 "its tail; start anew from seq 0",
             )
-        return found.log.read(after_seq, up_to_seq, limit)
+        if subscription:
+            reader = found.subscriptions.find(subscription)
+            wanted, own, after_seq = reader.wanted, True, after_seq or reader.acknowledged
+            if after_seq >= reader.acknowledged:
+                # Nothing of it was dropped; what is known of the drops may be more careful than that.
+                return found.log.read_kept(after_seq, up_to_seq, limit)
+        return found.log.read(after_seq, up_to_seq, limit, wanted, own)
+
+    def log_id(self, job: str) -> str:
+        """Names a job's log."""
+        return self._job(job).log.log_id
+
+    def first_seq(self, job: str, wanted: EventFilter = EVERYTHING, subscription: str = "") -> int:
+        """From which event on nothing is missing that a filter, or a subscription, asks for."""
+        found = self._job(job)
+        if subscription:
+            return found.subscriptions.find(subscription).acknowledged + 1
+        return found.log.dropped.last_passing(wanted) + 1
+
+    def subscription_names(self, job: str) -> list[str]:
+        """The names of a job's subscriptions, expired ones too; none if there is no such job."""
+        return list(self._jobs[job].subscriptions) if job in self._jobs else []
+
+    def names_subscribed_to(self, job: str, besides: str) -> int:
+        """How many segments and scopes the filters of a job's subscriptions name, but for one of them."""
+        return self._jobs[job].subscriptions.names_asked_for(besides) if job in self._jobs else 0
+
+    def filter_of(self, job: str, subscription: str) -> EventFilter:
+        """What a subscription asks for.
+
+        Raises:
+            Refused: ``UNKNOWN_JOB``; ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
+        """
+        return self._job(job).subscriptions.find(subscription).wanted
+
+    def subscriptions(self, job: str) -> list[SubscriptionStatus]:
+        """A job's subscriptions, by name, expired ones too."""
+        return self._job(job).subscriptions.statuses()
 
     def ended(self, job: str, segment: str, scope: str, name: str, end_time: int | None = None) -> Ended | None:
         """The end of a substream on a segment, if it has come."""
         return views.ended(self._job(job), segment, scope, name, end_time)
+
+    def explained(self, job: str, scope: str, name: str) -> Explained:
+        """One substream as it stands, and every epoch that has reported something of it and is not committed."""
+        return views.explained(self._job(job), scope, name)
 
     def substreams(
         self,
@@ -317,17 +483,29 @@ class Tracker:
 
     def dump(self) -> dict[str, Any]:
         """The whole state as plain values and numpy columns, sharing nothing with it."""
+        return self.dump_whole(self.dump_head(), map(self.dump_job, self.timed()))
+
+    def dump_head(self) -> dict[str, Any]:
+        """What belongs to no job."""
+        return {"log_prefix": self._log_prefix, "logs": self._logs, "retention": self._retention}
+
+    def dump_job(self, name: str) -> dict[str, Any]:
+        """What belongs to one job, or to a name that has none yet but is to drain."""
+        job = self._jobs.get(name)
+        pending = self._pending.get(name, {})
         return {
-            "log_prefix": self._log_prefix,
-            "logs": self._logs,
-            "retention": self._retention,
-            "jobs": [dumps.dump(job) for job in self._jobs.values()],
-            "pending": [
-                [job, deployment, drain.dump()]
-                for job, drains in self._pending.items()
-                for deployment, drain in drains.items()
-            ],
+            "jobs": [] if job is None else [dumps.dump(job)],
+            "pending": [[name, deployment, drain.dump()] for deployment, drain in pending.items()],
         }
+
+    @staticmethod
+    def dump_whole(head: dict[str, Any], parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        """The parts as one dump. Jobs are independent, so each may be dumped when its own turn comes."""
+        whole: dict[str, Any] = {**head, "jobs": [], "pending": []}
+        for part in parts:
+            whole["jobs"] += part["jobs"]
+            whole["pending"] += part["pending"]
+        return whole
 
     @classmethod
     def load(cls, dump: dict[str, Any]) -> Tracker:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .accounts import CLOSED, DONE, KNOWN, STALLED
+from .accounts import BY_DRAIN, DONE, KNOWN, STALLED, Rows
 from .commands import NO_END_TIME, DrainStatus
 from .events import Ended, Reason
-from .job import NO_ROWS, Job, or_none
-from .messages import check_name
+from .job import Job, or_none
+from .messages import check_name, check_scope
+from .producers import CloseOf, Epoch, ExpectOf, Producer
 from .refusal import Refused
-from .status import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus
+from .status import (
+    Counts,
+    Explained,
+    FrontStatus,
+    JobStatus,
+    ProducerStatus,
+    SegmentStatus,
+    StagedStatus,
+    SubstreamStatus,
+)
+
+_MOST_SEGMENTS = 20_000  # that one page of substreams describes
+_MOST_PAGES = 256  # of ids that are looked through for it
+_EMPTY = (0, 0, 0, 0)
 
 
 def drain_status(job: Job) -> DrainStatus:
@@ -24,9 +38,27 @@ def drain_status(job: Job) -> DrainStatus:
         job.spec.deployment,
         tuple(front.name for front in job.fronts.unfinished()),
         job.accounts.open,
-        job.accounts.in_flight_in_all(open_rows),
+        job.accounts.cells.in_flight_in_all(open_rows),
         tuple(producer.name for producer in job.producers.values() if producer.staged),
         tuple(job.has_open_producers()),
+    )
+
+
+def counts(job: Job) -> Counts:
+    """How much the job takes up."""
+    accounts = job.accounts
+    return Counts(
+        segments=len(job.graph),
+        open_substreams=accounts.open,
+        staged_substreams=accounts.staged,
+        staged_units=job.staged_units,
+        staged_entries=job.staged_entries,
+        cells=accounts.cell_count,
+        tombstones=len(job.tombstones),
+        events=job.log.kept,
+        fronts=len(job.fronts.by_name),
+        expected=job.closing.expectations.count,
+        scopes=len(job.fronts.scoped),
     )
 
 
@@ -61,13 +93,31 @@ def status(job: Job) -> JobStatus:
                 {"*" if scope is None else scope: time for scope, time in front.frontiers().items()},
                 front.owner or "",
                 front.last_promise,
+                () if front.fed is None else tuple(job.graph.names[number] for number in sorted(front.fed)),
             )
             for front in job.fronts
         ),
         drain=drain,
         log_id=job.log.log_id,
         incarnation=job.incarnation,
+        unread_segments=tuple(name for name in job.graph.names if name not in job.read_segments),
+        staged_substreams=job.accounts.staged,
+        staged_units=job.staged_units,
+        staged_entries=job.staged_entries,
+        tombstones=len(job.tombstones),
+        cells=job.accounts.cell_count,
+        **_incomplete(job),
     )
+
+
+def _incomplete(job: Job) -> dict[str, int]:
+    """What is expected of open substreams and missing, in all."""
+    missing = job.closing.expectations.missing(job.closing.counted_rows())
+    return {
+        "incomplete_substreams": len(np.unique(missing.rows)),
+        "expected": sum(missing.expected.tolist()),
+        "expected_sent": sum(missing.sent.tolist()),
+    }
 
 
 def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -> Ended | None:
@@ -85,14 +135,16 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
     accounts = job.accounts
     row = accounts.find_one(scope, name)
     if row < 0 or not accounts.flags[row] & KNOWN:
-        if end_time is not None and job.closing.shut(scope, end_time):
+        forgotten = bool(job.tombstones) and bool(job.tombstones.has([(scope, name)])[0])
+        if forgotten or (end_time is not None and job.closing.shut(scope, end_time, number)):
             raise Refused(
                 "OUT_OF_RANGE",
                 "EVENTS_EXPIRED",
-                f"substream {name!r} of scope {scope!r} is closed and not known any more; its end will not come again",
+                f"substream {name!r} of scope {scope!r} has ended or is closed, and is forgotten; "
+                "its end will not come again",
             )
         return None
-    reason = int(accounts.ended[row * accounts.segments + number])
+    reason = accounts.reason(row, number)
     if not reason:
         return None
     bound = int(accounts.end_time[row])
@@ -102,55 +154,130 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
         name,
         None if bound == NO_END_TIME else bound,
         accounts.sent(row, number),
-        Reason(reason),
+        Reason(reason & ~BY_DRAIN),
         max(0, accounts.in_flight(row, number)),
+        bool(reason & BY_DRAIN),
+        job.closing.expectations.total(accounts.id_of(row), number),
+    )
+
+
+def explained(job: Job, scope: str, name: str) -> Explained:
+    """One substream, and what is reported of it and not committed. Costs as much as is staged."""
+    check_scope(scope)
+    check_name("substream", name)
+    row = job.accounts.find_one(scope, name)
+    if row < 0:
+        return Explained(None, ())
+    known = bool(job.accounts.flags[row] & KNOWN)
+    staged = [
+        found
+        for producer in sorted(job.producers.values(), key=lambda producer: producer.name)
+        for number, epoch in sorted(producer.staged.items())
+        if (found := _staged_of(job, producer, number, epoch, row)) is not None
+    ]
+    if not known:
+        return Explained(None, tuple(staged))
+    [segments] = _segments(job, np.array([row], np.int64))
+    return Explained(_substream_status(job, row, segments), tuple(staged))
+
+
+def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int) -> StagedStatus | None:
+    names = job.graph.names
+    counts: dict[str, list[int]] = {}
+    for entries in [*(piece.entries for piece in epoch.pieces), *epoch.folded]:
+        for place in np.flatnonzero(entries.rows == row).tolist():
+            count = counts.setdefault(names[int(entries.segments[place])], [0, 0])
+            count[0] += int(entries.sent[place])
+            count[1] += int(entries.received[place])
+    closing = {
+        pledge.front
+        for piece in epoch.pieces
+        for pledge in piece.pledges
+        if isinstance(pledge, CloseOf) and pledge.row == row
+    }
+    expecting = {
+        pledge.front
+        for piece in epoch.pieces
+        for pledge in piece.pledges
+        if isinstance(pledge, ExpectOf) and pledge.row == row
+    }
+    if not (counts or closing or expecting):
+        return None
+    return StagedStatus(
+        producer.name,
+        number,
+        producer.mode,
+        epoch.sealed,
+        tuple((name, counts[name][0], counts[name][1]) for name in names if name in counts),
+        tuple(sorted(closing)),
+        tuple(sorted(expecting)),
     )
 
 
 def substreams(
     job: Job, scopes: Sequence[str], include_ended: bool, only_stalled: bool, limit: int, after: int
 ) -> tuple[list[SubstreamStatus], int | None]:
-    """A page of the known substreams, by creation; and where the next one starts."""
+    """A page of the known substreams, by creation; and where the next one starts.
+
+    A page may be shorter than asked for, even empty, with another after it: what is looked at for one is bounded.
+    """
     accounts = job.accounts
-    rows = accounts.in_use(int(KNOWN), int(KNOWN if include_ended else KNOWN | DONE))
-    if only_stalled:
-        rows = rows[(accounts.flags[rows] & STALLED) != 0]
-    if scopes:
-        numbers = [accounts.scope_number[scope] for scope in scopes if scope in accounts.scope_number]
-        rows = rows[np.isin(accounts.scope[rows], numbers)]
-    ids = accounts.ids_of(rows) if rows.size else NO_ROWS
-    later = ids > after
-    rows, ids = rows[later], ids[later]
-    order = np.argsort(ids)[:limit]
-    page = [_substream_status(job, row) for row in rows[order].tolist()]
-    return page, int(ids[order[-1]]) if len(rows) > limit else None
+    every, of = int(KNOWN), int(KNOWN if include_ended else KNOWN | DONE)
+    numbers = [accounts.scope_number[scope] for scope in scopes if scope in accounts.scope_number]
+    limit = min(limit, max(1, _MOST_SEGMENTS // len(job.graph)))
+    found: list[int] = []
+    following = None
+    for looked, (last, rows) in enumerate(accounts.by_creation(after, every, of), 1):
+        if only_stalled:
+            rows = rows[(accounts.flags[rows] & STALLED) != 0]
+        if scopes:
+            rows = rows[np.isin(accounts.scope[rows], numbers)]
+        found += rows.tolist()
+        if len(found) > limit:
+            found = found[:limit]
+            following = accounts.id_of(found[-1])
+            break
+        if looked == _MOST_PAGES:
+            following = last
+            break
+    return [
+        _substream_status(job, row, segments)
+        for row, segments in zip(found, _segments(job, np.array(found, np.int64)), strict=True)
+    ], following
 
 
-def _substream_status(job: Job, row: int) -> SubstreamStatus:
+def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
+    """What the segments of rows show."""
+    accounts, count = job.accounts, len(job.graph)
+    ended, closed = accounts.cells.has_ended(rows).tolist(), job.closing.closed_on(rows).tolist()
+    at, touched, words = accounts.cells.touched(rows)
+    cells = dict(zip((at * count + touched).tolist(), words.tolist(), strict=True))
+    names = ["", *job.numbers.names]  # a cell has a producer's number with 1 added, 0 for none
+    expectations = job.closing.expectations
+    for place, id_ in enumerate(accounts.ids_of(rows).tolist() if rows.size else ()):
+        segments = []
+        for number, name in enumerate(job.graph.names):
+            xor, sent, received, who = cells.get(place * count + number, _EMPTY)
+            sender, receiver = names[who & 0xFFFFFFFF], names[who >> 32]
+            expected = (expectations.on(id_, number) or None) if expectations else None
+            over = ended[place][number] or closed[place][number]
+            segments.append(
+                SegmentStatus(name, ended[place][number], xor, sent, received, sender, receiver, expected, over)
+            )
+        yield tuple(segments)
+
+
+def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -> SubstreamStatus:
     accounts = job.accounts
     end_time = int(accounts.end_time[row])
-    segments = []
-    for number, name in enumerate(job.graph.names):
-        xor, sent, received, sender, receiver = accounts.cell(row, number)
-        segments.append(
-            SegmentStatus(
-                name,
-                bool(accounts.ended[row * accounts.segments + number]),
-                xor,
-                sent,
-                received,
-                job.producer_names[sender] if sender >= 0 else "",
-                job.producer_names[receiver] if receiver >= 0 else "",
-            )
-        )
     done = bool(accounts.flags[row] & DONE)
     return SubstreamStatus(
         scope=accounts.scope_names[int(accounts.scope[row])],
         name=accounts.names[row],
         end_time=None if end_time == NO_END_TIME else end_time,
-        closed=done or bool(accounts.flags[row] & CLOSED),
+        closed=done or all(segment.closed for segment in segments),
         waiting_for=() if done else tuple(job.closing.waiting_for(row)),
-        segments=tuple(segments),
+        segments=segments,
         late_reports=job.late_by_id.get(accounts.id_of(row), 0),
         created=int(accounts.created[row]),
         changed=int(accounts.changed[row]),

@@ -284,6 +284,8 @@ class JobSpec(_message.Message):
     IDLE_AFTER_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    REMEMBER_FIELD_NUMBER: _builtins.int
+    FRONT_SEGMENTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name: 1 to 128 of `A-Z a-z 0-9 . _ -`."""
     deployment: _builtins.str
@@ -302,7 +304,9 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def stall_after(self) -> _duration_pb2.Duration:
-        """After how long without change a closed substream that does not balance is reported as stalled; absent: never."""
+        """After how long without change a substream is reported as stalled that is closed and does not balance, or of which
+        more elements are expected than were sent; absent: never. This and every other duration has at most 100 years.
+        """
 
     @_builtins.property
     def expire_after(self) -> _duration_pb2.Duration:
@@ -315,6 +319,19 @@ class JobSpec(_message.Message):
     @_builtins.property
     def retention(self) -> _duration_pb2.Duration:
         """How long ended substreams and events are kept; absent: the server's default."""
+
+    @_builtins.property
+    def remember(self) -> _duration_pb2.Duration:
+        """How long the name of a substream that has ended is remembered, from its end on, so that what comes of it later is
+        late and begins no second life; absent: as long as there is the job. It takes 16 bytes a name. A substream whose end
+        time lies at or below its fronts' floor needs none and is remembered for as long as there is the job.
+        """
+
+    @_builtins.property
+    def front_segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___FrontSegments]:
+        """Which segments some fronts feed; a front of `fronts` that is not named here feeds every segment. A segment waits
+        only for the fronts that feed it or a segment upstream of it.
+        """
 
     def __init__(
         self,
@@ -329,14 +346,44 @@ class JobSpec(_message.Message):
         idle_after: _duration_pb2.Duration | None = ...,
         retention: _duration_pb2.Duration | None = ...,
         progress: _builtins.bool = ...,
+        remember: _duration_pb2.Duration | None = ...,
+        front_segments: _abc.Iterable[Global___FrontSegments] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_after", b"expire_after", "idle_after", b"idle_after", "retention", b"retention", "stall_after", b"stall_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_after", b"expire_after", "idle_after", b"idle_after", "remember", b"remember", "retention", b"retention", "stall_after", b"stall_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "expire_after", b"expire_after", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "retention", b"retention", "segments", b"segments", "stall_after", b"stall_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "expire_after", b"expire_after", "front_segments", b"front_segments", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "remember", b"remember", "retention", b"retention", "segments", b"segments", "stall_after", b"stall_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class FrontSegments(_message.Message):
+    """The segments that a front feeds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRONT_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    front: _builtins.str
+    """The front."""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The segments on which it sends elements; at least one."""
+
+    def __init__(
+        self,
+        *,
+        front: _builtins.str = ...,
+        segments: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["front", b"front", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FrontSegments: _TypeAlias = FrontSegments  # noqa: Y015
 
 @_typing.final
 class DefineJobRequest(_message.Message):
@@ -452,8 +499,17 @@ class JobStatus(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     LOG_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_SUBSTREAMS_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    EXPECTED_SENT_FIELD_NUMBER: _builtins.int
+    STAGED_SUBSTREAMS_FIELD_NUMBER: _builtins.int
+    STAGED_UNITS_FIELD_NUMBER: _builtins.int
+    STAGED_ENTRIES_FIELD_NUMBER: _builtins.int
+    TOMBSTONES_FIELD_NUMBER: _builtins.int
+    CELLS_FIELD_NUMBER: _builtins.int
+    UNREAD_SEGMENTS_FIELD_NUMBER: _builtins.int
     first_seq: _builtins.int
-    """The oldest event still kept; `last_seq + 1` if none is."""
+    """Every event from this one on is kept; `last_seq + 1` if none is. Older ones may be kept for subscriptions."""
     last_seq: _builtins.int
     """The newest event."""
     open_substreams: _builtins.int
@@ -468,6 +524,22 @@ class JobStatus(_message.Message):
     """Names the event log."""
     incarnation: _builtins.int
     """How often the job has started afresh."""
+    incomplete_substreams: _builtins.int
+    """Open substreams of which more elements are expected than were sent."""
+    expected: _builtins.int
+    """How many elements are expected of those, on the segments on which any are missing."""
+    expected_sent: _builtins.int
+    """How many were sent on the same."""
+    staged_substreams: _builtins.int
+    """Substreams that accepted reports have named and that are not known: their epochs are staged, or they were late."""
+    staged_units: _builtins.int
+    """Staged epochs, and the units reported in them."""
+    staged_entries: _builtins.int
+    """Entries and promises in staged epochs."""
+    tombstones: _builtins.int
+    """Names of ended and forgotten substreams that are remembered; see `remember`."""
+    cells: _builtins.int
+    """Accumulators: (substream, segment) pairs that take up memory."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The spec in force."""
@@ -484,6 +556,10 @@ class JobStatus(_message.Message):
     def drain(self) -> Global___DrainStatus:
         """The drain of the current deployment."""
 
+    @_builtins.property
+    def unread_segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Segments on which nobody has ever received anything that was committed: does anybody read them?"""
+
     def __init__(
         self,
         *,
@@ -499,10 +575,19 @@ class JobStatus(_message.Message):
         drain: Global___DrainStatus | None = ...,
         log_id: _builtins.str = ...,
         incarnation: _builtins.int = ...,
+        incomplete_substreams: _builtins.int = ...,
+        expected: _builtins.int = ...,
+        expected_sent: _builtins.int = ...,
+        staged_substreams: _builtins.int = ...,
+        staged_units: _builtins.int = ...,
+        staged_entries: _builtins.int = ...,
+        tombstones: _builtins.int = ...,
+        cells: _builtins.int = ...,
+        unread_segments: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "ended_substreams", b"ended_substreams", "first_seq", b"first_seq", "fronts", b"fronts", "in_flight", b"in_flight", "incarnation", b"incarnation", "last_seq", b"last_seq", "late_reports", b"late_reports", "log_id", b"log_id", "open_substreams", b"open_substreams", "producers", b"producers", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cells", b"cells", "drain", b"drain", "ended_substreams", b"ended_substreams", "expected", b"expected", "expected_sent", b"expected_sent", "first_seq", b"first_seq", "fronts", b"fronts", "in_flight", b"in_flight", "incarnation", b"incarnation", "incomplete_substreams", b"incomplete_substreams", "last_seq", b"last_seq", "late_reports", b"late_reports", "log_id", b"log_id", "open_substreams", b"open_substreams", "producers", b"producers", "spec", b"spec", "staged_entries", b"staged_entries", "staged_substreams", b"staged_substreams", "staged_units", b"staged_units", "tombstones", b"tombstones", "unread_segments", b"unread_segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -592,6 +677,7 @@ class FrontStatus(_message.Message):
     FRONTIERS_FIELD_NUMBER: _builtins.int
     PRODUCER_FIELD_NUMBER: _builtins.int
     LAST_PROMISE_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
     front: _builtins.str
     """Its name."""
     finished: _builtins.bool
@@ -608,6 +694,10 @@ class FrontStatus(_message.Message):
     def last_promise(self) -> _timestamp_pb2.Timestamp:
         """When it last promised; absent: never."""
 
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The segments that it feeds; empty: all of them."""
+
     def __init__(
         self,
         *,
@@ -617,10 +707,11 @@ class FrontStatus(_message.Message):
         frontiers: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         producer: _builtins.str = ...,
         last_promise: _timestamp_pb2.Timestamp | None = ...,
+        segments: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_promise", b"last_promise"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "front", b"front", "frontiers", b"frontiers", "idle", b"idle", "last_promise", b"last_promise", "producer", b"producer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "front", b"front", "frontiers", b"frontiers", "idle", b"idle", "last_promise", b"last_promise", "producer", b"producer", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -957,7 +1048,7 @@ class ReportRequest(_message.Message):
     run: _builtins.str
     """Its current run."""
     epoch: _builtins.int
-    """The producer's unit of commitment: a micro-batch, a flush; 0, 1, 2, …"""
+    """The producer's unit of commitment: a micro-batch, a flush; 0, 1, 2, … below 2^62."""
     log_id: _builtins.str
     """The log under which the ids were given; required with ids."""
     want_ids: _builtins.bool
@@ -988,7 +1079,7 @@ class ReportRequest(_message.Message):
 
     @_builtins.property
     def end_times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Empty (none has one), or for each of `names` its end time; INT64_MAX: none."""
+        """Empty (none has one), or for each of `names` its end time, within ±2^61; INT64_MAX: none."""
 
     @_builtins.property
     def substream_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1060,13 +1151,14 @@ Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 
 @_typing.final
 class Promise(_message.Message):
-    """What a front, or the only source of a substream, will not send any more."""
+    """What a front, or the only source of a substream, will not send any more; or how much it will send."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FRONTIER_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    EXPECT_FIELD_NUMBER: _builtins.int
     finish: _builtins.str
     """Nothing at all: the name of the front that has finished."""
     @_builtins.property
@@ -1077,18 +1169,23 @@ class Promise(_message.Message):
     def close(self) -> Global___Close:
         """Nothing of one substream."""
 
+    @_builtins.property
+    def expect(self) -> Global___Expect:
+        """Exactly so many elements of one substream."""
+
     def __init__(
         self,
         *,
         frontier: Global___Frontier | None = ...,
         close: Global___Close | None = ...,
         finish: _builtins.str = ...,
+        expect: Global___Expect | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "finish", b"finish", "frontier", b"frontier", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "expect", b"expect", "finish", b"finish", "frontier", b"frontier", "kind", b"kind"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "finish", b"finish", "frontier", b"frontier", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "expect", b"expect", "finish", b"finish", "frontier", b"frontier", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["frontier", "close", "finish"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["frontier", "close", "finish", "expect"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1151,6 +1248,87 @@ class Close(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Close: _TypeAlias = Close  # noqa: Y015
+
+@_typing.final
+class Expect(_message.Message):
+    """A front sends exactly so many elements of one substream on a segment. The substream is closed for it once as many
+    were sent there as all fronts that feed the segment expect together, each of which has expected or finished. A front
+    that expects a substream does not also close it, by name or by a frontier.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRONT_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SUBSTREAM_INDEX_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    REVISE_FIELD_NUMBER: _builtins.int
+    SUBSTREAM_FIELD_NUMBER: _builtins.int
+    front: _builtins.str
+    """The front."""
+    segment: _builtins.str
+    """The segment on which they are counted as sent."""
+    substream_index: _builtins.int
+    """In a report: the substream's place in the report's `names`, and past their end in `substream_ids`."""
+    elements: _builtins.int
+    """How many, in all: those that were sent before count, too. At most 2^48."""
+    revise: _builtins.bool
+    """Take the place of another number. Without it, another number than before is refused (`EXPECT_CONFLICT`); with it,
+    once the substream has ended on the segment.
+    """
+    @_builtins.property
+    def substream(self) -> Global___SubstreamName:
+        """In a commit, which has no tables: the substream."""
+
+    def __init__(
+        self,
+        *,
+        front: _builtins.str = ...,
+        segment: _builtins.str = ...,
+        substream_index: _builtins.int = ...,
+        elements: _builtins.int = ...,
+        revise: _builtins.bool = ...,
+        substream: Global___SubstreamName | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["substream", b"substream"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements", "front", b"front", "revise", b"revise", "segment", b"segment", "substream", b"substream", "substream_index", b"substream_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Expect: _TypeAlias = Expect  # noqa: Y015
+
+@_typing.final
+class SubstreamName(_message.Message):
+    """Names a substream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    scope: _builtins.str
+    """Its scope."""
+    name: _builtins.str
+    """Its name within the scope."""
+    end_time: _builtins.int
+    """Its end time; absent: it has none."""
+    def __init__(
+        self,
+        *,
+        scope: _builtins.str = ...,
+        name: _builtins.str = ...,
+        end_time: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "end_time", b"end_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "end_time", b"end_time", "name", b"name", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
+    _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
+
+Global___SubstreamName: _TypeAlias = SubstreamName  # noqa: Y015
 
 @_typing.final
 class ReportResponse(_message.Message):
@@ -1270,7 +1448,7 @@ class CommitRequest(_message.Message):
 
     @_builtins.property
     def promises(self) -> _containers.RepeatedCompositeFieldContainer[Global___Promise]:
-        """Frontiers and finishes that take effect after the commit."""
+        """Frontiers, finishes and expectations that take effect after the commit."""
 
     def __init__(
         self,
@@ -1360,6 +1538,7 @@ class Event(_message.Message):
     DRAIN_TIMED_OUT_FIELD_NUMBER: _builtins.int
     DRAIN_CANCELLED_FIELD_NUMBER: _builtins.int
     ADVANCED_FIELD_NUMBER: _builtins.int
+    EXCESS_FIELD_NUMBER: _builtins.int
     BOOKMARK_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """1, 2, 3, … within the job's log, without gaps."""
@@ -1406,6 +1585,10 @@ class Event(_message.Message):
         """A segment has come further."""
 
     @_builtins.property
+    def excess(self) -> Global___Excess:
+        """More was sent than expected."""
+
+    @_builtins.property
     def bookmark(self) -> Global___Bookmark:
         """Nothing happened for this watcher up to `seq`."""
 
@@ -1424,13 +1607,14 @@ class Event(_message.Message):
         drain_timed_out: Global___DrainEvent | None = ...,
         drain_cancelled: Global___DrainEvent | None = ...,
         advanced: Global___Advanced | None = ...,
+        excess: Global___Excess | None = ...,
         bookmark: Global___Bookmark | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "at", b"at", "bookmark", b"bookmark", "drain_cancelled", b"drain_cancelled", "drain_requested", b"drain_requested", "drain_timed_out", b"drain_timed_out", "drained", b"drained", "ended", b"ended", "front_idle", b"front_idle", "kind", b"kind", "late", b"late", "stalled", b"stalled"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "at", b"at", "bookmark", b"bookmark", "drain_cancelled", b"drain_cancelled", "drain_requested", b"drain_requested", "drain_timed_out", b"drain_timed_out", "drained", b"drained", "ended", b"ended", "excess", b"excess", "front_idle", b"front_idle", "kind", b"kind", "late", b"late", "stalled", b"stalled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "at", b"at", "bookmark", b"bookmark", "deployment", b"deployment", "drain_cancelled", b"drain_cancelled", "drain_requested", b"drain_requested", "drain_timed_out", b"drain_timed_out", "drained", b"drained", "ended", b"ended", "front_idle", b"front_idle", "kind", b"kind", "late", b"late", "seq", b"seq", "stalled", b"stalled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "at", b"at", "bookmark", b"bookmark", "deployment", b"deployment", "drain_cancelled", b"drain_cancelled", "drain_requested", b"drain_requested", "drain_timed_out", b"drain_timed_out", "drained", b"drained", "ended", b"ended", "excess", b"excess", "front_idle", b"front_idle", "kind", b"kind", "late", b"late", "seq", b"seq", "stalled", b"stalled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["ended", "late", "stalled", "front_idle", "drain_requested", "drained", "drain_timed_out", "drain_cancelled", "advanced", "bookmark"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["ended", "late", "stalled", "front_idle", "drain_requested", "drained", "drain_timed_out", "drain_cancelled", "advanced", "excess", "bookmark"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1492,6 +1676,8 @@ class Ended(_message.Message):
     ELEMENTS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    BY_DRAIN_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
     segment: _builtins.str
     """The segment."""
     scope: _builtins.str
@@ -1506,6 +1692,12 @@ class Ended(_message.Message):
     """Why."""
     in_flight: _builtins.int
     """How many of them were not received; 0 if COMPLETE."""
+    by_drain: _builtins.bool
+    """Only a front's finish in a drain closed it: all that was sent has arrived, but more of it might have come, and may
+    come in a later deployment.
+    """
+    expected: _builtins.int
+    """How many elements its fronts expected on this segment; absent: no front gave a number."""
     def __init__(
         self,
         *,
@@ -1516,16 +1708,61 @@ class Ended(_message.Message):
         elements: _builtins.int = ...,
         reason: Global___Reason.ValueType = ...,
         in_flight: _builtins.int = ...,
+        by_drain: _builtins.bool = ...,
+        expected: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "end_time", b"end_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_expected", b"_expected", "end_time", b"end_time", "expected", b"expected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "elements", b"elements", "end_time", b"end_time", "in_flight", b"in_flight", "name", b"name", "reason", b"reason", "scope", b"scope", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_expected", b"_expected", "by_drain", b"by_drain", "elements", b"elements", "end_time", b"end_time", "expected", b"expected", "in_flight", b"in_flight", "name", b"name", "reason", b"reason", "scope", b"scope", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
+    _WhichOneofReturnType__expected: _TypeAlias = _typing.Literal["expected"]  # noqa: Y015
+    _WhichOneofArgType__expected: _TypeAlias = _typing.Literal["_expected", b"_expected"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected) -> _WhichOneofReturnType__expected | None: ...
 
 Global___Ended: _TypeAlias = Ended  # noqa: Y015
+
+@_typing.final
+class Excess(_message.Message):
+    """More elements of a substream were sent on a segment than its fronts expect. Announced once for each number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
+    segment: _builtins.str
+    """The segment."""
+    scope: _builtins.str
+    """The substream's scope."""
+    name: _builtins.str
+    """The substream's name within it."""
+    expected: _builtins.int
+    """How many elements were expected."""
+    sent: _builtins.int
+    """How many were sent."""
+    def __init__(
+        self,
+        *,
+        segment: _builtins.str = ...,
+        scope: _builtins.str = ...,
+        name: _builtins.str = ...,
+        expected: _builtins.int = ...,
+        sent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "name", b"name", "scope", b"scope", "segment", b"segment", "sent", b"sent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Excess: _TypeAlias = Excess  # noqa: Y015
 
 @_typing.final
 class Late(_message.Message):
@@ -1571,7 +1808,9 @@ Global___Late: _TypeAlias = Late  # noqa: Y015
 
 @_typing.final
 class Stalled(_message.Message):
-    """A closed substream does not balance and has not changed for `stall_after`."""
+    """A substream that is closed and does not balance, or of which more is expected than was sent, has not changed for
+    `stall_after`.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1579,15 +1818,21 @@ class Stalled(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
     scope: _builtins.str
     """The substream's scope."""
     name: _builtins.str
     """The substream's name within it."""
     in_flight: _builtins.int
     """Sent minus received over those; negative: received more often than sent."""
+    expected: _builtins.int
+    """How many elements are expected on those of the segments where fewer were sent; 0: none are missing."""
+    sent: _builtins.int
+    """How many were sent on the same."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The segments that do not balance."""
+        """The segments that do not balance, or on which elements are missing."""
 
     def __init__(
         self,
@@ -1596,10 +1841,12 @@ class Stalled(_message.Message):
         name: _builtins.str = ...,
         segments: _abc.Iterable[_builtins.str] | None = ...,
         in_flight: _builtins.int = ...,
+        expected: _builtins.int = ...,
+        sent: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight", b"in_flight", "name", b"name", "scope", b"scope", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "in_flight", b"in_flight", "name", b"name", "scope", b"scope", "segments", b"segments", "sent", b"sent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1664,19 +1911,29 @@ class WatchRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     SCOPES_FIELD_NUMBER: _builtins.int
     LOG_ID_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    OWN_POSITION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     after_seq: _builtins.int
     """Send what comes after this; 0: start at the oldest kept."""
     log_id: _builtins.str
     """The log that `after_seq` counts in; empty: any."""
+    subscription: _builtins.str
+    """Read as this subscription: what its filter lets through, after `after_seq`, or, if that is 0, after what it has
+    acknowledged. `segments` and `scopes` must be empty then.
+    """
+    own_position: _builtins.bool
+    """`after_seq` is a position of the reader's own: 0, too, is refused with `EVENTS_EXPIRED` if an event was dropped that
+    the filters let through. False: 0 starts at the oldest event from which on none is missing.
+    """
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of Ended, Late and Advanced, only those of these segments; empty: all. Other events always pass."""
+        """Of Ended, Late, Excess and Advanced, only those of these segments; empty: all. Other events always pass."""
 
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of Ended and Late, only those of these scopes; empty: all."""
+        """Of Ended, Late and Excess, only those of these scopes; empty: all."""
 
     def __init__(
         self,
@@ -1686,10 +1943,12 @@ class WatchRequest(_message.Message):
         segments: _abc.Iterable[_builtins.str] | None = ...,
         scopes: _abc.Iterable[_builtins.str] | None = ...,
         log_id: _builtins.str = ...,
+        subscription: _builtins.str = ...,
+        own_position: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "job", b"job", "log_id", b"log_id", "scopes", b"scopes", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "job", b"job", "log_id", b"log_id", "own_position", b"own_position", "scopes", b"scopes", "segments", b"segments", "subscription", b"subscription"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1708,6 +1967,8 @@ class ListEventsRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     SCOPES_FIELD_NUMBER: _builtins.int
     LOG_ID_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    OWN_POSITION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     after_seq: _builtins.int
@@ -1718,6 +1979,10 @@ class ListEventsRequest(_message.Message):
     """How many to look at, at most; 0: the server's default."""
     log_id: _builtins.str
     """The log that the numbers count in; empty: any."""
+    subscription: _builtins.str
+    """As for Watch."""
+    own_position: _builtins.bool
+    """As for Watch."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As for Watch."""
@@ -1736,10 +2001,12 @@ class ListEventsRequest(_message.Message):
         segments: _abc.Iterable[_builtins.str] | None = ...,
         scopes: _abc.Iterable[_builtins.str] | None = ...,
         log_id: _builtins.str = ...,
+        subscription: _builtins.str = ...,
+        own_position: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "job", b"job", "limit", b"limit", "log_id", b"log_id", "scopes", b"scopes", "segments", b"segments", "up_to_seq", b"up_to_seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "job", b"job", "limit", b"limit", "log_id", b"log_id", "own_position", b"own_position", "scopes", b"scopes", "segments", b"segments", "subscription", b"subscription", "up_to_seq", b"up_to_seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1754,10 +2021,13 @@ class ListEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
     LOG_ID_FIELD_NUMBER: _builtins.int
+    FIRST_SEQ_FIELD_NUMBER: _builtins.int
     last_seq: _builtins.int
     """The last one looked at, whether or not the filters let it through: go on after it."""
     log_id: _builtins.str
     """Names the log."""
+    first_seq: _builtins.int
+    """From this event on none is missing that the filters let through: where reading from 0 starts."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
         """Those that the filters let through."""
@@ -1768,14 +2038,340 @@ class ListEventsResponse(_message.Message):
         events: _abc.Iterable[Global___Event] | None = ...,
         last_seq: _builtins.int = ...,
         log_id: _builtins.str = ...,
+        first_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_seq", b"last_seq", "log_id", b"log_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "first_seq", b"first_seq", "last_seq", b"last_seq", "log_id", b"log_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
+class SubscribeRequest(_message.Message):
+    """Makes a durable reader, or changes its filter and bounds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    AFTER_SEQ_FIELD_NUMBER: _builtins.int
+    MAX_AGE_FIELD_NUMBER: _builtins.int
+    MAX_EVENTS_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    name: _builtins.str
+    """The subscription's name: 1 to 512 bytes, once in a job."""
+    after_seq: _builtins.int
+    """A position of its own: it gets what comes after this, and is refused if some of it was dropped. Absent: it starts at
+    the oldest event from which on none is missing. Not looked at if the subscription exists.
+    """
+    max_events: _builtins.int
+    """How many events are kept for it at most, those within retention aside: with more, it expires. 0: 1,000,000."""
+    log_id: _builtins.str
+    """The log that `after_seq` counts in; empty: any."""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its filter, as for Watch. Segments must be the job's."""
+
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its filter, as for Watch."""
+
+    @_builtins.property
+    def max_age(self) -> _duration_pb2.Duration:
+        """How long an event is kept for it at most, retention aside: when it has not acknowledged one for so long, it expires.
+        Absent: 30 days; at most 100 years.
+        """
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        name: _builtins.str = ...,
+        segments: _abc.Iterable[_builtins.str] | None = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+        after_seq: _builtins.int | None = ...,
+        max_age: _duration_pb2.Duration | None = ...,
+        max_events: _builtins.int = ...,
+        log_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_seq", b"_after_seq", "after_seq", b"after_seq", "max_age", b"max_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_seq", b"_after_seq", "after_seq", b"after_seq", "job", b"job", "log_id", b"log_id", "max_age", b"max_age", "max_events", b"max_events", "name", b"name", "scopes", b"scopes", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_seq: _TypeAlias = _typing.Literal["after_seq"]  # noqa: Y015
+    _WhichOneofArgType__after_seq: _TypeAlias = _typing.Literal["_after_seq", b"_after_seq"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_seq) -> _WhichOneofReturnType__after_seq | None: ...
+
+Global___SubscribeRequest: _TypeAlias = SubscribeRequest  # noqa: Y015
+
+@_typing.final
+class SubscribeResponse(_message.Message):
+    """It stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    LAST_SEQ_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    acknowledged: _builtins.int
+    """Its place: what it has acknowledged, or where it starts. Its events come after this."""
+    last_seq: _builtins.int
+    """The job's last event."""
+    log_id: _builtins.str
+    """Names the log."""
+    created: _builtins.bool
+    """Whether it did not exist before."""
+    def __init__(
+        self,
+        *,
+        acknowledged: _builtins.int = ...,
+        last_seq: _builtins.int = ...,
+        log_id: _builtins.str = ...,
+        created: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "created", b"created", "last_seq", b"last_seq", "log_id", b"log_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+
+@_typing.final
+class AckRequest(_message.Message):
+    """Acknowledges events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    name: _builtins.str
+    """The subscription."""
+    seq: _builtins.int
+    """It needs this event, and those before it, no more."""
+    log_id: _builtins.str
+    """The log that `seq` counts in; empty: any."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        name: _builtins.str = ...,
+        seq: _builtins.int = ...,
+        log_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "log_id", b"log_id", "name", b"name", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AckRequest: _TypeAlias = AckRequest  # noqa: Y015
+
+@_typing.final
+class AckResponse(_message.Message):
+    """They are acknowledged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    acknowledged: _builtins.int
+    """Its place now."""
+    def __init__(
+        self,
+        *,
+        acknowledged: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AckResponse: _TypeAlias = AckResponse  # noqa: Y015
+
+@_typing.final
+class UnsubscribeRequest(_message.Message):
+    """Ends a subscription."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    name: _builtins.str
+    """The subscription."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsubscribeRequest: _TypeAlias = UnsubscribeRequest  # noqa: Y015
+
+@_typing.final
+class UnsubscribeResponse(_message.Message):
+    """It is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsubscribeResponse: _TypeAlias = UnsubscribeResponse  # noqa: Y015
+
+@_typing.final
+class ListSubscriptionsRequest(_message.Message):
+    """Asks for a job's subscriptions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSubscriptionsRequest: _TypeAlias = ListSubscriptionsRequest  # noqa: Y015
+
+@_typing.final
+class ListSubscriptionsResponse(_message.Message):
+    """A job's subscriptions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    LAST_SEQ_FIELD_NUMBER: _builtins.int
+    last_seq: _builtins.int
+    """The job's last event."""
+    @_builtins.property
+    def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubscriptionStatus]:
+        """By name."""
+
+    def __init__(
+        self,
+        *,
+        subscriptions: _abc.Iterable[Global___SubscriptionStatus] | None = ...,
+        last_seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_seq", b"last_seq", "subscriptions", b"subscriptions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSubscriptionsResponse: _TypeAlias = ListSubscriptionsResponse  # noqa: Y015
+
+@_typing.final
+class SubscriptionStatus(_message.Message):
+    """A subscription as it stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    MAX_AGE_FIELD_NUMBER: _builtins.int
+    MAX_EVENTS_FIELD_NUMBER: _builtins.int
+    RETAINED_FIELD_NUMBER: _builtins.int
+    OLDEST_RETAINED_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    LAST_ACK_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
+    EXPIRED_BECAUSE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    acknowledged: _builtins.int
+    """Its place: its events come after this."""
+    max_events: _builtins.int
+    """How many events are kept for it at most."""
+    retained: _builtins.int
+    """How many events are kept for it that retention would have dropped."""
+    expired_because: _builtins.str
+    """Why it expired."""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its filter; empty: all."""
+
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its filter; empty: all."""
+
+    @_builtins.property
+    def max_age(self) -> _duration_pb2.Duration:
+        """How long an event is kept for it at most."""
+
+    @_builtins.property
+    def oldest_retained(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest of those happened; absent: there is none."""
+
+    @_builtins.property
+    def created(self) -> _timestamp_pb2.Timestamp:
+        """When it was made."""
+
+    @_builtins.property
+    def last_ack(self) -> _timestamp_pb2.Timestamp:
+        """When it last acknowledged anything; absent: never."""
+
+    @_builtins.property
+    def expired(self) -> _timestamp_pb2.Timestamp:
+        """When it expired; absent: it stands."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        segments: _abc.Iterable[_builtins.str] | None = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+        acknowledged: _builtins.int = ...,
+        max_age: _duration_pb2.Duration | None = ...,
+        max_events: _builtins.int = ...,
+        retained: _builtins.int = ...,
+        oldest_retained: _timestamp_pb2.Timestamp | None = ...,
+        created: _timestamp_pb2.Timestamp | None = ...,
+        last_ack: _timestamp_pb2.Timestamp | None = ...,
+        expired: _timestamp_pb2.Timestamp | None = ...,
+        expired_because: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "expired", b"expired", "last_ack", b"last_ack", "max_age", b"max_age", "oldest_retained", b"oldest_retained"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "created", b"created", "expired", b"expired", "expired_because", b"expired_because", "last_ack", b"last_ack", "max_age", b"max_age", "max_events", b"max_events", "name", b"name", "oldest_retained", b"oldest_retained", "retained", b"retained", "scopes", b"scopes", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriptionStatus: _TypeAlias = SubscriptionStatus  # noqa: Y015
 
 @_typing.final
 class AwaitRequest(_message.Message):
@@ -1847,6 +2443,26 @@ class SegmentStatus(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ExpectedByEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SEGMENT_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     XOR_FIELD_NUMBER: _builtins.int
@@ -1854,6 +2470,9 @@ class SegmentStatus(_message.Message):
     RECEIVED_FIELD_NUMBER: _builtins.int
     LAST_SENDER_FIELD_NUMBER: _builtins.int
     LAST_RECEIVER_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    EXPECTED_BY_FIELD_NUMBER: _builtins.int
     segment: _builtins.str
     """The segment."""
     ended: _builtins.bool
@@ -1868,6 +2487,14 @@ class SegmentStatus(_message.Message):
     """The producer that last reported elements sent here."""
     last_receiver: _builtins.str
     """The producer that last reported elements received here."""
+    expected: _builtins.int
+    """How many elements the fronts expect to be sent here in all; absent: no front gave a number."""
+    closed: _builtins.bool
+    """Whether nothing more comes from the fronts that reach the segment."""
+    @_builtins.property
+    def expected_by(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """How many elements are expected, by front. An empty name stands for fronts that were removed."""
+
     def __init__(
         self,
         *,
@@ -1878,12 +2505,17 @@ class SegmentStatus(_message.Message):
         received: _builtins.int = ...,
         last_sender: _builtins.str = ...,
         last_receiver: _builtins.str = ...,
+        expected: _builtins.int | None = ...,
+        closed: _builtins.bool = ...,
+        expected_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "expected", b"expected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "last_receiver", b"last_receiver", "last_sender", b"last_sender", "received", b"received", "segment", b"segment", "sent", b"sent", "xor", b"xor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "closed", b"closed", "ended", b"ended", "expected", b"expected", "expected_by", b"expected_by", "last_receiver", b"last_receiver", "last_sender", b"last_sender", "received", b"received", "segment", b"segment", "sent", b"sent", "xor", b"xor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected: _TypeAlias = _typing.Literal["expected"]  # noqa: Y015
+    _WhichOneofArgType__expected: _TypeAlias = _typing.Literal["_expected", b"_expected"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected) -> _WhichOneofReturnType__expected | None: ...
 
 Global___SegmentStatus: _TypeAlias = SegmentStatus  # noqa: Y015
 
@@ -2028,6 +2660,148 @@ class ListSubstreamsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListSubstreamsResponse: _TypeAlias = ListSubstreamsResponse  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    """Which substream to explain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    scope: _builtins.str
+    """The substream's scope."""
+    name: _builtins.str
+    """The substream's name within it."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        scope: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "name", b"name", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    """One substream, and what is reported of it and not committed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSTREAM_FIELD_NUMBER: _builtins.int
+    STAGED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def substream(self) -> Global___SubstreamStatus:
+        """How it stands; absent: no committed report has named it, or it is forgotten."""
+
+    @_builtins.property
+    def staged(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedStatus]:
+        """By producer and epoch."""
+
+    def __init__(
+        self,
+        *,
+        substream: Global___SubstreamStatus | None = ...,
+        staged: _abc.Iterable[Global___StagedStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["substream", b"substream"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["staged", b"staged", "substream", b"substream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class StagedStatus(_message.Message):
+    """What an epoch that is not committed holds of a substream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    CLOSED_BY_FIELD_NUMBER: _builtins.int
+    EXPECTED_BY_FIELD_NUMBER: _builtins.int
+    producer: _builtins.str
+    """The producer."""
+    epoch: _builtins.int
+    """The epoch."""
+    mode: Global___Mode.ValueType
+    """STAGED: it does not count yet. IMMEDIATE: it counts, and can be revoked."""
+    sealed: _builtins.bool
+    """Whether the epoch is sealed."""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedCount]:
+        """What was reported on each segment."""
+
+    @_builtins.property
+    def closed_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The fronts for which it closes the substream; empty: the sole owner."""
+
+    @_builtins.property
+    def expected_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The fronts for which it says how many elements they send."""
+
+    def __init__(
+        self,
+        *,
+        producer: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        mode: Global___Mode.ValueType = ...,
+        sealed: _builtins.bool = ...,
+        segments: _abc.Iterable[Global___StagedCount] | None = ...,
+        closed_by: _abc.Iterable[_builtins.str] | None = ...,
+        expected_by: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_by", b"closed_by", "epoch", b"epoch", "expected_by", b"expected_by", "mode", b"mode", "producer", b"producer", "sealed", b"sealed", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedStatus: _TypeAlias = StagedStatus  # noqa: Y015
+
+@_typing.final
+class StagedCount(_message.Message):
+    """What an epoch that is not committed has reported on a segment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    segment: _builtins.str
+    """The segment."""
+    sent: _builtins.int
+    """Elements sent."""
+    received: _builtins.int
+    """Elements received."""
+    def __init__(
+        self,
+        *,
+        segment: _builtins.str = ...,
+        sent: _builtins.int = ...,
+        received: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["received", b"received", "segment", b"segment", "sent", b"sent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedCount: _TypeAlias = StagedCount  # noqa: Y015
 
 @_typing.final
 class DrainRequest(_message.Message):

@@ -110,10 +110,35 @@ class TrackerStub:
                 request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitRequest.SerializeToString,
                 response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitResponse.FromString,
                 _registered_method=True)
+        self.Subscribe = channel.unary_unary(
+                '/substream.tracker.v1.Tracker/Subscribe',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.SubscribeRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.SubscribeResponse.FromString,
+                _registered_method=True)
+        self.Ack = channel.unary_unary(
+                '/substream.tracker.v1.Tracker/Ack',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AckRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AckResponse.FromString,
+                _registered_method=True)
+        self.Unsubscribe = channel.unary_unary(
+                '/substream.tracker.v1.Tracker/Unsubscribe',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.UnsubscribeRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.UnsubscribeResponse.FromString,
+                _registered_method=True)
+        self.ListSubscriptions = channel.unary_unary(
+                '/substream.tracker.v1.Tracker/ListSubscriptions',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubscriptionsRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubscriptionsResponse.FromString,
+                _registered_method=True)
         self.ListSubstreams = channel.unary_unary(
                 '/substream.tracker.v1.Tracker/ListSubstreams',
                 request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubstreamsRequest.SerializeToString,
                 response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubstreamsResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/substream.tracker.v1.Tracker/Explain',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ExplainResponse.FromString,
                 _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/substream.tracker.v1.Tracker/Drain',
@@ -220,7 +245,8 @@ class TrackerServicer:
         The answer's outcome says whether it was applied or had been before. Refused with `FENCED`, `UNKNOWN_SEGMENT`,
         `UNKNOWN_FRONT`, `END_TIME_CONFLICT` (a substream has one end time for life), `FRONT_OWNED` (another producer
         promises for this front), `LOG_CHANGED` or `UNKNOWN_ID` (ids that do not hold any more: say the names again),
-        `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed).
+        `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed),
+        `EXPECT_CONFLICT` (another number of elements was expected before, and this does not revise it in time).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -247,9 +273,10 @@ class TrackerServicer:
 
     def Watch(self, request, context):
         """Sends the kept events after a sequence number, then new ones as they happen, each once and in order. The stream
-        ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq`; the
-        message names the first that is kept), `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone),
-        `NOT_FOUND` (`UNKNOWN_JOB`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
+        ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq` that the
+        filters let through; the message says from where on none is missing; `SUBSCRIPTION_EXPIRED`),
+        `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone), `NOT_FOUND` (`UNKNOWN_JOB`,
+        `UNKNOWN_SUBSCRIPTION`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -271,8 +298,52 @@ class TrackerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Subscribe(self, request, context):
+        """Makes a durable reader of a job's events: those that its filter lets through are kept until it has acknowledged
+        them, whatever the job's retention. With the same filter it changes nothing but the bounds; with another, the filter
+        is replaced. The place of a subscription that exists never changes.
+
+        Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`: what it asks for after its place was dropped),
+        `SUBSCRIPTION_EXPIRED` (`OUT_OF_RANGE`: it left events lying for longer than `max_age`, or more than `max_events`;
+        unsubscribe it first), `UNKNOWN_SEGMENT`, `LOG_CHANGED`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ack(self, request, context):
+        """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+        Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unsubscribe(self, request, context):
+        """Ends a subscription, also one that has expired. Refused with `UNKNOWN_SUBSCRIPTION`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSubscriptions(self, request, context):
+        """Describes a job's subscriptions, expired ones too, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListSubstreams(self, request, context):
-        """Describes substreams, page by page, in the order in which they were first named.
+        """Describes substreams, page by page, in the order in which they were first named. A page may be shorter than asked
+        for, even empty, while others follow: what is looked at for one is bounded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Describes one substream, and every epoch that has reported something of it and is not committed: why it has not
+        ended. Answers also if nothing was ever reported of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -387,10 +458,35 @@ def add_TrackerServicer_to_server(servicer, server):
                     request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitRequest.FromString,
                     response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitResponse.SerializeToString,
             ),
+            'Subscribe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Subscribe,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.SubscribeRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.SubscribeResponse.SerializeToString,
+            ),
+            'Ack': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ack,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AckRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AckResponse.SerializeToString,
+            ),
+            'Unsubscribe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unsubscribe,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.UnsubscribeRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.UnsubscribeResponse.SerializeToString,
+            ),
+            'ListSubscriptions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSubscriptions,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubscriptionsRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubscriptionsResponse.SerializeToString,
+            ),
             'ListSubstreams': grpc.unary_unary_rpc_method_handler(
                     servicer.ListSubstreams,
                     request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubstreamsRequest.FromString,
                     response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubstreamsResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ExplainRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.ExplainResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -830,6 +926,114 @@ class Tracker:
             _registered_method=True)
 
     @staticmethod
+    def Subscribe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/Subscribe',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.SubscribeRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.SubscribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/Ack',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.AckRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.AckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unsubscribe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/Unsubscribe',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.UnsubscribeRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.UnsubscribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSubscriptions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/ListSubscriptions',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubscriptionsRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubscriptionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListSubstreams(request,
             target,
             options=(),
@@ -846,6 +1050,33 @@ class Tracker:
             '/substream.tracker.v1.Tracker/ListSubstreams',
             substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubstreamsRequest.SerializeToString,
             substream_dot_tracker_dot_v1_dot_tracker__pb2.ListSubstreamsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/Explain',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.ExplainRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

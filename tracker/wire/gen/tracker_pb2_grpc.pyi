@@ -87,7 +87,8 @@ class TrackerStub:
     The answer's outcome says whether it was applied or had been before. Refused with `FENCED`, `UNKNOWN_SEGMENT`,
     `UNKNOWN_FRONT`, `END_TIME_CONFLICT` (a substream has one end time for life), `FRONT_OWNED` (another producer
     promises for this front), `LOG_CHANGED` or `UNKNOWN_ID` (ids that do not hold any more: say the names again),
-    `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed).
+    `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed),
+    `EXPECT_CONFLICT` (another number of elements was expected before, and this does not revise it in time).
     """
     ReportStream: _grpc.StreamStreamMultiCallable[_tracker_pb2.ReportRequest, _tracker_pb2.ReportResponse]
     """The same for many reports over one stream: one answer for each, in order. A refused report is answered with the
@@ -102,9 +103,10 @@ class TrackerStub:
     """
     Watch: _grpc.UnaryStreamMultiCallable[_tracker_pb2.WatchRequest, _tracker_pb2.Event]
     """Sends the kept events after a sequence number, then new ones as they happen, each once and in order. The stream
-    ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq`; the
-    message names the first that is kept), `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone),
-    `NOT_FOUND` (`UNKNOWN_JOB`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
+    ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq` that the
+    filters let through; the message says from where on none is missing; `SUBSCRIPTION_EXPIRED`),
+    `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone), `NOT_FOUND` (`UNKNOWN_JOB`,
+    `UNKNOWN_SUBSCRIPTION`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
     """
     ListEvents: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.ListEventsRequest, _tracker_pb2.ListEventsResponse]
     """Reads a range of kept events. Refused like Watch."""
@@ -113,8 +115,31 @@ class TrackerStub:
     substreams that nobody has named yet, too. Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`) if the end time is
     closed and what there was is forgotten.
     """
+    Subscribe: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.SubscribeRequest, _tracker_pb2.SubscribeResponse]
+    """Makes a durable reader of a job's events: those that its filter lets through are kept until it has acknowledged
+    them, whatever the job's retention. With the same filter it changes nothing but the bounds; with another, the filter
+    is replaced. The place of a subscription that exists never changes.
+
+    Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`: what it asks for after its place was dropped),
+    `SUBSCRIPTION_EXPIRED` (`OUT_OF_RANGE`: it left events lying for longer than `max_age`, or more than `max_events`;
+    unsubscribe it first), `UNKNOWN_SEGMENT`, `LOG_CHANGED`.
+    """
+    Ack: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.AckRequest, _tracker_pb2.AckResponse]
+    """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+    Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
+    """
+    Unsubscribe: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.UnsubscribeRequest, _tracker_pb2.UnsubscribeResponse]
+    """Ends a subscription, also one that has expired. Refused with `UNKNOWN_SUBSCRIPTION`."""
+    ListSubscriptions: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.ListSubscriptionsRequest, _tracker_pb2.ListSubscriptionsResponse]
+    """Describes a job's subscriptions, expired ones too, by name."""
     ListSubstreams: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.ListSubstreamsRequest, _tracker_pb2.ListSubstreamsResponse]
-    """Describes substreams, page by page, in the order in which they were first named."""
+    """Describes substreams, page by page, in the order in which they were first named. A page may be shorter than asked
+    for, even empty, while others follow: what is looked at for one is bounded.
+    """
+    Explain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.ExplainRequest, _tracker_pb2.ExplainResponse]
+    """Describes one substream, and every epoch that has reported something of it and is not committed: why it has not
+    ended. Answers also if nothing was ever reported of it.
+    """
     Drain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.DrainRequest, _tracker_pb2.DrainStatus]
     """Asks a deployment to finish what it has begun and to stop. The sources hear it as an event, finish their fronts
     with their last epochs, and the job is drained when everything has ended. May be asked before the deployment is
@@ -171,7 +196,8 @@ class TrackerAsyncStub(TrackerStub):
     The answer's outcome says whether it was applied or had been before. Refused with `FENCED`, `UNKNOWN_SEGMENT`,
     `UNKNOWN_FRONT`, `END_TIME_CONFLICT` (a substream has one end time for life), `FRONT_OWNED` (another producer
     promises for this front), `LOG_CHANGED` or `UNKNOWN_ID` (ids that do not hold any more: say the names again),
-    `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed).
+    `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed),
+    `EXPECT_CONFLICT` (another number of elements was expected before, and this does not revise it in time).
     """
     ReportStream: _aio.StreamStreamMultiCallable[_tracker_pb2.ReportRequest, _tracker_pb2.ReportResponse]  # type: ignore[assignment]
     """The same for many reports over one stream: one answer for each, in order. A refused report is answered with the
@@ -186,9 +212,10 @@ class TrackerAsyncStub(TrackerStub):
     """
     Watch: _aio.UnaryStreamMultiCallable[_tracker_pb2.WatchRequest, _tracker_pb2.Event]  # type: ignore[assignment]
     """Sends the kept events after a sequence number, then new ones as they happen, each once and in order. The stream
-    ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq`; the
-    message names the first that is kept), `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone),
-    `NOT_FOUND` (`UNKNOWN_JOB`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
+    ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq` that the
+    filters let through; the message says from where on none is missing; `SUBSCRIPTION_EXPIRED`),
+    `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone), `NOT_FOUND` (`UNKNOWN_JOB`,
+    `UNKNOWN_SUBSCRIPTION`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_tracker_pb2.ListEventsRequest, _tracker_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Reads a range of kept events. Refused like Watch."""
@@ -197,8 +224,31 @@ class TrackerAsyncStub(TrackerStub):
     substreams that nobody has named yet, too. Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`) if the end time is
     closed and what there was is forgotten.
     """
+    Subscribe: _aio.UnaryUnaryMultiCallable[_tracker_pb2.SubscribeRequest, _tracker_pb2.SubscribeResponse]  # type: ignore[assignment]
+    """Makes a durable reader of a job's events: those that its filter lets through are kept until it has acknowledged
+    them, whatever the job's retention. With the same filter it changes nothing but the bounds; with another, the filter
+    is replaced. The place of a subscription that exists never changes.
+
+    Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`: what it asks for after its place was dropped),
+    `SUBSCRIPTION_EXPIRED` (`OUT_OF_RANGE`: it left events lying for longer than `max_age`, or more than `max_events`;
+    unsubscribe it first), `UNKNOWN_SEGMENT`, `LOG_CHANGED`.
+    """
+    Ack: _aio.UnaryUnaryMultiCallable[_tracker_pb2.AckRequest, _tracker_pb2.AckResponse]  # type: ignore[assignment]
+    """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+    Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
+    """
+    Unsubscribe: _aio.UnaryUnaryMultiCallable[_tracker_pb2.UnsubscribeRequest, _tracker_pb2.UnsubscribeResponse]  # type: ignore[assignment]
+    """Ends a subscription, also one that has expired. Refused with `UNKNOWN_SUBSCRIPTION`."""
+    ListSubscriptions: _aio.UnaryUnaryMultiCallable[_tracker_pb2.ListSubscriptionsRequest, _tracker_pb2.ListSubscriptionsResponse]  # type: ignore[assignment]
+    """Describes a job's subscriptions, expired ones too, by name."""
     ListSubstreams: _aio.UnaryUnaryMultiCallable[_tracker_pb2.ListSubstreamsRequest, _tracker_pb2.ListSubstreamsResponse]  # type: ignore[assignment]
-    """Describes substreams, page by page, in the order in which they were first named."""
+    """Describes substreams, page by page, in the order in which they were first named. A page may be shorter than asked
+    for, even empty, while others follow: what is looked at for one is bounded.
+    """
+    Explain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.ExplainRequest, _tracker_pb2.ExplainResponse]  # type: ignore[assignment]
+    """Describes one substream, and every epoch that has reported something of it and is not committed: why it has not
+    ended. Answers also if nothing was ever reported of it.
+    """
     Drain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.DrainRequest, _tracker_pb2.DrainStatus]  # type: ignore[assignment]
     """Asks a deployment to finish what it has begun and to stop. The sources hear it as an event, finish their fronts
     with their last epochs, and the job is drained when everything has ended. May be asked before the deployment is
@@ -312,7 +362,8 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         The answer's outcome says whether it was applied or had been before. Refused with `FENCED`, `UNKNOWN_SEGMENT`,
         `UNKNOWN_FRONT`, `END_TIME_CONFLICT` (a substream has one end time for life), `FRONT_OWNED` (another producer
         promises for this front), `LOG_CHANGED` or `UNKNOWN_ID` (ids that do not hold any more: say the names again),
-        `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed).
+        `EPOCH_STAGED`, `DRAINED` (the job is over until its next deployment), `SEALED` (the epoch is fixed),
+        `EXPECT_CONFLICT` (another number of elements was expected before, and this does not revise it in time).
         """
 
     @_abc_1.abstractmethod
@@ -345,9 +396,10 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tracker_pb2.Event], _abc.AsyncIterator[_tracker_pb2.Event]]:
         """Sends the kept events after a sequence number, then new ones as they happen, each once and in order. The stream
-        ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq`; the
-        message names the first that is kept), `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone),
-        `NOT_FOUND` (`UNKNOWN_JOB`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
+        ends only with an error: `OUT_OF_RANGE` (`EVENTS_EXPIRED`: retention has dropped events after `after_seq` that the
+        filters let through; the message says from where on none is missing; `SUBSCRIPTION_EXPIRED`),
+        `FAILED_PRECONDITION` (`LOG_CHANGED`: the log asked for is gone), `NOT_FOUND` (`UNKNOWN_JOB`,
+        `UNKNOWN_SUBSCRIPTION`), `UNAVAILABLE` (the server stops: come back with the last `seq` seen).
         """
 
     @_abc_1.abstractmethod
@@ -370,12 +422,65 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def Subscribe(
+        self,
+        request: _tracker_pb2.SubscribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tracker_pb2.SubscribeResponse, _abc.Awaitable[_tracker_pb2.SubscribeResponse]]:
+        """Makes a durable reader of a job's events: those that its filter lets through are kept until it has acknowledged
+        them, whatever the job's retention. With the same filter it changes nothing but the bounds; with another, the filter
+        is replaced. The place of a subscription that exists never changes.
+
+        Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`: what it asks for after its place was dropped),
+        `SUBSCRIPTION_EXPIRED` (`OUT_OF_RANGE`: it left events lying for longer than `max_age`, or more than `max_events`;
+        unsubscribe it first), `UNKNOWN_SEGMENT`, `LOG_CHANGED`.
+        """
+
+    @_abc_1.abstractmethod
+    def Ack(
+        self,
+        request: _tracker_pb2.AckRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tracker_pb2.AckResponse, _abc.Awaitable[_tracker_pb2.AckResponse]]:
+        """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+        Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
+        """
+
+    @_abc_1.abstractmethod
+    def Unsubscribe(
+        self,
+        request: _tracker_pb2.UnsubscribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tracker_pb2.UnsubscribeResponse, _abc.Awaitable[_tracker_pb2.UnsubscribeResponse]]:
+        """Ends a subscription, also one that has expired. Refused with `UNKNOWN_SUBSCRIPTION`."""
+
+    @_abc_1.abstractmethod
+    def ListSubscriptions(
+        self,
+        request: _tracker_pb2.ListSubscriptionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tracker_pb2.ListSubscriptionsResponse, _abc.Awaitable[_tracker_pb2.ListSubscriptionsResponse]]:
+        """Describes a job's subscriptions, expired ones too, by name."""
+
+    @_abc_1.abstractmethod
     def ListSubstreams(
         self,
         request: _tracker_pb2.ListSubstreamsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.ListSubstreamsResponse, _abc.Awaitable[_tracker_pb2.ListSubstreamsResponse]]:
-        """Describes substreams, page by page, in the order in which they were first named."""
+        """Describes substreams, page by page, in the order in which they were first named. A page may be shorter than asked
+        for, even empty, while others follow: what is looked at for one is bounded.
+        """
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _tracker_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tracker_pb2.ExplainResponse, _abc.Awaitable[_tracker_pb2.ExplainResponse]]:
+        """Describes one substream, and every epoch that has reported something of it and is not committed: why it has not
+        ended. Answers also if nothing was ever reported of it.
+        """
 
     @_abc_1.abstractmethod
     def Drain(

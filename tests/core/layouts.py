@@ -1,0 +1,21 @@
+"""The core with pages and blocks so small that short sequences recycle rows and spread over several blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from tracker.core import accounts, cells
+
+
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """Pages of two rows; only graphs of one segment have all their cells, the others blocks of two."""
+    with (
+        mock.patch.object(accounts, "PAGE_BITS", 1),
+        mock.patch.object(accounts, "PAGE", 2),
+        mock.patch.object(cells, "DENSE", 1),
+        mock.patch.object(cells, "BLOCK", 2),
+    ):
+        yield

@@ -1,0 +1,75 @@
+"""What `Tracker.check` says before a command is what becomes of it; and it changes nothing.
+
+A server asks it before it journals a command. So it must find each refusal that would change nothing, refuse nothing
+that would be taken, and let a command pass that settles what earlier runs left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.model.generate import generate
+from tests.model.lines import Driver
+from tracker.core import Tracker
+from tracker.core.refusal import Refused
+from tracker.journal.snapshots import encode
+
+
+def state(tracker: Tracker) -> bytes:
+    """All of it but the time of the last command, which a refusal moves."""
+    dump = tracker.dump()
+    for job in dump["jobs"]:
+        del job["now"]
+    return b"".join(map(bytes, encode(dump)))
+
+
+class Checked(Tracker):
+    """A tracker that compares, at each command, what the check says with what becomes of it."""
+
+    found = taken = settled = 0
+
+    def apply(self, command: Any, now: int) -> Any:
+        before = state(self)
+        try:
+            self.check(command)
+            checked = None
+        except Refused as refused:
+            checked = str(refused)
+        assert state(self) == before, f"the check of {command} changed something"
+        refused, answer = None, None
+        try:
+            answer = super().apply(command, now)
+        except Refused as error:
+            refused = error
+        if refused is None:
+            assert checked is None, f"{command} was found to be refused, and was taken: {checked}"
+            Checked.taken += 1
+            return answer
+        if checked is None:
+            assert state(self) != before, f"{command} was not found to be refused: {refused}"
+            Checked.settled += 1
+        else:
+            assert (checked, state(self)) == (str(refused), before)
+            Checked.found += 1
+        raise refused
+
+
+def agree(seeds: range) -> None:
+    for seed in seeds:
+        driver = Driver(Checked("log"))
+        for line in generate(seed):
+            driver.run(line)
+
+
+def test_the_check_is_right() -> None:
+    agree(range(40))
+    assert Checked.found > 100
+    assert Checked.taken > 500
+
+
+@pytest.mark.slow
+def test_the_check_is_right_on_many() -> None:
+    agree(range(1000, 3000))
+    assert Checked.settled > 0

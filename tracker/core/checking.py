@@ -1,0 +1,122 @@
+"""Would a command be refused? Asked before it is journaled, so that what changes nothing leaves no record.
+
+Each check is the one that carrying the command out begins with. Where a command would settle what earlier runs left,
+only what is checked before that is checked here: what settling has changed stays, whatever follows, so the command
+must be carried out. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .bounds import bounded
+from .commands import (
+    Abandon,
+    Ack,
+    CancelDrain,
+    CloseProducer,
+    Command,
+    Commit,
+    DefineJob,
+    DeleteJob,
+    Drain,
+    FinishFront,
+    ForgetProducer,
+    OpenProducer,
+    Recovered,
+    Report,
+    Subscribe,
+    Tick,
+    Unsubscribe,
+)
+from .drains import DrainRecord
+from .job import Job
+from .messages import check_deployment, check_job_name, check_name, check_spec
+from .refusal import Refused
+
+
+def unknown_job(job: str) -> Refused:
+    """The refusal of a command for a job that does not exist."""
+    return Refused.unknown("UNKNOWN_JOB", f"there is no job {job!r}; define it first")
+
+
+def left_deployment(deployment: str, job: Job) -> Refused:
+    """The refusal of a command for a deployment that is not the current one."""
+    return Refused.precondition(
+        "DEPLOYMENT_MISMATCH",
+        f"deployment {deployment!r} is not the current one, which is {job.spec.deployment!r}",
+    )
+
+
+def check_drain(job: Job | None, command: Drain) -> None:
+    """Refuse a drain without proper names, or of a deployment that the job has left."""
+    check_job_name(command.job)
+    check_deployment(command.deployment)
+    check_name("drain_id", command.drain_id)
+    if job is not None and command.deployment != job.spec.deployment and command.deployment in job.left:
+        raise left_deployment(command.deployment, job)
+
+
+def check_cancel_drain(job: Job | None, pending: Mapping[str, DrainRecord], command: CancelDrain) -> None:
+    """Refuse to cancel a drain that is another, or cannot be cancelled any more."""
+    drain = pending.get(command.deployment)
+    if drain is not None:
+        if command.drain_id and command.drain_id != drain.drain_id:
+            raise Refused.precondition(
+                "DRAIN_MISMATCH", f"the drain is {drain.drain_id!r}, not {command.drain_id!r}; name it, or none"
+            )
+        return
+    if job is None:
+        raise unknown_job(command.job)
+    if command.deployment and command.deployment != job.spec.deployment:
+        raise left_deployment(command.deployment, job)
+    job.check_cancel_drain(command.drain_id)
+
+
+def check_delete(job: Job, command: DeleteJob) -> None:
+    """Refuse to delete a job that somebody may be reporting to."""
+    open_producers = job.has_open_producers()
+    if open_producers and not command.force:
+        raise Refused.precondition(
+            "JOB_ACTIVE", f"producers {open_producers} have not closed their runs; close them first, or force"
+        )
+
+
+def check(job: Job | None, pending: Mapping[str, DrainRecord], command: Command) -> int:
+    """Refuse what would be refused; how many substreams the command names for the first time."""
+    if isinstance(command, Tick | Recovered):
+        return 0
+    if isinstance(command, DefineJob):
+        spec = bounded(command.spec)
+        graph = check_spec(spec, job.spec if job else None, job.graph if job else None)
+        if job is not None:
+            job.check_redefine(spec, graph, command.force)
+    elif isinstance(command, Drain):
+        check_drain(job, command)
+    elif isinstance(command, CancelDrain):
+        check_cancel_drain(job, pending, command)
+    elif job is None:
+        raise unknown_job(command.job)
+    elif isinstance(command, Report):
+        return len(job.check_report(command).new)
+    elif isinstance(command, Commit):
+        return job.check_commit(command)
+    elif isinstance(command, OpenProducer):
+        job.check_open(command)
+    elif isinstance(command, CloseProducer):
+        job.check_close(command)
+    elif isinstance(command, ForgetProducer):
+        job.producer(command.producer)
+    elif isinstance(command, FinishFront):
+        job.check_finish_front(command.front)
+    elif isinstance(command, Abandon):
+        job.known_row(command.scope, command.name)
+    elif isinstance(command, Subscribe):
+        job.subscriptions.check_subscribe(command, job.graph)
+    elif isinstance(command, Ack):
+        job.subscriptions.check_acknowledge(command)
+    elif isinstance(command, Unsubscribe):
+        job.subscriptions.check_unsubscribe(command.name)
+    else:
+        check_delete(job, command)
+    return 0

@@ -1,0 +1,258 @@
+"""How many elements fronts have promised: numbers by substream, segment and front.
+
+Of the numbers that a front has given for a substream on a segment, the last one stands. One given in IMMEDIATE mode
+can be withdrawn until its epoch is committed; then the one before it stands again. What a removed front has promised
+is kept in the name of nobody (`REMOVED`), because its elements are among those that were sent.
+
+This module knows numbers, and no fronts that are waited for: what a number closes is `Closing`'s to see. It costs
+nothing while nobody expects anything; with numbers, an entry costs one comparison of columns, unless it may be the
+last that was missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .accounts import Accounts, Rows
+from .frontgroups import FIRM, Supporter
+
+REMOVED = ""  #: in the place of a front: fronts that were removed, together
+
+Key: TypeAlias = tuple[int, str]  #: (segment, front)
+_NEVER = 2**64 - 1  # more than can be sent
+_SEVERAL = -1  # in the place of a segment: something is expected on several
+
+
+class Missing(NamedTuple):
+    """Columns of one line for each (row, segment) on which fewer elements were sent than expected."""
+
+    rows: Rows
+    segments: Rows
+    expected: NDArray[np.uint64]
+    sent: NDArray[np.uint64]
+
+
+class Expectations:
+    """The numbers of a job.
+
+    Args:
+        accounts: the job's.
+    """
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self.count = 0  #: numbers that stand
+        self._numbers: dict[int, dict[Key, int]] = {}  # by id: what stands
+        self._given: dict[tuple[int, Key], list[tuple[Supporter, int]]] = {}  # where any can be withdrawn: all, in turn
+        self._announced: dict[int, dict[int, int]] = {}  # by id and segment: the number that more was sent than
+        # By row: nothing can be met or exceeded while fewer than so many were sent on that segment.
+        self._least: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._segment: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def __contains__(self, id_: int) -> bool:
+        return id_ in self._numbers
+
+    def ids(self) -> list[int]:
+        """The substreams that any number was given for."""
+        return list(self._numbers)
+
+    def of(self, id_: int) -> dict[Key, int]:
+        """What is expected of a substream."""
+        return self._numbers.get(id_, {})
+
+    def on(self, id_: int, segment: int) -> dict[str, int]:
+        """What is expected of a substream on a segment, by front."""
+        return {front: number for (on, front), number in self.of(id_).items() if on == segment}
+
+    def total(self, id_: int, segment: int) -> int | None:
+        """What is expected of a substream on a segment in all; None: no number was given."""
+        numbers = self.on(id_, segment)
+        return sum(numbers.values()) if numbers else None
+
+    def missing(self, rows: Rows) -> Missing:
+        """Where more is expected of some rows than was sent, and they have not ended."""
+        rows = rows[rows < len(self._least)]
+        rows = rows[self._least[rows] != _NEVER]
+        # Those of which something is expected on several segments, each on a line of its own, come after the others.
+        several = [
+            (row, segment, self.total(self._accounts.id_of(row), segment) or 0)
+            for row in rows[self._segment[rows] == _SEVERAL].tolist()
+            for segment in sorted({segment for segment, _ in self.of(self._accounts.id_of(row))})
+        ]
+        rows = rows[self._segment[rows] != _SEVERAL]
+        more = np.array(several, np.int64).reshape(-1, 3)
+        segments = np.concatenate([self._segment[rows], more[:, 1]])
+        expected = np.concatenate([self._least[rows], more[:, 2].astype(np.uint64)])
+        rows = np.concatenate([rows, more[:, 0]])
+        sent = self._accounts.cells.sent_each(rows, segments)
+        short = (sent < expected) & (self._accounts.cells.reasons(rows, segments) == 0)
+        return Missing(rows[short], segments[short], expected[short], sent[short])
+
+    # ------------------------------------------------------------ numbers come and go
+
+    def give(self, row: int, segment: int, front: str, number: int, revise: bool, supporter: Supporter) -> bool:
+        """A front gives a number. One that differs from what stands, and does not revise it, is ignored.
+
+        Returns:
+            whether another number stands now than before.
+        """
+        id_ = self._accounts.id_of(row)
+        key = (segment, front)
+        before = self.of(id_).get(key)
+        if before is not None and before != number and not revise:
+            return False
+        given = self._given.get((id_, key))
+        if supporter is FIRM:
+            self._given.pop((id_, key), None)
+        elif given is None:
+            self._given[id_, key] = [*([] if before is None else [(FIRM, before)]), (supporter, number)]
+        else:
+            given.append((supporter, number))
+        if before == number:
+            return False
+        self.count += before is None
+        self._numbers.setdefault(id_, {})[key] = number
+        self._expect(id_)
+        return True
+
+    def withdraw(self, supporter: Supporter, keys: Iterable[tuple[int, Key]]) -> list[int]:
+        """Take back what an epoch has given, but where the substream has ended since.
+
+        Args:
+            supporter: the epoch.
+            keys: (id, key) of all that it may have given.
+
+        Returns:
+            the ids for which other numbers, or none, stand now.
+        """
+        changed = []
+        for id_, key in keys:
+            given = self._given.pop((id_, key), None)
+            row = self._accounts.row_of(id_)
+            if given is None or self._accounts.reason(row, key[0]):
+                continue
+            left = [each for each in given if each[0] != supporter]
+            self._keep(id_, key, left)
+            before = self._numbers[id_][key]
+            if left and left[-1][1] == before:
+                continue
+            if left:
+                self._numbers[id_][key] = left[-1][1]
+            else:
+                del self._numbers[id_][key]
+                self.count -= 1
+            self._expect(id_)
+            changed.append(id_)
+            if not self._numbers[id_]:
+                del self._numbers[id_]
+        return changed
+
+    def settle(self, supporter: Supporter, keys: Iterable[tuple[int, Key]]) -> None:
+        """An epoch was committed: nobody can withdraw its numbers any more."""
+        for id_, key in keys:
+            given = self._given.pop((id_, key), None)
+            if given is not None:
+                given = [(FIRM if by == supporter else by, number) for by, number in given]
+                # What came before a firm number will never stand again.
+                firm = max((at for at, (by, _) in enumerate(given) if by is FIRM), default=0)
+                self._keep(id_, key, given[firm:])
+
+    def _keep(self, id_: int, key: Key, given: list[tuple[Supporter, int]]) -> None:
+        if any(by is not FIRM for by, _ in given):
+            self._given[id_, key] = given
+
+    def remove_front(self, name: str, segments: Container[int]) -> None:
+        """A front feeds some segments no more; nothing of what it has given can be withdrawn by now."""
+        for numbers in self._numbers.values():
+            for segment, front in [key for key in numbers if key[1] == name and key[0] in segments]:
+                removed = (segment, REMOVED)
+                self.count -= removed in numbers
+                numbers[removed] = numbers.get(removed, 0) + numbers.pop((segment, front))
+
+    def relaid(self, kept: dict[int, int]) -> None:
+        """Go over to another graph, in which some segments have other numbers and others are no more."""
+        for id_, numbers in list(self._numbers.items()):
+            moved = {(kept[on], front): number for (on, front), number in numbers.items() if on in kept}
+            self.count += len(moved) - len(numbers)
+            if moved:
+                self._numbers[id_] = moved
+            else:
+                del self._numbers[id_]
+            self._expect(id_)
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Substreams are forgotten."""
+        for id_ in ids:
+            numbers = self._numbers.pop(id_, None)
+            if numbers is not None:
+                self.count -= len(numbers)
+                self._expect(id_)
+            self._announced.pop(id_, None)
+
+    # ------------------------------------------------------------ comparing
+
+    def _expect(self, id_: int) -> None:
+        """Note from how many sent elements on a row has to be looked at."""
+        row = self._accounts.row_of(id_)
+        if row >= len(self._least):
+            more = max(row + 1, 2 * len(self._least)) - len(self._least)
+            self._least = np.concatenate([self._least, np.full(more, _NEVER, np.uint64)])
+            self._segment = np.concatenate([self._segment, np.zeros(more, np.int64)])
+        segments = {segment for segment, _ in self.of(id_)}
+        if len(segments) == 1:
+            segment = segments.pop()
+            self._segment[row], self._least[row] = segment, min(self.total(id_, segment) or 0, _NEVER)
+        elif segments:
+            self._segment[row], self._least[row] = _SEVERAL, 0
+        else:
+            self._segment[row], self._least[row] = 0, _NEVER
+
+    def among(self, rows: Rows) -> list[int]:
+        """Those of some rows of which anything is expected, each once."""
+        return [row for row in np.unique(rows).tolist() if self._accounts.id_of(row) in self._numbers]
+
+    def to_look_at(self, rows: Rows) -> Rows:
+        """Those of some rows, to which elements were added, that may have become complete, or more."""
+        rows = rows[rows < len(self._least)]
+        if rows.size:
+            sent = self._accounts.cells.sent_each(rows, np.maximum(self._segment[rows], 0))
+            rows = rows[sent >= self._least[rows]]
+        return np.unique(rows)
+
+    def announces(self, id_: int, segment: int, expected: int) -> bool:
+        """Whether it is news that more than `expected` was sent; it is none from now on."""
+        announced = self._announced.setdefault(id_, {})
+        if announced.get(segment) == expected:
+            return False
+        announced[segment] = expected
+        return True
+
+    # ------------------------------------------------------------ dump and load
+
+    def dump(self) -> dict[str, Any]:
+        """The numbers as plain values."""
+        return {
+            "numbers": [(id_, [(*key, n) for key, n in numbers.items()]) for id_, numbers in self._numbers.items()],
+            "given": [(id_, *key, list(given)) for (id_, key), given in self._given.items()],
+            "announced": [(id_, list(segments.items())) for id_, segments in self._announced.items()],
+        }
+
+    def load(self, dump: dict[str, Any]) -> None:
+        """Take over what `dump` gave."""
+        for id_, numbers in dump.get("numbers", ()):
+            self._numbers[id_] = {(segment, front): number for segment, front, number in numbers}
+            self.count += len(numbers)
+            self._expect(id_)
+        for id_, segment, front, given in dump.get("given", ()):
+            self._given[id_, (segment, front)] = [
+                (FIRM if by is None else (by[0], by[1]), number) for by, number in given
+            ]
+        for id_, segments in dump.get("announced", ()):
+            self._announced[id_] = {segment: number for segment, number in segments}  # noqa: C416 - pairs may be lists

@@ -1,0 +1,62 @@
+"""Which events a reader asks for: the same question for a watch, a page, a subscription and for what was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from .events import Advanced, Body, Ended, Event, Excess, Late
+
+_OF_A_SCOPE = frozenset({Ended, Late, Excess})  # their first two fields are the segment and the scope
+_EVERYWHERE = (None, None)
+
+
+def place(body: Body) -> tuple[str | None, str | None]:
+    """The segment and the scope that an event is about.
+
+    Returns:
+        no segment: it concerns everybody and passes every filter; no scope: it concerns every scope of the segment.
+    """
+    kind, fields = type(body), cast("tuple[str, str]", body)
+    if kind in _OF_A_SCOPE:
+        return fields[:2]
+    return (fields[0], None) if kind is Advanced else _EVERYWHERE
+
+
+class EventFilter:
+    """The segments and scopes that a reader asks for; empty: all of them.
+
+    >>> from tracker.core.events import Event, Late
+    >>> late = Event(1, 0, "d", Late("raw", "tenant", "w", "p", 1, 0))
+    >>> EventFilter(segments=["clean"]).passes(late), EventFilter(scopes=["tenant"]).passes(late)
+    (False, True)
+    """
+
+    __slots__ = ("all", "scopes", "segments")
+
+    def __init__(self, segments: Iterable[str] = (), scopes: Iterable[str] = ()) -> None:
+        self.segments = frozenset(segments)
+        self.scopes = frozenset(scopes)
+        self.all = not (self.segments or self.scopes)  #: whether it lets everything through
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EventFilter) and (self.segments, self.scopes) == (other.segments, other.scopes)
+
+    def __hash__(self) -> int:
+        return hash((self.segments, self.scopes))
+
+    def passes(self, event: Event) -> bool:
+        """Whether the reader asks for this event."""
+        return self.all or self.covers(*place(event.body))
+
+    def covers(self, segment: str | None, scope: str | None) -> bool:
+        """The same for the place of an event."""
+        if segment is None:
+            return True
+        if self.segments and segment not in self.segments:
+            return False
+        # How far a segment has come is news for every scope.
+        return not self.scopes or scope is None or scope in self.scopes
+
+
+EVERYTHING = EventFilter()

@@ -1,0 +1,236 @@
+"""How far the fronts that some segments wait for have closed them together.
+
+What all fronts of a group have promised is kept as the least of them for each scope, in a heap whose entries may lag
+behind: a front's time only grows, so an entry is a lower bound and is put right when it comes to the top. Nothing is
+searched.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeAlias
+
+UNSET = -(2**63) - 1  #: below every time: nothing promised
+EVERYTHING = 2**63  #: above every time, and above having none: all have finished
+
+Supporter: TypeAlias = tuple[str, int] | None
+FIRM: Supporter = None
+
+
+class Front:
+    """One source instance's promises.
+
+    Attributes:
+        owner: the producer that promises for it; None: nobody has yet.
+        owned_in: the deployment in which the owner last claimed it.
+        fed: the segments that it feeds, by number; None: all of them.
+        groups: those that wait for it, by their places among the job's.
+        finishers: supporters of its finish; it has finished while there is any.
+        drained_in: it finished in the drain under way.
+        idle: it is not waited for, as long as another front is.
+        heard_at: when its owner was last heard of, or when it was added (ns).
+    """
+
+    __slots__ = (
+        "drained_in",
+        "fed",
+        "finishers",
+        "firm",
+        "groups",
+        "heard_at",
+        "idle",
+        "last_promise",
+        "name",
+        "owned_in",
+        "owner",
+        "soft",
+    )
+
+    def __init__(self, name: str, heard_at: int) -> None:
+        self.name = name
+        self.owner: str | None = None
+        self.owned_in = ""
+        self.fed: frozenset[int] | None = None
+        self.groups: list[int] = []
+        self.firm: dict[str | None, int] = {}
+        self.soft: list[tuple[Supporter, str | None, int]] = []
+        self.finishers: set[Supporter] = set()
+        self.drained_in = False
+        self.idle = False
+        self.heard_at = heard_at
+        self.last_promise: int | None = None
+
+    def feeds(self, segment: int) -> bool:
+        """Whether its elements enter a segment."""
+        return self.fed is None or segment in self.fed
+
+    @property
+    def finished(self) -> bool:
+        """It will send nothing more at all."""
+        return bool(self.finishers)
+
+    def firm_time(self, scope: str | None) -> int:
+        """The greatest time that it has firmly promised for a scope (None: for every scope)."""
+        time = self.firm.get(None, UNSET)
+        return time if scope is None else max(time, self.firm.get(scope, UNSET))
+
+    def time(self, scope: str | None) -> int:
+        """The same, with what can still be withdrawn."""
+        time = self.firm_time(scope)
+        for _, of, promised in self.soft:
+            if promised > time and (of is None or of == scope):
+                time = promised
+        return time
+
+    def frontiers(self) -> dict[str | None, int]:
+        """The greatest promised times by scope, as promised."""
+        frontiers = dict(self.firm)
+        for _, scope, time in self.soft:
+            frontiers[scope] = max(time, frontiers.get(scope, UNSET))
+        return frontiers
+
+
+class _Least:
+    """The least of some fronts' times, which only grow."""
+
+    __slots__ = ("_heap", "_time")
+
+    def __init__(self, fronts: Iterable[Front], time: Callable[[Front], int]) -> None:
+        self._time = time
+        self._heap = [(time(front), front.name, front) for front in fronts]
+        heapq.heapify(self._heap)
+
+    def read(self) -> int:
+        """The least; ``EVERYTHING`` if there is no front to wait for."""
+        heap = self._heap
+        while heap:
+            bound, name, front = heap[0]
+            now = self._time(front)
+            if now == bound:
+                return bound
+            heapq.heapreplace(heap, (now, name, front))
+        return EVERYTHING
+
+
+class Floors:
+    """The highest times that all fronts then unfinished had firmly promised, by scope; they outlive the fronts."""
+
+    __slots__ = ("by_scope", "of_all")
+
+    def __init__(self) -> None:
+        self.of_all = UNSET
+        self.by_scope: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return self.of_all > UNSET or bool(self.by_scope)
+
+    def read(self, scope: str) -> int:
+        """A scope's floor."""
+        return max(self.of_all, self.by_scope.get(scope, UNSET))
+
+    def rise(self, scope: str | None, time: int) -> None:
+        """A floor never sinks."""
+        if scope is None:
+            self.of_all = max(self.of_all, time)
+        else:
+            self.by_scope[scope] = max(self.by_scope.get(scope, UNSET), time)
+
+    def copy(self) -> Floors:
+        """The same floors, which may rise apart."""
+        floors = Floors()
+        floors.of_all, floors.by_scope = self.of_all, dict(self.by_scope)
+        return floors
+
+    @classmethod
+    def least(cls, several: Iterable[Floors]) -> Floors:
+        """Where all of several floors have been."""
+        several = list(several)
+        floors = cls()
+        floors.of_all = min((each.of_all for each in several), default=UNSET)
+        scopes = {scope for each in several for scope in each.by_scope}
+        floors.by_scope = {scope: min(each.read(scope) for each in several) for scope in scopes}
+        return floors
+
+    def dump(self) -> list[Any]:
+        """The floors as plain values."""
+        # UNSET and EVERYTHING need more than 64 bits.
+        return [str(self.of_all), [(scope, str(floor)) for scope, floor in self.by_scope.items()]]
+
+    @classmethod
+    def load(cls, dump: list[Any]) -> Floors:
+        """The floors that gave `dump`."""
+        floors = cls()
+        floors.of_all = int(dump[0])
+        floors.by_scope = {scope: int(floor) for scope, floor in dump[1]}
+        return floors
+
+
+class FrontGroup:
+    """The fronts that some segments wait for.
+
+    Args:
+        members: the fronts.
+        scoped: the scopes that any promise has named; the job's, which grows.
+        floors: how far the segments' fronts have come.
+    """
+
+    def __init__(self, members: list[Front], scoped: set[str], floors: Floors) -> None:
+        self.members = members
+        self.floors = floors
+        self._scoped = scoped
+        self._leasts: dict[str | None, _Least] = {}
+        self._firm_leasts: dict[str | None, _Least] = {}
+
+    def unfinished(self) -> list[Front]:
+        """Those that may still send."""
+        return [front for front in self.members if not front.finished]
+
+    def waited(self) -> list[Front]:
+        """Those that closing waits for: the unfinished, and of them only those that are not idle if there is one."""
+        unfinished = self.unfinished()
+        awake = [front for front in unfinished if not front.idle]
+        return awake or unfinished
+
+    def changed(self) -> None:
+        """Which fronts are waited for has changed, or a time has sunk: what was derived from that is void."""
+        self._leasts.clear()
+        self._firm_leasts.clear()
+
+    def name_scope(self, scope: str) -> None:
+        """A promise has named a scope for the first time."""
+        self._leasts.pop(scope, None)
+
+    def limit(self, scope: str | None) -> int:
+        """Up to which end time all fronts have closed a scope (None: one that no promise has named).
+
+        ``UNSET`` if there are no fronts or one has promised nothing, ``EVERYTHING`` if all have finished.
+        """
+        if not self.members:
+            return UNSET
+        key = scope if scope in self._scoped else None
+        least = self._leasts.get(key)
+        if least is None:
+            least = self._leasts[key] = _Least(self.waited(), partial(Front.time, scope=key))
+        return least.read()
+
+    def progress(self) -> int:
+        """The least frontier for every scope, of idle fronts too: what they send when they wake is not over yet."""
+        if not any(front.idle for front in self.members):
+            return self.limit(None)
+        return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)
+
+    def raise_floors(self, scopes: Iterable[str | None]) -> None:
+        """Raise the floors of scopes for which firm promises were made, or may count now; None: of all."""
+        unfinished = [front for front in self.members if FIRM not in front.finishers]
+        if not unfinished:
+            return
+        touched = set(scopes)
+        if None in touched:
+            touched |= self._scoped
+        for scope in touched:
+            least = self._firm_leasts.get(scope)
+            if least is None:
+                least = self._firm_leasts[scope] = _Least(unfinished, partial(Front.firm_time, scope=scope))
+            self.floors.rise(scope, least.read())

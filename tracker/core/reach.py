@@ -1,0 +1,79 @@
+"""How much of a job a command may touch: an upper bound that is quick to find.
+
+Who carries commands out can so tell the many that take no time from the few that may take long. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from .commands import (
+    Abandon,
+    CancelDrain,
+    Command,
+    Commit,
+    DefineJob,
+    Drain,
+    Expect,
+    Mode,
+    OpenProducer,
+    Recovered,
+    Report,
+)
+from .commands import Close as CloseByName
+from .job import Job
+from .producers import Producer
+
+_SCANNED = 50  # rows that a scan over columns passes in the time in which one is looked at by itself
+
+
+def of_command(job: Job | None, command: Command) -> int:
+    """How many rows of a job a command may touch, at most or nearly so."""
+    if isinstance(command, Report):
+        named = len(command.xor) + 2 * len(command.names) + len(command.substream_ids) + len(command.promises)
+        if job is None:
+            return named
+        producer = job.producers.get(command.producer)
+        if producer is None:
+            return named
+        at_once = command.commit or producer.mode is Mode.IMMEDIATE
+        if at_once and any(not isinstance(promise, CloseByName | Expect) for promise in command.promises):
+            named += job.accounts.open
+        if producer.staged and (command.commit or not producer.settled):
+            named += _staged(job, producer)
+        return named
+    if isinstance(command, DefineJob):
+        spec = command.spec
+        size = 4 * len(spec.segments) + len(spec.fronts)
+        return size if job is None or spec.deployment == job.spec.deployment else size + _all(job)
+    if job is None or isinstance(command, Drain | CancelDrain | Recovered):
+        return 0
+    if isinstance(command, Commit):
+        producer = job.producers.get(command.producer)
+        if producer is None:
+            return 0
+        count = len(command.units or ()) + len(command.promises)
+        moves = any(not isinstance(promise, Expect) for promise in command.promises)
+        return count + _staged(job, producer) + (job.accounts.open if moves else 0)
+    if isinstance(command, OpenProducer):
+        producer = job.producers.get(command.producer)
+        return _staged(job, producer) if producer is not None and command.resume_epoch is not None else 0
+    if isinstance(command, Abandon):
+        return 1
+    return _all(job)
+
+
+def of_scan(job: Job) -> int:
+    """What it costs to pass over all that a job holds, in rows looked at one by one."""
+    return len(job.accounts.flags) // _SCANNED + len(job.producers) + len(job.fronts.by_name)
+
+
+def _all(job: Job) -> int:
+    return job.accounts.open + sum(_staged(job, producer) for producer in job.producers.values())
+
+
+def _staged(job: Job, producer: Producer) -> int:
+    """Rows of staged epochs, and what their promises may end."""
+    if not producer.staged:
+        return 0
+    pieces = [piece for epoch in producer.staged.values() for piece in epoch.pieces]
+    count = len(pieces) + sum(len(piece.entries.rows) for piece in pieces)
+    return count + (job.accounts.open if any(piece.pledges for piece in pieces) else 0)

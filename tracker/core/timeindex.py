@@ -1,0 +1,228 @@
+"""Which of the known substreams with an end time the fronts of a group have passed.
+
+They stand sorted in their scope, so a frontier that rises visits those between the old time and the new, and no others.
+A heap of the scopes' lowest open end times says which scopes a promise for every scope reaches.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right, insort
+from collections.abc import Callable
+
+import numpy as np
+
+from .accounts import DONE, KNOWN, Accounts, Rows
+from .commands import NO_END_TIME
+from .frontgroups import FrontGroup
+
+_ID_BITS = 64
+_ID_MASK = (1 << _ID_BITS) - 1
+_BIAS = 2**63
+
+
+def _key(end_time: int, substream_id: int) -> int:
+    """Sorts by end time, then by creation."""
+    return ((end_time + _BIAS) << _ID_BITS) | substream_id
+
+
+def _last_key(time: int) -> int:
+    """Above the keys of all end times up to `time`, below all later ones."""
+    return ((time + _BIAS) << _ID_BITS) | _ID_MASK
+
+
+class _Scope:
+    """The known substreams of a scope that have an end time, and up to which end time the fronts closed them."""
+
+    __slots__ = ("by_name", "done", "keys", "limit", "name")
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        self.keys: list[int] = []
+        self.done = 0  # how many of them have ended everywhere, roughly: they are dropped when half have
+        self.by_name: list[int] = []  # keys of those that some front closed by name, or expects
+
+    def lowest(self) -> int | None:
+        """The lowest key that the fronts have not closed."""
+        at = bisect_right(self.keys, _last_key(self.limit))
+        return self.keys[at] if at < len(self.keys) else None
+
+
+class TimeIndex:
+    """Finds the rows that rising times pass.
+
+    Args:
+        accounts: the job's.
+        group: whose times they are.
+        passed: takes rows that the limit of their scope has passed.
+        review: takes a row of which something may have changed.
+    """
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        group: FrontGroup,
+        passed: Callable[[Rows], None],
+        review: Callable[[int], None],
+    ) -> None:
+        self._accounts = accounts
+        self._group = group
+        self._passed = passed
+        self._review = review
+        self._scopes: dict[int, _Scope] = {}
+        self._lowest: list[tuple[int, int]] = []  # (lowest open end time, scope number); may lag behind
+
+    # ------------------------------------------------------------ substreams come and go
+
+    def join(self, rows: Rows) -> None:
+        """Rows have come to be known."""
+        accounts = self._accounts
+        timed = rows[accounts.end_time[rows] != NO_END_TIME]
+        if not timed.size:
+            return
+        scopes = accounts.scope[timed]
+        keys = map(_key, accounts.end_time[timed].tolist(), accounts.ids_of(timed).tolist())
+        by_scope: dict[int, list[int]] = {}
+        for number, key in zip(scopes.tolist(), keys, strict=True):
+            by_scope.setdefault(number, []).append(key)
+        for number, new in by_scope.items():
+            scope = self._scope(number)
+            lowest = scope.lowest()
+            if len(new) > 8 and len(new) * 64 > len(scope.keys):
+                scope.keys.extend(new)
+                scope.keys.sort()
+            else:
+                for key in new:
+                    insort(scope.keys, key)
+            if scope.lowest() != lowest:
+                self._push_lowest(number, scope)
+
+    def watch(self, row: int) -> None:
+        """From now on a row is looked at whenever a front's time passes it, since not all fronts' times close it."""
+        end_time = int(self._accounts.end_time[row])
+        if end_time == NO_END_TIME or len(self._group.members) < 2:
+            return
+        by_name = self._scope(int(self._accounts.scope[row])).by_name
+        key = _key(end_time, self._accounts.id_of(row))
+        at = bisect_right(by_name, key)
+        if not at or by_name[at - 1] != key:
+            by_name.insert(at, key)
+
+    def leave(self, numbers: list[int]) -> None:
+        """Rows of these scopes have ended on every segment."""
+        for number in numbers:
+            scope = self._scopes.get(number)
+            if scope is None:
+                continue
+            scope.done += 1
+            if scope.done * 2 > len(scope.keys) + 16:
+                scope.keys = self._still_open(scope.keys)
+                scope.by_name = self._still_open(scope.by_name)
+                scope.done = 0
+
+    def forget_scope(self, number: int) -> None:
+        """A scope has no substream left; its number will stand for another."""
+        self._scopes.pop(number, None)
+
+    def _scope(self, number: int) -> _Scope:
+        scope = self._scopes.get(number)
+        if scope is None:
+            name = self._accounts.scope_names[number]
+            scope = self._scopes[number] = _Scope(name, self._group.limit(name))
+        else:
+            self._apply(scope, self._group.limit(scope.name))
+        return scope
+
+    def _still_open(self, keys: list[int]) -> list[int]:
+        if not keys:
+            return keys
+        rows = self._accounts.rows_of(np.array([key & _ID_MASK for key in keys], np.uint64))
+        flags = self._accounts.flags[rows]
+        is_open = (rows >= 0) & ((flags & (KNOWN | DONE)) == KNOWN)
+        return [key for key, kept in zip(keys, is_open.tolist(), strict=True) if kept]
+
+    def _rows(self, keys: list[int]) -> Rows:
+        """The rows of those keys that are still open."""
+        if not keys:
+            return np.empty(0, np.int64)
+        rows = self._accounts.rows_of(np.array([key & _ID_MASK for key in keys], np.uint64))
+        rows = rows[rows >= 0]
+        still_open: Rows = rows[(self._accounts.flags[rows] & (KNOWN | DONE)) == KNOWN]
+        return still_open
+
+    # ------------------------------------------------------------ times
+
+    def advance(self, scope: str | None, before: int, after: int, scoped: set[str]) -> None:
+        """A front's time has grown, for a scope or for every one."""
+        numbers = self._accounts.scope_number
+        if scope is not None:
+            number = numbers.get(scope)
+            if number is not None and number in self._scopes:
+                self._reach(self._scopes[number], before, after)
+            return
+        # A promise for every scope moves the scopes that have promises of their own, each in its way, and the others
+        # all alike.
+        for name in scoped:
+            number = numbers.get(name)
+            if number is not None and number in self._scopes:
+                self._reach(self._scopes[number], before, after)
+        limit = self._group.limit(None)
+        passed: list[int] = []  # of all scopes together: many have only one substream to close
+        while self._lowest and self._lowest[0][0] - _BIAS <= limit:
+            _, number = heapq.heappop(self._lowest)
+            if (each := self._scopes.get(number)) is not None:
+                passed += self._move(each, self._group.limit(each.name))
+                self._push_lowest(number, each)
+        self._passed(self._rows(passed))
+
+    def advance_named(self, before: int, after: int) -> None:
+        """A front's time for every scope has grown: look at what is watched."""
+        for each in self._scopes.values():
+            if each.by_name:
+                self._reach(each, before, after)
+
+    def _reach(self, scope: _Scope, before: int, after: int) -> None:
+        """One front's time for a scope has grown."""
+        self._apply(scope, self._group.limit(scope.name))
+        if scope.by_name:
+            start, stop = bisect_right(scope.by_name, _last_key(before)), bisect_right(scope.by_name, _last_key(after))
+            for row in self._rows(scope.by_name[start:stop]).tolist():
+                self._review(row)
+
+    def _push_lowest(self, number: int, scope: _Scope) -> None:
+        key = scope.lowest()
+        if key is None:
+            return
+        if len(self._lowest) > 2 * len(self._scopes) + 64:
+            # Entries that lag behind have piled up, as they do while only scopes are promised.
+            self._lowest = [
+                (low >> _ID_BITS, n) for n, each in self._scopes.items() if (low := each.lowest()) is not None
+            ]
+            heapq.heapify(self._lowest)
+        heapq.heappush(self._lowest, (key >> _ID_BITS, number))
+
+    def _apply(self, scope: _Scope, limit: int) -> None:
+        """Pass what lies up to a scope's new limit; or look again at what lies above it."""
+        self._passed(self._rows(self._move(scope, limit)))
+
+    def _move(self, scope: _Scope, limit: int) -> list[int]:
+        """Set a scope's new limit, and look again at what lies above it; the keys that it has passed."""
+        if limit == scope.limit:
+            return []
+        low, high = sorted((scope.limit, limit))
+        closing = limit > scope.limit
+        scope.limit = limit
+        start, stop = bisect_right(scope.keys, _last_key(low)), bisect_right(scope.keys, _last_key(high))
+        if closing:
+            return scope.keys[start:stop]
+        for row in self._rows(scope.keys[start:stop]).tolist():
+            self._review(row)
+        return []
+
+    def look_anew(self) -> None:
+        """Fronts have finished, turned idle or awake, or had promises withdrawn."""
+        self._lowest.clear()
+        for number, scope in self._scopes.items():
+            self._apply(scope, self._group.limit(scope.name))
+            self._push_lowest(number, scope)
