@@ -32,7 +32,7 @@ def records(count: int, size: int = 100, start: int = 0) -> list[Record]:
 def opened(path: Path) -> tuple[SqliteJournal, Recovery, list[Record]]:
     journal = SqliteJournal(path)
     try:
-        recovery = journal.recover()
+        recovery = journal.recover(accept_loss=True)
         return journal, recovery, list(recovery.records)
     except JournalError:
         journal.close()
@@ -332,4 +332,135 @@ def test_a_full_disk_changes_nothing_and_passes(path: Path) -> None:
     journal, recovery, found = opened(path)
     assert recovery.damage == ()
     assert len(found) == 104
+    journal.close()
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """What is there, but for the lock and the mark's own progress."""
+    return {file.name: file.read_bytes() for file in directory.iterdir() if not file.name.endswith(("-lock", "-mark"))}
+
+
+_RECOVER = """
+import sys
+from tracker.journal import JournalLossError, SqliteJournal
+try:
+    SqliteJournal(sys.argv[1]).recover()
+except JournalLossError as loss:
+    print(loss)
+else:
+    sys.exit(1)
+"""
+
+
+def recover_elsewhere(path: Path) -> str:
+    """In a process of its own: what is refused stays open until that ends."""
+    found = subprocess.run(
+        [sys.executable, "-c", _RECOVER, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert found.returncode == 0
+    return found.stdout
+
+
+@pytest.mark.parametrize("what", ["snapshots", "wal", "mark", "everything"])
+def test_what_is_lost_must_be_accepted(
+    damageable: tuple[Path, list[Record]], tmp_path: Path, what: str, request: pytest.FixtureRequest
+) -> None:
+    """And until it is, nothing is changed: a second try finds the same."""
+    left, told = damageable
+    directory = tmp_path / "left"
+    shutil.copytree(left, directory)
+    path = directory / "tracker.db"
+    # What the older snapshot covers is gone from the log, as after a long life.
+    if what == "snapshots":
+        with sqlite3.connect(path) as log:
+            log.execute("DELETE FROM log WHERE first <= 5")
+        log.close()
+        for snapshot in directory.glob("*-snapshot-*"):
+            damage(snapshot, 30)
+    elif what == "wal":
+        wal = directory / "tracker.db-wal"
+        if not wal.exists():
+            pytest.skip("a stopped process leaves no write-ahead log")
+        os.truncate(wal, wal.stat().st_size // 2)
+    elif what == "mark":
+        (directory / "tracker.db-mark").unlink()
+    else:
+        for file in directory.glob("tracker.db*"):
+            if file.name != "tracker.db-mark":
+                file.unlink()
+    before = files(directory)
+    for _ in range(2):
+        said = recover_elsewhere(path)
+        assert "acknowledged records" in said
+        assert "--accept-loss" in said
+        assert before.items() <= files(directory).items()
+    journal, recovery, found = opened(path)
+    assert recovery.tail_lost
+    assert found == told[recovery.number : recovery.number + len(found)]
+    assert journal.append(records(1)) > 0
+    journal.close()
+    journal = SqliteJournal(path)
+    assert not journal.recover().tail_lost  # once
+    journal.close()
+
+
+def test_nobody_else_may_read_the_files(path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        journal, _, _ = opened(path)
+        journal.append(records(3))
+        journal.snapshot(3, {"after": 3})
+        journal.set_aside(2, records(1)[0], "test")
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+        journal.close()
+    finally:
+        os.umask(mask)
+    assert set(modes.values()) == {0o600}
+    assert {"tracker.db", "tracker.db-wal", "tracker.db-mark", "tracker.db-lock", "tracker.db-snapshot-3"} <= set(modes)
+    for file in path.parent.iterdir():
+        file.chmod(0o644)
+    journal, _, _ = opened(path)  # what an older version left
+    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir() if "set-aside" not in file.name} == {0o600}
+    journal.close()
+
+
+def test_a_mark_that_is_cut_off_under_a_running_process_does_it_no_harm(path: Path) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(2))
+    os.truncate(path.with_name("tracker.db-mark"), 0)
+    assert journal.append(records(1, start=2)) == 3
+    journal.close()
+    journal, recovery, found = opened(path)
+    assert found == records(3)
+    assert recovery.damage == ()
+    journal.close()
+
+
+def test_a_directory_is_no_journal(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="is a directory"):
+        SqliteJournal(tmp_path)
+
+
+def test_the_mark_tells_what_was_being_done(path: Path) -> None:
+    journal, recovery, _ = opened(path)
+    assert (recovery.suspect, recovery.starts, recovery.unanswered) == (0, 0, frozenset())
+    journal.append(records(9))
+    journal.carrying([7, 8])
+    journal.close()
+    for start in (1, 2):
+        journal, recovery, _ = opened(path)
+        assert (recovery.suspect, recovery.starts) == (7 if start > 1 else 0, start - 1)
+        assert recovery.unanswered == {7, 8}
+        for number in range(1, 8):
+            journal.replaying(number)
+        journal.close()
+    journal, recovery, _ = opened(path)
+    assert (recovery.suspect, recovery.starts, recovery.unanswered) == (7, 2, frozenset({7, 8}))
+    journal.set_aside(7, records(7)[6], "it ended the process")
+    journal.replaying(8)
+    journal.replaying(0)
+    journal.close()
+    journal, recovery, _ = opened(path)
+    assert (recovery.suspect, recovery.unanswered, recovery.set_aside) == (0, frozenset(), frozenset({7}))
+    assert path.with_name("tracker.db-set-aside-7").read_bytes() == records(7)[6].payload
     journal.close()

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from .interface import Damage, Journal, JournalError, JournalFullError, JournalLockedError, Record, Recovery
+from .interface import (
+    Damage,
+    Journal,
+    JournalError,
+    JournalFullError,
+    JournalLockedError,
+    JournalLossError,
+    Record,
+    Recovery,
+)
 from .memory import MemoryJournal
 from .sqlite import SqliteJournal
 
@@ -12,6 +21,7 @@ __all__ = [
     "JournalError",
     "JournalFullError",
     "JournalLockedError",
+    "JournalLossError",
     "MemoryJournal",
     "Record",
     "Recovery",

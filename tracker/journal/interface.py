@@ -48,6 +48,10 @@ class Recovery:
     number: int  #: the record after which it was taken; 0: none
     records: Iterator[Record]  #: those after it, in order; to be read before the first `append`
     damage: tuple[Damage, ...] = ()
+    suspect: int = 0  #: the record at which the last starts ended; 0: none
+    starts: int = 0  #: how many starts in a row ended there
+    unanswered: frozenset[int] = frozenset()  #: records that were being carried out when the process ended
+    set_aside: frozenset[int] = frozenset()  #: records that an earlier start has set aside
 
     @property
     def tail_lost(self) -> bool:
@@ -57,6 +61,10 @@ class Recovery:
 
 class JournalError(Exception):
     """The journal does not work. Nothing of what was to be appended counts; the message says what to do."""
+
+
+class JournalLossError(JournalError):
+    """Acknowledged records are lost, or may be, and nobody has accepted that. Nothing was changed."""
 
 
 class JournalFullError(JournalError):
@@ -82,8 +90,24 @@ class Journal(Protocol):
     def instant(self) -> bool:
         """Whether `append` takes no time, so that it may be called where nothing may wait."""
 
-    def recover(self) -> Recovery:
-        """Read what is there; the first thing to call. Damage is repaired and reported, not raised."""
+    def recover(self, accept_loss: bool = False) -> Recovery:
+        """Read what is there; the first thing to call. Damage that costs nothing is repaired and reported.
+
+        Args:
+            accept_loss: repair and report damage that has cost acknowledged records, too.
+
+        Raises:
+            JournalLossError: there is such damage. Nothing was changed.
+        """
+
+    def replaying(self, number: int) -> None:
+        """Note which record is about to be replayed; 0: the last one was."""
+
+    def carrying(self, numbers: Sequence[int]) -> None:
+        """Note which records are being carried out, before they are."""
+
+    def set_aside(self, number: int, record: Record, why: str) -> None:
+        """Keep a record for people, and leave it out of what the journal adds up to from now on."""
 
     def append(self, records: Sequence[Record]) -> int:
         """Make a group durable; the number of its last record.

@@ -66,7 +66,8 @@ class Snapshots:
         size = sum(map(len, pieces))
         temporary = self._base.with_name(f"{self._base.name}new")
         try:
-            with open(temporary, "wb") as file:
+            temporary.unlink(missing_ok=True)
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.write(_HEAD.pack(_MAGIC, number, size, _checksum(number, pieces)))
                 for piece in pieces:
                     file.write(piece)

@@ -2,7 +2,8 @@
 
     PATH                    the log; PATH-wal, its newest part
     PATH-snapshot-NUMBER    what the records up to NUMBER add up to; the two newest are kept
-    PATH-mark               the last acknowledged record: tells that a tail is missing
+    PATH-mark               the last acknowledged record: tells that a tail is missing; what is being carried out
+    PATH-set-aside          commands that are left out at recovery, since they would end the process
     PATH-lock               who owns the journal
     PATH-damaged-TIME…      what was set aside because it could not be read
 
@@ -11,15 +12,18 @@ What holds, and where it is kept:
 - A group is durable when `append` returns: write-ahead log, ``synchronous=FULL``, one sync a group.
 - Rows are numbered without gaps and carry a checksum over number and content, so what is read back is what was
   written, in order, up to the first doubt. What comes after a doubt is not used.
-- Damage never stops a start and never goes unsaid. What is readable moves to a fresh file, the damaged one is set
-  aside as it was, and `Recovery.damage` says what is lost.
+- Damage never goes unsaid. What is readable moves to a fresh file, the damaged one is set aside as it was, and
+  `Recovery.damage` says what is lost; where that was acknowledged, only after somebody has accepted the loss.
+- Nobody but its owner reads the files: they hold names.
 - Rows that the older of the two kept snapshots covers are removed, a few with each `append`. SQLite uses their pages
   again, so the file stays as large as the most that was ever kept, and does not grow with time.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import json
 import os
 import sqlite3
 import struct
@@ -27,11 +31,11 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .interface import Damage, JournalError, JournalFullError, Record, Recovery
+from .interface import Damage, JournalError, JournalFullError, JournalLossError, Record, Recovery
 from .mark import Mark
 from .ownership import Ownership
 from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
@@ -65,6 +69,8 @@ class SqliteJournal:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
         self._closed = False
+        if self._path.is_dir():
+            raise JournalError(f"{self._path} is a directory; name a file for the journal")
         if not self._path.parent.is_dir():
             raise JournalError(f"there is no directory {self._path.parent} for the journal; make it first")
         try:
@@ -81,9 +87,10 @@ class SqliteJournal:
 
     # ---------------------------------------------------------------- recovery
 
-    def recover(self) -> Recovery:
+    def recover(self, accept_loss: bool = False) -> Recovery:
         self._finish_rebuild()
-        state, number, damage = self._newest_snapshot()
+        self._keep_private()
+        state, number, damage, spoilt = self._newest_snapshot()
         acknowledged = self._mark.found if self._mark.found is not None else 0
         existed = self._path.exists()
         if existed and self._mark.found is None:
@@ -98,37 +105,116 @@ class SqliteJournal:
             problem = problem or rows.problem or _check(connection)
         if problem is None and last < acknowledged:
             problem = "its tail is missing"
+        aside = self._aside(self._path) if existed else ""
         if problem is not None:
-            set_aside = ""
-            if existed:
-                set_aside = self._rebuild(connection, number, last)
-                connection, _ = self._open(0)
             lost = max(0, acknowledged - last)
-            damage.append(Damage(str(self._path), problem, last + 1, lost, set_aside))
+            if lost:  # nor would it be if the snapshots were whole
+                damage = [each if each.lost is None else replace(each, lost=lost) for each in damage]
+            damage.append(Damage(str(self._path), problem, last + 1, lost, aside))
+        if not accept_loss and any(each.lost != 0 for each in damage):
+            raise self._loss(connection, damage)
+        for file, beside in spoilt:
+            os.rename(file, beside)
+        if problem is not None and existed:
+            self._rebuild(connection, number, last, aside)
+            connection, _ = self._open(0)
         if connection is None:
             raise JournalError(f"the journal {self._path} was rebuilt and still cannot be read")
         self._connection = connection
         self._inode = os.stat(self._path).st_ino
         self._last = last
         self._keep_after = self._snapshots.oldest_needed()
-        return Recovery(state, number, _records(_Rows(connection, number)), tuple(damage))
+        mark = self._mark
+        if accept_loss and any(each.lost != 0 for each in damage):
+            mark.set(last)
+        return Recovery(
+            state,
+            number,
+            _records(_Rows(connection, number)),
+            tuple(damage),
+            mark.replayed,
+            mark.starts,
+            mark.carried,
+            frozenset(self._set_aside()),
+        )
 
-    def _newest_snapshot(self) -> tuple[Any, int, list[Damage]]:
+    def _loss(self, connection: sqlite3.Connection | None, damage: list[Damage]) -> JournalLossError:
+        if connection is not None:
+            # Closing it would fold the write-ahead log into the file, and what is torn of it would be gone. So it is
+            # left open until the process ends, which is soon.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
+        lost = damage[-1].lost
+        what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
+        return JournalLossError(
+            f"{what} ({found}). Nothing was changed: put the files back from a backup, or go on without what is lost "
+            "by starting once with --accept-loss; the damaged files are kept beside the journal"
+        )
+
+    def _keep_private(self) -> None:
+        """An older version's files could be read by everybody."""
+        for suffix in ("", "-wal", "-lock"):
+            with suppress(FileNotFoundError):
+                os.chmod(self._beside(suffix), 0o600)
+        for number in self._snapshots.numbers():
+            os.chmod(self._snapshots.file(number), 0o600)
+
+    def _newest_snapshot(self) -> tuple[Any, int, list[Damage], list[tuple[Path, str]]]:
+        """The newest that can be read, what is wrong with newer ones, and where those are to go."""
         damage: list[Damage] = []
+        spoilt: list[tuple[Path, str]] = []
         for number in self._snapshots.numbers():
             file = self._snapshots.file(number)
             try:
-                return self._snapshots.read(number), number, damage
+                return self._snapshots.read(number), number, damage, spoilt
             except SnapshotDamagedError as error:
                 aside = self._aside(file)
-                os.rename(file, aside)
+                spoilt.append((file, aside))
                 damage.append(Damage(str(file), f"the snapshot cannot be used: {error}", number, 0, aside))
-        return None, 0, damage
+        return None, 0, damage, spoilt
+
+    # ---------------------------------------------------------------- what is left out
+
+    def replaying(self, number: int) -> None:
+        starts = self._mark.starts + 1 if number and number == self._mark.replayed else 1
+        # Who had not been answered stays so until the state is there.
+        self._mark.note(number, starts if number else 0, sorted(self._mark.carried) if number else ())
+
+    def carrying(self, numbers: Sequence[int]) -> None:
+        self._mark.note(0, 0, numbers)
+
+    def set_aside(self, number: int, record: Record, why: str) -> None:
+        kept = Path(self._beside(f"-set-aside-{number}"))
+        with open(os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(record.payload)
+            file.flush()
+            os.fsync(file.fileno())
+        line = json.dumps({"record": number, "method": record.method, "at": record.at, "why": why}) + "\n"
+        names = os.open(self._beside("-set-aside"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(names, "a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self._path.parent)
+
+    def _set_aside(self) -> list[int]:
+        try:
+            lines = Path(self._beside("-set-aside")).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        try:
+            return [int(json.loads(line)["record"]) for line in lines]
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalError(
+                f"{self._beside('-set-aside')} cannot be read; repair its lines, or move it away"
+            ) from error
 
     def _open(self, acknowledged: int) -> tuple[sqlite3.Connection | None, str | None]:
         """The file, opened for good, or what is wrong with it. A readable but damaged one gives both."""
         if acknowledged and self._path.exists() and self._path.stat().st_size < _SMALLEST:
             return None, "it was cut to nothing"  # SQLite would take it for a new file, and remove what lies beside it
+        if not self._path.exists():
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, isolation_level=None, timeout=0, check_same_thread=False)
         try:
             # Exclusive: no other process may come near, and none of the file's state is shared memory.
@@ -161,12 +247,13 @@ class SqliteJournal:
                 return None, f"it cannot be read: {error}"
             raise JournalError(f"the journal {self._path} cannot be opened: {error}") from error
 
-    def _rebuild(self, damaged: sqlite3.Connection | None, after: int, last: int) -> str:
+    def _rebuild(self, damaged: sqlite3.Connection | None, after: int, last: int, aside: str) -> None:
         """Move the rows after `after` up to record `last` into a fresh file, and set the damaged one aside."""
         fresh = Path(self._beside("-rebuilt"))
         unfinished = Path(self._beside("-rebuilt-unfinished"))
         for suffix in ("", "-journal"):
             Path(f"{unfinished}{suffix}").unlink(missing_ok=True)
+        os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA synchronous=FULL")
@@ -178,14 +265,12 @@ class SqliteJournal:
                         break
                     _insert(connection, row)
                 connection.execute("COMMIT")
-        aside = self._aside(self._path)
         os.rename(unfinished, fresh)
         sync_directory(self._path.parent)
         self._swap(aside)
         if damaged is not None:
             damaged.close()  # only now: closing it earlier would fold the damaged parts into one
         self._finish_rebuild()
-        return aside
 
     def _finish_rebuild(self) -> None:
         """Put a rebuilt file in its place; also after a crash in the middle of it."""
