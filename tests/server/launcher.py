@@ -2,7 +2,9 @@
 
 It reads JSON lines from stdin and answers each with one: ``{"start": [argument…], "log": PATH}`` with ``{"pid": …,
 "address": …}`` once the server listens (``"address": null``: it has ended before), ``{"wait": pid}`` with ``{"status":
-…}``, negative for a signal. Here nothing of gRPC runs: it does not survive a fork.
+…, "waited_for": pid}``, negative for a signal, ``{}`` with nothing. The answer repeats the request's ``number``: who
+was interrupted while it waited for an answer can tell it from the next one. Here nothing of gRPC runs: it does not
+survive a fork.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ def start(arguments: list[str], log: str) -> dict[str, Any]:
 
 
 for request in map(json.loads, sys.stdin):
+    answer: dict[str, Any] = {}
     if "start" in request:
         answer = start(request["start"], request["log"])
-    else:
-        answer = {"status": os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])}
-    print(json.dumps(answer), flush=True)
+    elif "wait" in request:
+        status = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        answer = {"status": status, "waited_for": request["wait"]}
+    print(json.dumps({**answer, "number": request["number"]}), flush=True)

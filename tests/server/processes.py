@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,22 @@ class Servers:
             cwd=ROOT,
         )
         self._running: set[int] = set()
+        self._asked = 0
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to this request; those to earlier ones, which a timeout or Ctrl-C gave up, are passed over."""
         assert self._launcher.stdin is not None
         assert self._launcher.stdout is not None
-        print(json.dumps(request), file=self._launcher.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._launcher.stdout.readline())
-        return answer
+        self._asked += 1
+        print(json.dumps({**request, "number": self._asked}), file=self._launcher.stdin, flush=True)
+        while True:
+            answer: dict[str, Any] = json.loads(self._launcher.stdout.readline())
+            if answer["number"] == self._asked:
+                return answer
+            if "pid" in answer:
+                self._running.add(answer["pid"])  # started for a test that was given up
+            else:
+                self._running.discard(answer["waited_for"])
 
     def start(self, directory: Path, journal: str = "memory", *arguments: str) -> Server:
         """A server that listens, logging to ``directory/log``. ``sqlite`` keeps its file there, too."""
@@ -87,9 +96,11 @@ class Servers:
         return status
 
     def close(self) -> None:
+        self._ask({})  # whatever was started meanwhile is known from here on
         for pid in list(self._running):
-            os.kill(pid, signal.SIGKILL)
-            self.wait(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.wait(pid)
         assert self._launcher.stdin is not None
         self._launcher.stdin.close()
         self._launcher.wait()

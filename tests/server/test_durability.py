@@ -156,7 +156,7 @@ def test_a_torn_journal_is_named_and_a_new_log_begins(servers: Servers, tmp_path
     server.kill()
     wal = tmp_path / "tracker.db-wal"
     os.truncate(wal, wal.stat().st_size - 40_000)
-    server = servers.start(tmp_path, "sqlite")
+    server = servers.start(tmp_path, "sqlite", "--accept-loss")
     (error,) = [line for line in server.log.splitlines() if "level=error" in line]
     assert str(tmp_path / "tracker.db") in error
     assert "set aside" in error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
+import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -18,13 +21,19 @@ import tracker
 from tracker.journal import Journal, open_journal
 
 from . import replica
+from .clock import Clock
+from .lanes import TURN_S, Lanes
 from .limits import Limits
+from .notices import Notices
 from .sequencer import Sequencer
 from .service import SERVICE, Service
-from .watching import Bells, Readers
+from .ticking import Ticker
+from .watching import Bells, Readers, Turns
 
 log = logging.getLogger("tracker.server")
 
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
+_SLACK = 1 << 20  # bytes
 _GRACE_S = 10.0  # for calls under way when the server stops
 
 
@@ -37,6 +46,9 @@ class Options:
     retention_s: int = 24 * 3600  #: of ended substreams and events, for jobs that name none
     snapshot_bytes: int = 256 << 20  #: journaled between snapshots, at least
     limits: Limits = field(default_factory=Limits)
+    reflection: bool = True  #: answer what services and messages there are
+    accept_loss: bool = False  #: go on without acknowledged records that are lost
+    set_aside: frozenset[int] = frozenset()  #: records of the journal to leave out from now on
 
     def __post_init__(self) -> None:
         if self.retention_s < 0 or self.snapshot_bytes < 0:
@@ -66,17 +78,42 @@ async def serve(options: Options) -> None:
 
 
 async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> None:
-    state, number = replica.recover(journal, options.retention_s * 1_000_000_000, time.time_ns())
-    bells = Bells()
-    sequencer = Sequencer(state, journal, number, options.limits, bells.ring, options.snapshot_bytes)
-    readers = Readers(state.tracker, bells, options.limits)
-    service = Service(state.tracker, sequencer, readers, options.limits, journal.name)
+    state, number = replica.recover(
+        journal, options.retention_s * 1_000_000_000, time.time_ns(), options.accept_loss, options.set_aside
+    )
+    sys.setswitchinterval(TURN_S)
+    _return_memory()
+    clock = Clock(state.at)
+    lanes, turns = Lanes(), Turns()
+    bells = Bells(turns)
+    readers = Readers(state.tracker, lanes, bells, turns, options.limits)
+    notices = Notices(state.tracker)
+    health_service = health.aio.HealthServicer()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def news(job: str) -> None:
+        readers.news(job)
+        notices.news(job)
+
+    def works(works: bool) -> None:
+        if not stop.is_set():
+            task = asyncio.create_task(_set_health(health_service, works))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    sequencer = Sequencer(state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes)
+    service = Service(state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name)
+    calls = options.limits.max_calls + options.limits.max_watchers + options.limits.max_report_streams
     server = grpc.aio.server(
         options=[
             ("grpc.so_reuseport", 0),  # two servers on one port would share its callers out between them
             # What is larger than the limit is refused with a reason; what is much larger, by the transport.
-            ("grpc.max_receive_message_length", 2 * options.limits.max_message_bytes),
+            ("grpc.max_receive_message_length", options.limits.max_message_bytes + _SLACK),
             ("grpc.max_send_message_length", -1),
+            # gRPC's own bounds on calls that wait to be accepted, 1,000 and 3,000, answer with a bare CANCELLED, and
+            # not always. The limits refuse with a reason.
+            ("grpc.server.max_pending_requests", calls),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
             # Watchers may ask often whether a silent server is still there.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
@@ -84,29 +121,54 @@ async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> Non
             # And a watcher whose machine is gone is let go.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
+            # A connection that nobody uses is closed after a while.
+            ("grpc.max_connection_idle_ms", 600_000),
+            ("grpc.server_handshake_timeout_ms", 10_000),
         ]
     )
     server.add_generic_rpc_handlers((service.handlers(),))
-    health_service = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if options.reflection:
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = _bind(server, options.listen)
     sequencer.start()
+    ticking = asyncio.create_task(Ticker(state.tracker, sequencer, lanes, clock, notices).run())
     gc.freeze()  # what was recovered stays: the collector need not look through it again and again
     await server.start()
-    for name in ("", SERVICE):
-        await health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
+    await _set_health(health_service, True)
     log.info("serving", extra={"version": tracker.__version__, "journal": options.journal, "port": port})
     print(f"listening on {host}:{port}", flush=True)
 
     await stop.wait()
     log.info("stopping")
     await health_service.enter_graceful_shutdown()
-    bells.stop()
+    ticking.cancel()
+    with suppress(asyncio.CancelledError):
+        await ticking
+    readers.stop()
     service.stop()
     await server.stop(_GRACE_S)
     await sequencer.stop()
+    lanes.close()
     log.info("stopped")
+
+
+async def _set_health(service: health.aio.HealthServicer, works: bool) -> None:
+    status = health_pb2.HealthCheckResponse.SERVING if works else health_pb2.HealthCheckResponse.NOT_SERVING
+    for name in ("", SERVICE):
+        await service.set(name, status)
+
+
+def _return_memory() -> None:
+    """Have large blocks returned to the system as soon as they are freed.
+
+    glibc raises the size from which it does so as it sees large blocks freed, and keeps a heap for each thread; after
+    a few large messages hundreds of megabytes would stay.
+    """
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 4 << 20)
+        libc.mallopt(_M_ARENA_MAX, 2)
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> tuple[str, int]:

@@ -16,17 +16,38 @@ class Limits:
     """The limits, each with its default."""
 
     max_message_bytes: int = 64 << 20  #: of one request
+    max_question_bytes: int = 1 << 20  #: of one request that neither reports, commits nor defines a job
+    max_spec_bytes: int = 8 << 20  #: of one request that defines a job
+    max_calls: int = 5_000  #: under way at once, beside watches, waits and streams of reports
+    max_report_streams: int = 1_000  #: under way at once
     max_report_entries: int = 1_000_000  #: of one report
     max_report_substreams: int = 1_000_000  #: that one report names, ids included
     max_report_units: int = 100_000  #: of one report, and of a manifest
     max_promises: int = 100_000  #: of one report or commit
     max_jobs: int = 10_000
     max_segments: int = 1_000  #: of one job
+    max_feeds: int = 50_000  #: of all segments of one job together
     max_fronts: int = 10_000  #: of one job
     max_producers: int = 10_000  #: of one job
     max_open_substreams: int = 20_000_000  #: of one job
+    max_subscriptions: int = 100  #: of one job, expired ones too
+    max_subscribed_names: int = 100_000  #: segments and scopes that all subscriptions of one job ask for
+    max_subscription_events: int = 10_000_000  #: the most that a subscription's max_events may be
+    max_filter_names: int = 10_000  #: segments and scopes that one reader or subscription asks for
+    max_cells: int = 40_000_000  #: of one job: its open and staged substreams times its segments
+    max_staged_substreams: int = 5_000_000  #: of one job: named by reports, and not known
+    max_staged_units: int = 5_000_000  #: of one job: units of staged epochs, and the epochs
+    max_staged_entries: int = 50_000_000  #: of one job: entries and promises of staged epochs
+    max_expected: int = 10_000_000  #: of one job: numbers of elements that fronts expect
+    max_scope_frontiers: int = 1_000_000  #: of one job: scopes with frontiers of their own times fronts
+    max_tombstones: int = 500_000_000  #: of one job: names of ended and forgotten substreams, 16 bytes each
+    max_events: int = 50_000_000  #: of one job: events that are kept
+    max_pending_drains: int = 10_000  #: drains of deployments that are not defined yet
     max_watchers: int = 10_000  #: watches and waits under way
-    max_pending_bytes: int = 256 << 20  #: of commands that wait for the journal
+    max_watched_names: int = 1_000_000  #: in the filters of all watches together
+    max_field_bytes: int = 64 << 10  #: of one field that is no list: names have at most 512
+    max_repeated: int = 10_000  #: of any other list in a request
+    max_pending_bytes: int = 256 << 20  #: of requests that are being received, read, journaled or carried out
     max_page: int = 10_000  #: events or substreams in one answer; more are not refused but come with the next page
 
     def by_name(self) -> dict[str, int]:

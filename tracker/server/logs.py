@@ -36,7 +36,11 @@ class KeyValueFormatter(logging.Formatter):
 
 def _value(value: object) -> str:
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    if _PLAIN.fullmatch(text) and text.isprintable():
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    # What a terminal would act on is written as JSON writes it: escape sequences, and what turns the text around.
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in quoted)
 
 
 def log_to_stderr(level: str) -> None:

@@ -14,15 +14,18 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+import tracker
 from tracker.core import Refused, Tracker
 from tracker.core.commands import Answer, Command, DefineJob, Recovered
-from tracker.journal import Journal, JournalError, Record
+from tracker.journal import Journal, JournalError, JournalLossError, Record, Recovery
 
 from .translation import Method, command
 
 log = logging.getLogger("tracker.replica")
 
-_FORM = 1  # of a dump: raised when the core's changes
+_STARTS = 2  # that ended at the same record: then it is named
+_FORM = 2  # of a dump: raised when the core's changes so that an older version cannot read it
+_READ = (1, 2)  # the forms that this version reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,11 @@ class Replica:
         self._retention = 0
         self.at = 0  #: the time of the last command, in ns since the Unix epoch
         if state is not None:
-            if state["form"] != _FORM:
-                raise JournalError(f"the snapshot is of form {state['form']}; this version reads form {_FORM}")
+            if state["form"] not in _READ:
+                raise JournalError(
+                    f"the snapshot is of form {state['form']}, and this version reads forms {_READ}; start the version "
+                    "that wrote it, or a newer one"
+                )
             self._tracker = Tracker.load(state["tracker"])
             self._retention = state["retention"]
             self.at = state["at"]
@@ -73,60 +79,96 @@ class Replica:
         if self._tracker is None:
             self._tracker = Tracker(started.prefix)
         self._retention = started.retention
+        self.at = at
         self.apply(Recovered(started.lost_tail), at)
 
     def apply(self, command: Command, at: int) -> Answer:
-        """Carry out a command at a time that is not before the last one's.
+        """Carry out a command at a time that is not before the last one's for its job. In the job's lane.
 
         Raises:
             tracker.core.Refused: as the core does.
         """
-        self.at = at
         if isinstance(command, DefineJob) and command.spec.retention is None:
             command = replace(command, spec=replace(command.spec, retention=self._retention))
         return self.tracker.apply(command, at)
 
-    def replay(self, record: Record) -> None:
-        """Apply what a journal remembers, with the outcome that it had."""
-        method = Method(record.method)
+    def replay(self, number: int, record: Record) -> None:
+        """Apply what a journal remembers, with the outcome that it had.
+
+        Raises:
+            tracker.journal.JournalError: a newer version of the program wrote the record.
+        """
+        method = _method(number, record)
         if method is Method.STARTED:
             self.start(Started.read(record.payload), record.at)
             return
+        self.at = record.at
+        job = ""
         try:
-            self.apply(command(method, record.payload), record.at)
+            read = command(method, record.payload)
+            job = read.job
+            self.apply(read, record.at)
         except Refused:
             pass  # as it was when it was taken
         except Exception:
             # A fault in the program, which the command met when it was taken, too. To stop here would be to stop
-            # at every start; what the caller heard then was that the command had failed.
-            log.exception("a command failed again at recovery", extra={"method": method.name, "time": record.at})
+            # at every start; what its caller was answered then was that the command had failed.
+            log.exception(
+                "a command failed again at recovery; it counts for nothing, the others go on",
+                extra={"record": number, "method": method.name, "job": job, "time": record.at},
+            )
 
     def dump(self) -> dict[str, Any]:
         """A consistent copy, for `Replica`; it may be encoded in another thread."""
-        return {"form": _FORM, "tracker": self.tracker.dump(), "retention": self._retention, "at": self.at}
+        parts = list(map(self.tracker.dump_job, self.tracker.timed()))
+        return self.dump_whole(self.tracker.dump_head(), parts, self.at)
+
+    def dump_whole(self, head: dict[str, Any], parts: list[dict[str, Any]], at: int) -> dict[str, Any]:
+        """The same from its parts, as they were at `at`."""
+        whole = Tracker.dump_whole(head, parts)
+        return {"form": _FORM, "tracker": whole, "retention": self._retention, "at": at}
 
 
-def recover(journal: Journal, retention: int, now: int) -> tuple[Replica, int]:
+def recover(
+    journal: Journal, retention: int, now: int, accept_loss: bool = False, set_aside: frozenset[int] = frozenset()
+) -> tuple[Replica, int]:
     """The state that a journal gives, started anew, and the number of its last record.
+
+    A record that ended the process when it was carried out, and again at a start, is left out if nobody was answered.
 
     Args:
         retention: ns, for jobs that are defined from now on and name none.
         now: ns since the Unix epoch.
+        accept_loss: go on without acknowledged records that are lost, or are to be set aside.
+        set_aside: records to leave out from now on.
+
+    Raises:
+        tracker.journal.JournalLossError: acknowledged records would be lost, and nobody has accepted that.
+        tracker.journal.JournalError: a newer version of the program wrote a record.
     """
-    recovery = journal.recover()
+    recovery = journal.recover(accept_loss)
     for damage in recovery.damage:
         log.error(
             "the journal was damaged: %s",
             damage,
             extra={"file": damage.file, "record": damage.record, "lost": damage.lost, "set_aside": damage.set_aside},
         )
+    left_out = _left_out(recovery, accept_loss, set_aside)
     replica = Replica(recovery.state)
-    replayed = 0
-    for record in recovery.records:
-        replica.replay(record)
+    number, replayed, lost = recovery.number, 0, recovery.tail_lost
+    for number, record in enumerate(recovery.records, recovery.number + 1):
+        if number in recovery.set_aside:
+            continue
+        if number in left_out:
+            _leave_out(journal, number, record, number not in recovery.unanswered)
+            lost = lost or number not in recovery.unanswered
+            continue
+        journal.replaying(number)
+        replica.replay(number, record)
         replayed += 1
+    journal.replaying(0)
     prefix = secrets.token_hex(6)
-    started = Started(prefix, prefix if recovery.tail_lost else "", retention)
+    started = Started(prefix, prefix if lost else "", retention)
     record = Record(Method.STARTED, max(now, replica.at), started.payload())
     number = journal.append([record])
     replica.start(started, record.at)
@@ -141,3 +183,56 @@ def recover(journal: Journal, retention: int, now: int) -> tuple[Replica, int]:
         },
     )
     return replica, number
+
+
+def _method(number: int, record: Record) -> Method:
+    try:
+        return Method(record.method)
+    except ValueError:
+        raise JournalError(
+            f"record {number} of the journal is of kind {record.method}, which version {tracker.__version__} does not "
+            "know: a newer version wrote it; start that one"
+        ) from None
+
+
+def _left_out(recovery: Recovery, accept_loss: bool, asked: frozenset[int]) -> frozenset[int]:
+    """Which records are not to be replayed."""
+    answered = sorted(asked - recovery.unanswered - recovery.set_aside)
+    if answered and not accept_loss:
+        raise JournalLossError(
+            f"records {answered} had been acknowledged, or may have been; to go on without them, add --accept-loss"
+        )
+    suspect = recovery.suspect
+    if not suspect or suspect in asked | recovery.set_aside:
+        return asked
+    if suspect in recovery.unanswered:
+        return asked | {suspect}
+    if recovery.starts >= _STARTS:
+        log.error(
+            "the last starts ended while the same record was replayed; if this one does, too, give the process more "
+            "memory, or start it once with --set-aside %d --accept-loss",
+            suspect,
+            extra={"record": suspect, "starts": recovery.starts},
+        )
+    return asked
+
+
+def _leave_out(journal: Journal, number: int, record: Record, answered: bool) -> None:
+    method = _method(number, record)
+    try:
+        job = command(method, record.payload).job
+    except Exception:  # whatever is wrong with it, it is left out
+        job = ""
+    why = "asked for" if answered else "the process ended while it was carried out; nobody had been answered"
+    journal.set_aside(number, record, why)
+    log.error(
+        "a command is left out of the journal from now on",
+        extra={
+            "record": number,
+            "method": method.name,
+            "job": job,
+            "bytes": len(record.payload),
+            "acknowledged": answered,
+            "why": why,
+        },
+    )

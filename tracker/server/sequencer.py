@@ -1,9 +1,9 @@
-"""One order for all commands: each gets its time, is made durable, is applied, and is then answered.
+"""One order for all commands: each gets its time, is made durable, is carried out, and is then answered.
 
-Everything here runs on one event loop and owns the state; only the journal's syncs and snapshots run in threads. With
-a journal that syncs, commands gather while the group before them is being synced, so many callers share a sync; and a
-group is applied while the next one syncs. Nothing is applied, and so nothing is told to anyone, before it is durable:
-a journal that fails leaves the state as it was.
+Everything here runs on one event loop; the journal's syncs and snapshots run in threads, and so does what would take
+long (`lanes`). With a journal that syncs, commands gather while the group before them is being synced, so many callers
+share a sync; and a group is carried out while the next one syncs. Nothing is carried out, and so nothing is told to
+anyone, before it is durable: a journal that fails leaves the state as it was.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from tracker.core import Refused
-from tracker.core.commands import Answer, Command, Tick
+from tracker.core.commands import Answer, Command, DefineJob, Tick
 from tracker.journal import Journal, JournalError, JournalFullError, Record
 
+from .clock import Clock
+from .lanes import Lanes
 from .limits import Limits
 from .replica import Replica
+from .snapshotting import Cut
 from .translation import Method
 
 log = logging.getLogger("tracker.sequencer")
 
-_TICK_S = 0.05  # how often time is looked at
-_TICK_SHARE = 20  # and not so often that looking takes more than this part of the time
-_TICK_AGAIN_S = 1.0  # after a tick that the journal did not take
 _GROUP_BYTES = 32 << 20
-_TURN_S = 0.005  # how long groups are applied before others get a turn
+_TURN_S = 0.005  # how long groups are carried out before others get a turn
 _RECORD_COST = 4096  # what a record costs at recovery beside its bytes, as bytes
+_PROBE_S = 1.0  # how often a journal that failed is tried again
+_NOBODY = "\0"  # names no job: a tick for it does nothing, but shows that the journal works
 
 
 @dataclass(slots=True)
@@ -62,28 +66,37 @@ class Sequencer:
 
     Args:
         replica: the recovered state.
+        lanes: where it is touched.
         number: the journal's last record.
-        woken: called with the jobs whose event logs grew, or that were deleted, each time some did.
+        woken: called with a job whose event log grew, or that was deleted.
+        works: called with False when the journal fails, and with True when it works again.
         snapshot_bytes: how much is journaled between snapshots, at least.
     """
 
     def __init__(
         self,
         replica: Replica,
+        lanes: Lanes,
         journal: Journal,
         number: int,
         limits: Limits,
-        woken: Callable[[set[str]], None],
+        clock: Clock,
+        woken: Callable[[str], None],
+        works: Callable[[bool], None],
         snapshot_bytes: int,
     ) -> None:
         self._replica = replica
+        self._lanes = lanes
         self._journal = journal
-        self._applied = number
+        self._carried_out = number
         self._limits = limits
+        self._clock = clock
         self._woken = woken
-        self._at = replica.at
+        self._works = works
+        self._defining: asyncio.Future[Any] | None = None  # the last definition that is under way
         self._pending: list[_Pending] = []
-        self._pending_bytes = 0
+        self._under_way: dict[int, None] = {}  # records that are being carried out in lanes
+        self._pending_bytes = 0  # of what is not carried out yet
         self._wanted = asyncio.Event()  # something is pending
         self._taken = asyncio.Event()  # something is pending no more
         self._stopping = False
@@ -92,13 +105,14 @@ class Sequencer:
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._snapshot_bytes = self._snapshot_at = snapshot_bytes
         self._since_snapshot = 0
+        self._cut: Cut | None = None
         self._snapshot: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._prober: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._tasks.append(asyncio.create_task(self._tick()))
         if not self._journal.instant:
-            self._tasks.append(asyncio.create_task(self._write()))
+            self._writer = asyncio.create_task(self._write())
 
     def take(self, method: Method, payload: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
         """Put a command in its place among all; its answer, or what will give it.
@@ -109,13 +123,13 @@ class Sequencer:
         Raises:
             Refused: by the core, or because the server cannot take it now. So may awaiting do.
         """
-        at = self._at = max(self._at, time.time_ns())
         if self._stopping:
             raise stopping()
+        at = self._clock.now()
         if self._journal.instant:
-            return self._apply(command, at)
+            return self._carry_out(command, at)
         wanted = self._pending_bytes + len(payload)
-        if self._pending:
+        if self._pending_bytes:
             self._limits.check("max_pending_bytes", wanted, "the journal is slower than the callers; try again later")
         pending = _Pending(Record(method, at, payload), command, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
@@ -125,7 +139,7 @@ class Sequencer:
 
     async def room(self, size: int) -> None:
         """Wait until a payload of so many bytes can be taken, for callers who can wait."""
-        while self._pending and self._pending_bytes + size > self._limits.max_pending_bytes:
+        while self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
             self._taken.clear()
             await self._taken.wait()
 
@@ -133,40 +147,71 @@ class Sequencer:
         """Finish what was taken, take nothing more, and keep a snapshot."""
         self._stopping = True
         self._wanted.set()
-        ticker, *writer = self._tasks
-        ticker.cancel()
-        with suppress(asyncio.CancelledError):
-            await ticker
-        await asyncio.gather(*writer)
+        if self._prober is not None:
+            self._prober.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._prober
+        if self._writer is not None:
+            await self._writer
+        await self._lanes.idle()
         if self._snapshot is not None:
             await self._snapshot
         if not self._journal.instant:
-            await self._keep_snapshot()
+            await self._keep_snapshot(self._new_cut())
         self._sync_thread.shutdown()
         self._snapshot_thread.shutdown()
 
-    # ---------------------------------------------------------------- applying
+    # ---------------------------------------------------------------- carrying out
 
-    def _apply(self, command: Command, at: int) -> Answer:
+    def _carry_out(self, command: Command, at: int) -> Answer | asyncio.Future[Answer]:
+        """Do what a command asks in its job's lane, after all that was taken before it."""
+        job = command.job
+        if self._cut is not None:
+            self._cut.before(job)
+        self._replica.at = at
+        # Definitions number the logs of new jobs: they keep their order among all jobs.
+        after = self._defining if isinstance(command, DefineJob) else None
         try:
-            return self._replica.apply(command, at)
-        finally:
-            woken = self._replica.tracker.take_woken()
-            if woken:
-                self._woken(woken)
+            result = self._lanes.run(
+                job, partial(self._replica.apply, command, at), partial(self._replica.tracker.reach, command), after
+            )
+        except Exception:
+            self._news(job)
+            raise
+        if not isinstance(result, asyncio.Future):
+            self._news(job)
+            return result
+        result.add_done_callback(lambda _: self._news(job))
+        if isinstance(command, DefineJob):
+            self._defining = result
+        return result
 
-    def _answer(self, pending: _Pending) -> None:
+    def _news(self, job: str) -> None:
+        """Wake those who wait for a job's news, if there are any."""
+        if self._replica.tracker.take_woken_job(job):
+            self._woken(job)
+
+    def _answer(self, pending: _Pending, number: int) -> None:
         try:
-            answer = self._apply(pending.command, pending.record.at)
+            answer = self._carry_out(pending.command, pending.record.at)
         except Exception as error:
-            if not pending.answer.done():  # else: the caller has gone
-                pending.answer.set_exception(error)
-                pending.answer.exception()  # nobody may be waiting; that is no fault
-            elif not isinstance(error, Refused):
-                log.exception("a command failed", extra={"method": pending.record.method})
+            self._answered(pending, None, error)
         else:
-            if not pending.answer.done():
-                pending.answer.set_result(answer)
+            if isinstance(answer, asyncio.Future):
+                self._under_way[number] = None
+                answer.add_done_callback(lambda done: self._came(pending, number, done))
+            else:
+                self._answered(pending, answer, None)
+
+    def _came(self, pending: _Pending, number: int, done: asyncio.Future[Answer]) -> None:
+        del self._under_way[number]
+        error = done.exception()
+        self._answered(pending, None if error is not None else done.result(), error)
+
+    def _answered(self, pending: _Pending, answer: Answer, error: BaseException | None) -> None:
+        self._pending_bytes -= len(pending.record.payload)
+        self._taken.set()
+        _settle(pending, answer, error)
 
     # ---------------------------------------------------------------- journaling
 
@@ -182,7 +227,7 @@ class Sequencer:
                 continue
             sync = None if group is None else self._sync(group)
             if durable is not None:
-                await self._apply_group(durable)
+                await self._carry_out_group(durable)
             durable = group if sync is not None and await sync else None
 
     def _next_group(self) -> _Group | None:
@@ -195,8 +240,6 @@ class Sequencer:
             if group.bytes >= _GROUP_BYTES:
                 break
         del self._pending[: len(group.commands)]
-        self._pending_bytes -= group.bytes
-        self._taken.set()
         return group
 
     def _sync(self, group: _Group) -> asyncio.Task[bool]:
@@ -210,44 +253,73 @@ class Sequencer:
                 self._sync_thread, self._journal.append, records
             )
         except Exception as error:
-            if not self._failing:
-                fault = None if isinstance(error, JournalError) else error
-                log.error("the journal failed; commands are refused until it works again: %s", error, exc_info=fault)
-            self._failing = True
+            self._failed(error)
             reason = "JOURNAL_FULL" if isinstance(error, JournalFullError) else "JOURNAL_FAILED"
             refused = Refused("UNAVAILABLE", reason, f"{error}; nothing was changed")
             for pending in group.commands:
-                if not pending.answer.done():
-                    pending.answer.set_exception(refused)
-                    pending.answer.exception()  # its caller may be gone; that is no fault
+                self._answered(pending, None, refused)
             return False
         if self._failing:
             log.info("the journal works again")
-        self._failing = False
+            self._failing = False
+            self._works(True)
         return True
 
-    async def _apply_group(self, group: _Group) -> None:
+    def _failed(self, error: Exception) -> None:
+        """Tell of a journal that fails, once, and try it from time to time: nobody else may, once health is gone."""
+        if self._failing:
+            return
+        fault = None if isinstance(error, JournalError) else error
+        log.error("the journal failed; commands are refused until it works again: %s", error, exc_info=fault)
+        self._failing = True
+        self._works(False)
+        self._prober = asyncio.create_task(self._probe())
+
+    async def _probe(self) -> None:
+        while self._failing and not self._stopping:
+            await asyncio.sleep(_PROBE_S)
+            with suppress(Refused):
+                answer = self.take(Method.TICK, _NOBODY.encode(), Tick(_NOBODY))
+                if isinstance(answer, asyncio.Future):
+                    await answer
+
+    async def _carry_out_group(self, group: _Group) -> None:
         turn = time.monotonic()
+        number = group.number - len(group.commands)
         for pending in group.commands:
-            self._answer(pending)
+            number += 1
+            # Should this command end the process, the next start knows which it was, and that nobody was answered.
+            self._journal.carrying([number, *self._under_way])
+            self._answer(pending, number)
             if time.monotonic() - turn > _TURN_S:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
-        self._applied = group.number
+        self._journal.carrying(list(self._under_way))
+        self._carried_out = group.number
         self._since_snapshot += group.bytes + _RECORD_COST * len(group.commands)
         if self._since_snapshot >= self._snapshot_at and (self._snapshot is None or self._snapshot.done()):
-            self._snapshot = asyncio.create_task(self._keep_snapshot())
+            self._snapshot = asyncio.create_task(self._keep_snapshot(self._new_cut()))
 
-    async def _keep_snapshot(self) -> None:
+    # ---------------------------------------------------------------- snapshots
+
+    def _new_cut(self) -> Cut:
+        """The state as it is after the last group, to be gathered job by job."""
+        self._cut = Cut(self._replica, self._lanes, self._carried_out, self._defining)
+        if self._cut.head_pending is not None:
+            self._defining = self._cut.head_pending
+        return self._cut
+
+    async def _keep_snapshot(self, cut: Cut) -> None:
         started = time.monotonic()
-        number, state, covered = self._applied, self._replica.dump(), self._since_snapshot
-        dumped = time.monotonic()
-        self._since_snapshot = 0
+        covered, self._since_snapshot = self._since_snapshot, 0
         try:
+            state = await cut.gather()
+            self._cut = None
             size = await asyncio.get_running_loop().run_in_executor(
-                self._snapshot_thread, self._journal.snapshot, number, state
+                self._snapshot_thread, self._journal.snapshot, cut.number, state
             )
         except Exception as error:
+            self._cut = None
             fault = None if isinstance(error, JournalError) else error
             log.error("no snapshot could be kept; the journal grows until one can: %s", error, exc_info=fault)
             self._since_snapshot += covered
@@ -256,28 +328,15 @@ class Sequencer:
         # Not more often than it takes to journal as much again: writing snapshots stays in proportion.
         self._snapshot_at = max(self._snapshot_bytes, size)
         took = time.monotonic() - started
-        log.info(
-            "kept a snapshot",
-            extra={"record": number, "bytes": size, "seconds": f"{took:.3f}", "held_up": f"{dumped - started:.3f}"},
-        )
+        log.info("kept a snapshot", extra={"record": cut.number, "bytes": size, "seconds": f"{took:.3f}"})
 
-    # ---------------------------------------------------------------- time
 
-    async def _tick(self) -> None:
-        pause = _TICK_S
-        while True:
-            await asyncio.sleep(pause)
-            looked = time.monotonic()
-            due = self._replica.tracker.next_due()
-            pause = max(_TICK_S, _TICK_SHARE * (time.monotonic() - looked))
-            if due is None or due > time.time_ns():
-                continue
-            try:
-                answer = self.take(Method.TICK, b"", Tick())
-                if isinstance(answer, asyncio.Future):
-                    await answer
-            except Refused:
-                await asyncio.sleep(_TICK_AGAIN_S)
-            except Exception:
-                log.exception("a tick failed")
-                await asyncio.sleep(_TICK_AGAIN_S)
+def _settle(pending: _Pending, answer: Answer, error: BaseException | None) -> None:
+    if pending.answer.done():  # the caller has gone
+        if error is not None and not isinstance(error, Refused):
+            log.error("a command failed", exc_info=error, extra={"method": pending.record.method})
+    elif error is None:
+        pending.answer.set_result(answer)
+    else:
+        pending.answer.set_exception(error)
+        pending.answer.exception()  # nobody may be waiting; that is no fault

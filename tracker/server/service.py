@@ -1,7 +1,8 @@
 """The calls of the contract: each reads its request, asks the sequencer or the state, and writes the answer.
 
 Handlers get a request as bytes: a command is journaled as it came, and a request that cannot be read is refused like
-any other instead of failing in the transport.
+any other instead of failing in the transport. All calls are registered as streams, so that a message is received where
+memory is looked after (`intake`); on the wire that makes no difference.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -20,16 +22,20 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 import tracker
 from tracker.core import Refused, Tracker
-from tracker.core.commands import Answer, Commit, DefineJob, OpenProducer, Report
+from tracker.core.commands import Answer, Command, DefineJob, Report
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
 from . import translation
+from .admission import Admission
+from .intake import Context, Intake
+from .lanes import Lanes
 from .limits import Limits
+from .notices import Notices
 from .sequencer import Sequencer, stopping
-from .translation import Method, parse
-from .watching import Readers
+from .translation import Method
+from .watching import Readers, wanted_by
 
 log = logging.getLogger("tracker.service")
 
@@ -38,8 +44,8 @@ SERVICE = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 _MESSAGE_BYTES = 1500  # of a refusal: it travels in headers, which have room for little more
 _AHEAD = 64  # reports of one stream that may wait for the journal
 _PAGE = 1000
-
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Message]"
+_PAGE_CELLS = 10_000  # of one page of substreams: with many segments a page has fewer substreams
+_TOKEN = 20  # digits of a page token, at most
 
 
 class _Stop:
@@ -53,12 +59,25 @@ _Streamed: TypeAlias = Answer | asyncio.Future[Answer] | Exception | _Stop
 class Service:
     """The service `substream.tracker.v1.Tracker`."""
 
-    def __init__(self, state: Tracker, sequencer: Sequencer, readers: Readers, limits: Limits, journal: str) -> None:
+    def __init__(
+        self,
+        state: Tracker,
+        sequencer: Sequencer,
+        lanes: Lanes,
+        readers: Readers,
+        limits: Limits,
+        notices: Notices,
+        journal: str,
+    ) -> None:
         self._tracker = state
         self._sequencer = sequencer
+        self._lanes = lanes
         self._readers = readers
         self._limits = limits
+        self._notices = notices
         self._journal = journal
+        self._admission = Admission(state, limits)
+        self._intake = Intake(limits, _abort)
         self._report_streams: set[asyncio.Queue[_Streamed]] = set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -75,123 +94,127 @@ class Service:
             "Drain": (Method.DRAIN, translation.drain_status),
             "CancelDrain": (Method.CANCEL_DRAIN, translation.drain_status),
             "Abandon": (Method.ABANDON, lambda _: wire.AbandonResponse()),
+            "Subscribe": (Method.SUBSCRIBE, translation.subscribed),
+            "Ack": (Method.ACK, lambda answer: wire.AckResponse(acknowledged=answer.acknowledged)),
+            "Unsubscribe": (Method.UNSUBSCRIBE, lambda _: wire.UnsubscribeResponse()),
         }
-        looked_up: dict[str, Callable[[bytes], Awaitable[Message]]] = {
+        looked_up: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "GetServerInfo": self._get_server_info,
             "GetJob": self._get_job,
             "ListJobs": self._list_jobs,
             "ListEvents": self._list_events,
-            "Await": self._await,
+            "ListSubscriptions": self._list_subscriptions,
+            "Explain": self._explain,
             "ListSubstreams": self._list_substreams,
             "GetDrain": self._get_drain,
         }
         calls = {name: self._unary(self._commander(*how)) for name, how in carried_out.items()}
         calls |= {name: self._unary(look_up) for name, look_up in looked_up.items()}
-        calls["Watch"] = self._streaming(grpc.unary_stream_rpc_method_handler, self._watch)
-        calls["ReportStream"] = self._streaming(grpc.stream_stream_rpc_method_handler, self._report_stream)
+        calls["Await"] = self._unary(self._await, counted=False)
+        calls["Watch"] = self._streaming(self._watch)
+        calls["ReportStream"] = self._streaming(self._report_stream)
         return grpc.method_handlers_generic_handler(SERVICE, calls)
 
     # ---------------------------------------------------------------- how calls are answered and refused
 
-    def _unary(self, handle: Callable[[bytes], Awaitable[Message]]) -> Any:
-        async def call(data: bytes, context: Context) -> Message:
-            try:
+    def _unary(self, handle: Callable[[bytes], Awaitable[bytes]], counted: bool = True) -> Any:
+        async def answer(context: Context) -> bytes:
+            data = await self._intake.receive(context)
+            if data is None:
+                return b""  # nobody is there to read it
+            with self._intake.held(data):
                 return await handle(data)
+
+        async def call(_: Any, context: Context) -> bytes:
+            try:
+                if not counted:
+                    return await answer(context)
+                with self._intake.call():
+                    return await answer(context)
             except Exception as error:
                 await _abort(context, error)
                 raise
 
-        return grpc.unary_unary_rpc_method_handler(call, None, _serialize)
+        return grpc.stream_unary_rpc_method_handler(call)
 
-    def _streaming(self, kind: Callable[..., Any], handle: Callable[..., AsyncIterator[Message]]) -> Any:
-        async def call(request: Any, context: Context) -> AsyncIterator[Message]:
+    def _streaming(self, handle: Callable[[Context], AsyncIterator[bytes]]) -> Any:
+        async def call(_: Any, context: Context) -> AsyncIterator[bytes]:
             try:
-                await context.send_initial_metadata(())  # so that the caller knows that it is heard
-                async for message in handle(request):
+                async for message in handle(context):
                     yield message
             except Exception as error:
                 await _abort(context, error)
 
-        return kind(call, None, _serialize)
+        return grpc.stream_stream_rpc_method_handler(call)
 
     # ---------------------------------------------------------------- commands
 
-    def _commander(self, method: Method, translate: Callable[[Any], Message]) -> Callable[[bytes], Awaitable[Message]]:
-        async def handle(data: bytes) -> Message:
-            answer = self._take(method, data)
-            return translate(await answer if isinstance(answer, asyncio.Future) else answer)
+    def _commander(self, method: Method, translate: Callable[[Any], Message]) -> Callable[[bytes], Awaitable[bytes]]:
+        async def handle(data: bytes) -> bytes:
+            command = await self._intake.command(method, data)
+            notice = self._notices.about(command)
+            answer = await self._take(method, data, command)
+            answer = await answer if isinstance(answer, asyncio.Future) else answer
+            notice(answer)
+            if isinstance(command, DefineJob) and len(data) > _PAGE_CELLS:
+                return await self._readers.long(lambda: translate(answer).SerializeToString())
+            return translate(answer).SerializeToString()
 
         return handle
 
-    def _take(self, method: Method, data: bytes) -> Answer | asyncio.Future[Answer]:
-        self._limits.check("max_message_bytes", len(data), "say it in several messages")
-        command = translation.command(method, data)
-        match command:
-            case Report():
-                self._check_report(command)
-            case Commit():
-                self._check_promises(len(command.promises))
-                self._limits.check("max_report_units", len(command.units or ()), "make the epochs smaller")
-            case DefineJob():
-                self._check_spec(command)
-            case OpenProducer():
-                self._check_producers(command)
-        return self._sequencer.take(method, data, command)
+    async def _take(self, method: Method, data: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
+        """Let a command in, and give it its place; what it would be refused for leaves no record."""
+        job = command.job
+        try:
+            new = await self._check(job, command)
+        except Refused as refused:
+            # What its caller has asked for before may change that; nothing can if the message itself is wrong.
+            if refused.reason == "MALFORMED" or not await self._admission.settled(job):
+                raise
+            new = await self._check(job, command)
+        answer = self._sequencer.take(method, data, command)
+        if isinstance(answer, asyncio.Future):
+            self._admission.take(command, new, answer)
+        return answer
 
-    def _check_report(self, report: Report) -> None:
-        check = self._limits.check
-        check("max_report_entries", len(report.xor), "report in several pieces, each a unit")
-        check("max_report_substreams", len(report.names) + len(report.substream_ids), "report in several pieces")
-        check("max_report_units", len(report.units), "report in several pieces")
-        self._check_promises(len(report.promises))
-        if report.names:
-            there = self._tracker.open_substreams(report.job)
-            check("max_open_substreams", there + 1, "report known substreams by id, close and abandon what is over")
+    async def _check(self, job: str, command: Command) -> int:
+        found = self._lanes.run(job, partial(self._admission.check, command), partial(_size, command))
+        return await found if isinstance(found, asyncio.Future) else found
 
-    def _check_promises(self, count: int) -> None:
-        self._limits.check("max_promises", count, "promise a frontier instead of closing by name, or in several pieces")
-
-    def _check_spec(self, command: DefineJob) -> None:
-        spec = command.spec
-        self._limits.check("max_segments", len(spec.segments), "combine segments")
-        self._limits.check("max_fronts", len(spec.fronts), "combine fronts")
-        jobs = self._tracker.jobs()
-        if spec.job not in jobs:
-            self._limits.check("max_jobs", len(jobs) + 1, "delete jobs that are over")
-
-    def _check_producers(self, command: OpenProducer) -> None:
-        producers = self._tracker.job_status(command.job).producers
-        if all(producer.producer != command.producer for producer in producers):
-            self._limits.check("max_producers", len(producers) + 1, "forget producers that will not come back")
-
-    async def _report_stream(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    async def _report_stream(self, context: Context) -> AsyncIterator[bytes]:
         """One answer for each report, in order; the next ones are taken while the first wait for the journal."""
+        self._limits.check("max_report_streams", len(self._report_streams) + 1, "report through fewer streams")
         answers: asyncio.Queue[_Streamed] = asyncio.Queue()
+        self._report_streams.add(answers)
         room = asyncio.Semaphore(_AHEAD)
 
         async def read() -> None:
             try:
-                async for data in requests:
+                while isinstance(data := await context.read(), bytes):
                     await room.acquire()
                     await self._sequencer.room(len(data))
                     try:
-                        answers.put_nowait(self._take(Method.REPORT, data))
+                        with self._intake.held(data):
+                            command = await self._intake.command(Method.REPORT, data)
+                            answers.put_nowait(await self._take(Method.REPORT, data, command))
                     except Exception as error:
                         answers.put_nowait(error)
             finally:
                 answers.put_nowait(None)
 
-        reader = asyncio.create_task(read())
-        self._report_streams.add(answers)
+        reader: asyncio.Task[None] | None = None
         try:
+            await context.send_initial_metadata(())  # so that the caller knows that it is served
+            reader = asyncio.create_task(read())
             while (answer := await answers.get()) is not None:
                 if answer is _STOP:
                     raise stopping()
-                yield await _stream_answer(answer)
+                yield (await _stream_answer(answer)).SerializeToString()
                 room.release()
         finally:
             self._report_streams.discard(answers)
-            reader.cancel()
+            if reader is not None:
+                reader.cancel()
 
     def stop(self) -> None:
         """End the streams of reports, after the answers that they still owe."""
@@ -200,72 +223,136 @@ class Service:
 
     # ---------------------------------------------------------------- look-ups
 
-    async def _get_server_info(self, data: bytes) -> wire.ServerInfo:
-        parse(wire.GetServerInfoRequest, data)
+    async def _get_server_info(self, data: bytes) -> bytes:
+        self._intake.question(wire.GetServerInfoRequest, data)
         return wire.ServerInfo(
             version=tracker.__version__, journal=self._journal, leader=True, limits=self._limits.by_name()
+        ).SerializeToString()
+
+    async def _get_job(self, data: bytes) -> bytes:
+        job = self._intake.question(wire.GetJobRequest, data).job
+        return await self._readers.ask(
+            job,
+            lambda: translation.job_status(self._tracker.job_status(job)).SerializeToString(),
+            lambda: self._tracker.scan_cost(job),
         )
 
-    async def _get_job(self, data: bytes) -> wire.JobStatus:
-        return translation.job_status(self._tracker.job_status(parse(wire.GetJobRequest, data).job))
+    async def _list_jobs(self, data: bytes) -> bytes:
+        self._intake.question(wire.ListJobsRequest, data)
+        return wire.ListJobsResponse(jobs=self._tracker.jobs()).SerializeToString()
 
-    async def _list_jobs(self, data: bytes) -> wire.ListJobsResponse:
-        parse(wire.ListJobsRequest, data)
-        return wire.ListJobsResponse(jobs=self._tracker.jobs())
-
-    async def _get_drain(self, data: bytes) -> wire.DrainStatus:
-        request = parse(wire.GetDrainRequest, data)
-        return translation.drain_status(self._tracker.drain_status(request.job, request.deployment))
-
-    async def _list_events(self, data: bytes) -> wire.ListEventsResponse:
-        request = parse(wire.ListEventsRequest, data)
-        wanted = translation.EventFilter(request.segments, request.scopes)
-        log_id = request.log_id or self._tracker.job_status(request.job).log_id
-        events, last = self._tracker.events(
-            request.job, request.after_seq, request.up_to_seq, self._page(request.limit), log_id
-        )
-        return wire.ListEventsResponse(
-            events=[translation.event(event) for event in events if wanted.passes(event)],
-            last_seq=last,
-            log_id=log_id,
+    async def _get_drain(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.GetDrainRequest, data)
+        job, deployment = request.job, request.deployment
+        return await self._readers.ask(
+            job,
+            lambda: translation.drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
+            lambda: self._tracker.scan_cost(job),
         )
 
-    async def _list_substreams(self, data: bytes) -> wire.ListSubstreamsResponse:
-        request = parse(wire.ListSubstreamsRequest, data)
-        substreams, following = self._tracker.substreams(
+    async def _list_events(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.ListEventsRequest, data)
+        limit = self._page(request.limit)
+
+        def look() -> bytes:
+            wanted = wanted_by(self._tracker, request)
+            log_id = request.log_id or self._tracker.log_id(request.job)
+            first_seq = self._tracker.first_seq(request.job, wanted, request.subscription)
+            events, last = self._tracker.events(
+                request.job,
+                request.after_seq,
+                request.up_to_seq,
+                limit,
+                log_id,
+                wanted,
+                request.own_position,
+                request.subscription,
+            )
+            return wire.ListEventsResponse(
+                events=[translation.event(event) for event in events if wanted.passes(event)],
+                last_seq=last,
+                log_id=log_id,
+                first_seq=first_seq,
+            ).SerializeToString()
+
+        def weight() -> int:
+            ahead = (self._tracker.last_seq(request.job) or 0) - int(request.after_seq)
+            return 20 * min(limit, max(0, ahead)) + len(request.segments) + len(request.scopes)
+
+        return await self._readers.ask(request.job, look, weight)
+
+    async def _explain(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.ExplainRequest, data)
+        return await self._readers.ask(
             request.job,
-            tuple(request.scopes),
-            request.include_ended,
-            request.only_stalled,
-            self._page(request.page_size),
-            _after(request.page_token),
+            lambda: translation.explained(
+                self._tracker.explained(request.job, request.scope, request.name)
+            ).SerializeToString(),
         )
-        return wire.ListSubstreamsResponse(
-            substreams=[translation.substream(substream) for substream in substreams],
-            next_page_token="" if following is None else str(following),
+
+    async def _list_subscriptions(self, data: bytes) -> bytes:
+        job = self._intake.question(wire.ListSubscriptionsRequest, data).job
+        return await self._readers.ask(
+            job,
+            lambda: wire.ListSubscriptionsResponse(
+                subscriptions=list(map(translation.subscription, self._tracker.subscriptions(job))),
+                last_seq=self._tracker.last_seq(job) or 0,
+            ).SerializeToString(),
         )
+
+    async def _list_substreams(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.ListSubstreamsRequest, data)
+        job, after, asked = request.job, _after(request.page_token), self._page(request.page_size)
+
+        def page() -> int:
+            return max(1, min(asked, _PAGE_CELLS // max(1, self._tracker.count_segments(job))))
+
+        def look() -> bytes:
+            substreams, following = self._tracker.substreams(
+                job, tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
+            )
+            return wire.ListSubstreamsResponse(
+                substreams=[translation.substream(substream) for substream in substreams],
+                next_page_token="" if following is None else str(following),
+            ).SerializeToString()
+
+        def weight() -> int:
+            cells = 20 * page() * max(1, self._tracker.count_segments(job))
+            return min(cells, 20 * self._tracker.scan_cells(job)) + self._tracker.scan_cost(job) + len(request.scopes)
+
+        return await self._readers.ask(job, look, weight)
 
     def _page(self, asked: int) -> int:
         return min(asked or _PAGE, self._limits.max_page)
 
-    async def _await(self, data: bytes) -> wire.AwaitResponse:
-        ended = await self._readers.ended(parse(wire.AwaitRequest, data))
-        return wire.AwaitResponse(ended=translation.ended(ended))
+    async def _await(self, data: bytes) -> bytes:
+        ended = await self._readers.ended(self._intake.question(wire.AwaitRequest, data))
+        return wire.AwaitResponse(ended=translation.ended(ended)).SerializeToString()
 
-    async def _watch(self, data: bytes) -> AsyncIterator[Message]:
-        async for event in self._readers.watch(parse(wire.WatchRequest, data)):
-            yield event
+    async def _watch(self, context: Context) -> AsyncIterator[bytes]:
+        data = await self._intake.receive(context)
+        if data is None:
+            return
+        request = self._intake.question(wire.WatchRequest, data)
+        await context.send_initial_metadata(())  # so that the caller knows that it is served
+        async for event in self._readers.watch(request):
+            yield event.SerializeToString()
 
 
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+def _size(command: Command) -> int:
+    """What checking a command costs, in rows."""
+    if isinstance(command, Report):
+        return len(command.xor) // 10 + len(command.names) + len(command.substream_ids) + len(command.promises)
+    if isinstance(command, DefineJob):
+        return 4 * len(command.spec.segments) + len(command.spec.fronts)
+    return 0
 
 
 def _after(page_token: str) -> int:
     if not page_token:
         return -1
-    if not page_token.isdecimal():
-        raise Refused.malformed(f"page_token is {page_token!r}; it is the next_page_token of the page before")
+    if not page_token.isdecimal() or not page_token.isascii() or len(page_token) > _TOKEN:
+        raise Refused.malformed(f"page_token is {page_token[:60]!r}; it is the next_page_token of the page before")
     return int(page_token)
 
 

@@ -7,12 +7,15 @@ module decides nothing: whether a command makes sense in the job's state is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, TypeVar
 
+import numpy as np
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
+from numpy.typing import NDArray
 
 from tracker.core import commands, events, status
 from tracker.core.refusal import Refused
@@ -22,6 +25,7 @@ from tracker.wire.gen import tracker_pb2 as wire
 
 _M = TypeVar("_M", bound=Message)
 _E = TypeVar("_E", bound=IntEnum)
+_N = TypeVar("_N", bound=np.generic)
 
 _NS = 1_000_000_000
 
@@ -40,7 +44,10 @@ class Method(IntEnum):
     DRAIN = 9
     CANCEL_DRAIN = 10
     ABANDON = 11
-    TICK = 100  #: no caller's: time has passed
+    SUBSCRIBE = 12
+    ACK = 13
+    UNSUBSCRIBE = 14
+    TICK = 100  #: no caller's: time has passed, for the job that is named or, without a name, for all
     STARTED = 101  #: no command: what a server brought with it when it started
 
 
@@ -85,6 +92,8 @@ def _define_job(data: bytes) -> commands.DefineJob:
             expire_after=_duration(spec, "expire_after"),
             idle_after=_duration(spec, "idle_after"),
             retention=_duration(spec, "retention"),
+            remember=_duration(spec, "remember"),
+            front_segments=tuple((each.front, tuple(each.segments)) for each in spec.front_segments),
         ),
         force=request.force,
     )
@@ -126,31 +135,68 @@ def _report(data: bytes) -> commands.Report:
     return report(parse(wire.ReportRequest, data))
 
 
-def report(request: wire.ReportRequest) -> commands.Report:
-    """The command of a report that is already parsed."""
+def report(request: wire.ReportRequest, more: Sequence[wire.ReportRequest] = ()) -> commands.Report:
+    """The command of a report that is already parsed.
+
+    Args:
+        more: its repeated fields go on in these, as `wirecounts.pieces` cuts a large one.
+    """
+    parts = (request, *more)
     return commands.Report(
         job=request.job,
         producer=request.producer,
         run=request.run,
         epoch=request.epoch,
-        units=tuple(request.units),
-        scopes=tuple(request.scopes),
-        names=tuple(request.names),
-        scope_index=unpack_u4(request.scope_index),
-        end_times=unpack_i8(request.end_times),
-        substream_ids=unpack_u8(request.substream_ids),
+        units=_strings([part.units for part in parts]),
+        scopes=_strings([part.scopes for part in parts]),
+        names=_strings([part.names for part in parts]),
+        scope_index=_column([unpack_u4(part.scope_index) for part in parts]),
+        end_times=_column([unpack_i8(part.end_times) for part in parts]),
+        substream_ids=_column([unpack_u8(part.substream_ids) for part in parts]),
         log_id=request.log_id,
         want_ids=request.want_ids,
-        segments=tuple(request.segments),
-        substream_index=unpack_u4(request.substream_index),
-        segment_index=unpack_u4(request.segment_index),
-        xor=unpack_u8(request.xor),
-        sent=unpack_u4(request.sent),
-        received=unpack_u4(request.received),
+        segments=_strings([part.segments for part in parts]),
+        substream_index=_column([unpack_u4(part.substream_index) for part in parts]),
+        segment_index=_column([unpack_u4(part.segment_index) for part in parts]),
+        xor=_column([unpack_u8(part.xor) for part in parts]),
+        sent=_column([unpack_u4(part.sent) for part in parts]),
+        received=_column([unpack_u4(part.received) for part in parts]),
         entry_count=request.entry_count,
-        promises=_promises(request.promises),
+        promises=_promises(request.promises) if not more else _all_promises(parts),
         commit=request.commit,
     )
+
+
+def large_report(pieces: Iterable[bytes]) -> commands.Report:
+    """The command of a report that comes in pieces: the first whole but for its repeated fields, they in the others.
+
+    It takes as long as reading it in one piece, but no step of it takes long, so that other threads get their turns.
+
+    Raises:
+        Refused: ``MALFORMED``.
+    """
+    first, *more = (parse(wire.ReportRequest, piece) for piece in pieces)
+    return report(first, more)
+
+
+def _strings(parts: Sequence[Sequence[str]]) -> Sequence[str]:
+    if len(parts) == 1:
+        return tuple(parts[0])
+    strings: list[str] = []
+    for part in parts:
+        strings.extend(part)
+    return strings
+
+
+def _column(parts: Sequence[NDArray[_N]]) -> NDArray[_N]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _all_promises(parts: Sequence[wire.ReportRequest]) -> tuple[commands.Promise, ...]:
+    promises: list[commands.Promise] = []
+    for part in parts:
+        promises.extend(_promises(part.promises))
+    return tuple(promises)
 
 
 def _commit(data: bytes) -> commands.Commit:
@@ -162,8 +208,26 @@ def _commit(data: bytes) -> commands.Commit:
         _optional(request, "epoch"),
         tuple(request.units.names) if request.HasField("units") else None,
         request.seal,
-        _promises(request.promises),
+        *_commit_promises(request.promises),
     )
+
+
+def _commit_promises(
+    promises: Iterable[wire.Promise],
+) -> tuple[tuple[commands.Promise, ...], tuple[tuple[str, str, int | None], ...]]:
+    """A commit's promises, and the substreams that its expectations name: each its own place among them."""
+    read: list[commands.Promise] = []
+    substreams: list[tuple[str, str, int | None]] = []
+    for promise in promises:
+        each = _promise(promise)
+        if isinstance(each, commands.Expect):
+            if not promise.expect.HasField("substream"):
+                raise Refused.malformed("an expectation in a commit names its substream (`substream`), not an index")
+            each = replace(each, substream_index=len(substreams))
+            said = promise.expect.substream
+            substreams.append((said.scope, said.name, _optional(said, "end_time")))
+        read.append(each)
+    return tuple(read), tuple(substreams)
 
 
 def _drain(data: bytes) -> commands.Drain:
@@ -181,9 +245,32 @@ def _abandon(data: bytes) -> commands.Abandon:
     return commands.Abandon(request.job, request.scope, request.name)
 
 
+def _subscribe(data: bytes) -> commands.Subscribe:
+    request = parse(wire.SubscribeRequest, data)
+    return commands.Subscribe(
+        request.job,
+        request.name,
+        tuple(request.segments),
+        tuple(request.scopes),
+        _optional(request, "after_seq"),
+        _duration(request, "max_age"),
+        request.max_events or None,
+        request.log_id,
+    )
+
+
+def _ack(data: bytes) -> commands.Ack:
+    request = parse(wire.AckRequest, data)
+    return commands.Ack(request.job, request.name, request.seq, request.log_id)
+
+
+def _unsubscribe(data: bytes) -> commands.Unsubscribe:
+    request = parse(wire.UnsubscribeRequest, data)
+    return commands.Unsubscribe(request.job, request.name)
+
+
 def _tick(data: bytes) -> commands.Tick:
-    del data
-    return commands.Tick()
+    return commands.Tick(data.decode())
 
 
 _READERS: dict[Method, Callable[[bytes], commands.Command]] = {
@@ -198,6 +285,9 @@ _READERS: dict[Method, Callable[[bytes], commands.Command]] = {
     Method.DRAIN: _drain,
     Method.CANCEL_DRAIN: _cancel_drain,
     Method.ABANDON: _abandon,
+    Method.SUBSCRIBE: _subscribe,
+    Method.ACK: _ack,
+    Method.UNSUBSCRIBE: _unsubscribe,
     Method.TICK: _tick,
 }
 
@@ -228,6 +318,9 @@ def _duration(message: Message, field: str) -> int | None:
 
 
 def _promises(promises: Iterable[wire.Promise]) -> tuple[commands.Promise, ...]:
+    """A report's promises."""
+    if any(promise.expect.HasField("substream") for promise in promises if promise.HasField("expect")):
+        raise Refused.malformed("an expectation in a report names its substream by `substream_index`")
     return tuple(map(_promise, promises))
 
 
@@ -240,8 +333,11 @@ def _promise(promise: wire.Promise) -> commands.Promise:
             return commands.Close(promise.close.front, promise.close.substream_index)
         case "finish":
             return commands.Finish(promise.finish)
+        case "expect":
+            number = promise.expect
+            return commands.Expect(number.front, number.segment, number.substream_index, number.elements, number.revise)
         case _:
-            raise Refused.malformed("a promise is a frontier, a close or a finish; one is none of them")
+            raise Refused.malformed("a promise is a frontier, a close, a finish or an expectation; one is none of them")
 
 
 # ---------------------------------------------------------------- to the wire: answers
@@ -287,17 +383,25 @@ def drain_status(answer: commands.DrainStatus) -> wire.DrainStatus:
     )
 
 
+def subscribed(answer: commands.Subscribed) -> wire.SubscribeResponse:
+    return wire.SubscribeResponse(
+        acknowledged=answer.acknowledged, last_seq=answer.last_seq, log_id=answer.log_id, created=answer.created
+    )
+
+
 def _spec(spec: commands.Spec) -> wire.JobSpec:
     return wire.JobSpec(
         job=spec.job,
         deployment=spec.deployment,
         segments=[wire.Segment(name=name, feeds=feeds) for name, feeds in spec.segments],
         fronts=spec.fronts,
+        front_segments=[wire.FrontSegments(front=front, segments=feeds) for front, feeds in spec.front_segments],
         ordering=wire.Ordering.ValueType(spec.ordering),
         stall_after=_as_duration(spec.stall_after),
         expire_after=_as_duration(spec.expire_after),
         idle_after=_as_duration(spec.idle_after),
         retention=_as_duration(spec.retention),
+        remember=_as_duration(spec.remember),
         progress=spec.progress,
     )
 
@@ -327,6 +431,15 @@ def job_status(job: status.JobStatus) -> wire.JobStatus:
         drain=drain_status(job.drain),
         log_id=job.log_id,
         incarnation=job.incarnation,
+        unread_segments=job.unread_segments,
+        staged_substreams=job.staged_substreams,
+        staged_units=job.staged_units,
+        staged_entries=job.staged_entries,
+        tombstones=job.tombstones,
+        cells=job.cells,
+        incomplete_substreams=job.incomplete_substreams,
+        expected=_count(job.expected),
+        expected_sent=_count(job.expected_sent),
     )
 
 
@@ -350,6 +463,7 @@ def _front(front: status.FrontStatus) -> wire.FrontStatus:
         frontiers=front.frontiers,
         producer=front.producer,
         last_promise=None if front.last_promise is None else _timestamp(front.last_promise),
+        segments=front.segments,
     )
 
 
@@ -369,6 +483,9 @@ def substream(substream: status.SubstreamStatus) -> wire.SubstreamStatus:
                 received=segment.received,
                 last_sender=segment.last_sender,
                 last_receiver=segment.last_receiver,
+                expected=None if segment.expected is None else _count(sum(segment.expected.values())),
+                expected_by=segment.expected or {},
+                closed=segment.closed,
             )
             for segment in substream.segments
         ],
@@ -376,6 +493,47 @@ def substream(substream: status.SubstreamStatus) -> wire.SubstreamStatus:
         created=_timestamp(substream.created),
         changed=_timestamp(substream.changed),
         held_by=substream.held_by,
+    )
+
+
+def explained(explained: status.Explained) -> wire.ExplainResponse:
+    return wire.ExplainResponse(
+        substream=None if explained.substream is None else substream(explained.substream),
+        staged=[
+            wire.StagedStatus(
+                producer=staged.producer,
+                epoch=staged.epoch,
+                mode=wire.Mode.ValueType(staged.mode),
+                sealed=staged.sealed,
+                segments=[
+                    wire.StagedCount(segment=segment, sent=sent, received=received)
+                    for segment, sent, received in staged.segments
+                ],
+                closed_by=staged.closed_by,
+                expected_by=staged.expected_by,
+            )
+            for staged in explained.staged
+        ],
+    )
+
+
+def subscription(subscription: status.SubscriptionStatus) -> wire.SubscriptionStatus:
+    def moment(ns: int | None) -> Timestamp | None:
+        return None if ns is None else _timestamp(ns)
+
+    return wire.SubscriptionStatus(
+        name=subscription.name,
+        segments=subscription.segments,
+        scopes=subscription.scopes,
+        acknowledged=subscription.acknowledged,
+        max_age=_as_duration(subscription.max_age),
+        max_events=subscription.max_events,
+        retained=subscription.retained,
+        oldest_retained=moment(subscription.oldest_retained),
+        created=_timestamp(subscription.created),
+        last_ack=moment(subscription.last_ack),
+        expired=moment(subscription.expired),
+        expired_because=subscription.expired_because,
     )
 
 
@@ -391,7 +549,9 @@ def event(event: events.Event) -> wire.Event:
         case events.Late():
             return wire.Event(**head, late=wire.Late(**body._asdict()))
         case events.Stalled():
-            return wire.Event(**head, stalled=wire.Stalled(**body._asdict()))
+            return wire.Event(**head, stalled=wire.Stalled(**body._asdict() | {"expected": _count(body.expected)}))
+        case events.Excess():
+            return wire.Event(**head, excess=wire.Excess(**body._asdict() | {"expected": _count(body.expected)}))
         case events.FrontIdle():
             return wire.Event(**head, front_idle=wire.FrontIdle(**body._asdict()))
         case events.DrainRequested(drain_id):
@@ -415,34 +575,16 @@ def ended(body: events.Ended) -> wire.Ended:
         elements=body.elements,
         reason=wire.Reason.ValueType(body.reason),
         in_flight=body.in_flight,
+        by_drain=body.by_drain,
+        expected=None if body.expected is None else _count(body.expected),
     )
+
+
+def _count(number: int) -> int:
+    """A sum of numbers, each of which the wire can carry: no larger than it can carry."""
+    return min(number, 2**64 - 1)
 
 
 def bookmark(event: events.Event) -> wire.Event:
     """Says that a watcher's filters let nothing through up to an event."""
     return wire.Event(seq=event.seq, at=_timestamp(event.at), deployment=event.deployment, bookmark=wire.Bookmark())
-
-
-class EventFilter:
-    """Which events a reader asked for.
-
-    >>> late = events.Event(1, 0, "d", events.Late("raw", "tenant", "w", "p", 1, 0))
-    >>> EventFilter(segments=["clean"], scopes=[]).passes(late)
-    False
-    """
-
-    __slots__ = ("_scopes", "_segments", "all")
-
-    def __init__(self, segments: Sequence[str], scopes: Sequence[str]) -> None:
-        self._segments = frozenset(segments)
-        self._scopes = frozenset(scopes)
-        self.all = not (self._segments or self._scopes)  #: whether it lets everything through
-
-    def passes(self, event: events.Event) -> bool:
-        body = event.body
-        if self.all or not isinstance(body, events.Ended | events.Late | events.Advanced):
-            return True
-        if self._segments and body.segment not in self._segments:
-            return False
-        # How far a segment has come is news for every scope.
-        return not self._scopes or isinstance(body, events.Advanced) or body.scope in self._scopes

@@ -1,47 +1,92 @@
 """Readers that wait: watchers of a job's events, and those who await one end.
 
 A watcher holds nothing but its place in the log, so a slow one costs no memory: it reads on when its stream takes
-more. What wakes it is only that the log grew; what it then sends is what the log says.
+more. What wakes it is only that the log grew; what it then sends is what the log says. However many are woken at once,
+they go on a few at a time (`Turns`), so that reports are answered in between.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
 
-from tracker.core import Tracker
+from tracker.core import Refused, Tracker
 from tracker.core.events import Ended, Event
+from tracker.core.filters import EventFilter
 from tracker.wire.gen import tracker_pb2 as wire
 
 from . import translation
+from .lanes import Lanes
 from .limits import Limits
 from .sequencer import stopping
+
+_T = TypeVar("_T")
 
 _READ = 500  # events looked at before others get a turn
 _BOOKMARK_EVENTS = 1_000
 _BOOKMARK_S = 10.0
+_AT_ONCE = 8  # readers that go on in one round of the event loop
+_SWEEP_S = 1.0  # how often those who await an end are looked at one by one, if there was news
+
+_Key = tuple[str, str, str]  # of an end: segment, scope, name
+
+
+class Turns:
+    """Lets those who wait go on, a few in each round of the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._scheduled = False
+
+    def turn(self) -> asyncio.Future[None]:
+        """Done when it is the caller's turn."""
+        turn = asyncio.get_running_loop().create_future()
+        self.add([turn])
+        return turn
+
+    def add(self, waiting: list[asyncio.Future[None]] | set[asyncio.Future[None]]) -> None:
+        """Let each of these go on when its turn comes."""
+        self._waiting.extend(waiting)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._grant)
+
+    def _grant(self) -> None:
+        granted = 0
+        while self._waiting and granted < _AT_ONCE:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                granted += 1
+        self._scheduled = bool(self._waiting)
+        if self._scheduled:
+            asyncio.get_running_loop().call_soon(self._grant)
 
 
 class Bells:
     """Wakes those who wait for news of a job."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._stopped = False
 
-    def ring(self, jobs: set[str]) -> None:
-        """There is news of these jobs."""
-        for job in jobs:
-            for waiting in self._waiting.pop(job, ()):
-                if not waiting.done():
-                    waiting.set_result(None)
+    def ring(self, job: str) -> None:
+        """There is news of this job."""
+        if self._waiting:
+            waiting = self._waiting.pop(job, None)
+            if waiting:
+                self._turns.add(waiting)
 
     def stop(self) -> None:
         """Wake everybody for good: `wait` refuses from now on."""
         self._stopped = True
-        self.ring(set(self._waiting))
+        for job in list(self._waiting):
+            self.ring(job)
 
     async def wait(self, job: str, timeout: float | None = None) -> bool:
         """Sleep until there is news of a job; False: there was none within `timeout` seconds.
@@ -61,70 +106,143 @@ class Bells:
         except TimeoutError:
             return False
         finally:
-            self._waiting[job].discard(waiting)
-            if not self._waiting[job]:
-                del self._waiting[job]
+            if job in self._waiting:
+                self._waiting[job].discard(waiting)
+                if not self._waiting[job]:
+                    del self._waiting[job]
         if self._stopped:
             raise stopping()
         return True
+
+
+def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequest) -> EventFilter:
+    """What a reader asks for: a subscription's filter, or one of its own.
+
+    Raises:
+        Refused: ``UNKNOWN_SUBSCRIPTION``, ``SUBSCRIPTION_EXPIRED``; ``MALFORMED``: both are given.
+    """
+    if not request.subscription:
+        return EventFilter(request.segments, request.scopes)
+    if request.segments or request.scopes:
+        raise Refused.malformed("a subscription has a filter of its own: name no segments and scopes beside it")
+    return tracker.filter_of(request.job, request.subscription)
+
+
+class _Awaited:
+    """Those who await ends of one job, by what they await."""
+
+    def __init__(self, seq: int, log_id: str) -> None:
+        self.seq = seq  #: the last event that was looked at
+        self.log_id = log_id
+        self.waiting: defaultdict[_Key, set[asyncio.Future[Ended | None]]] = defaultdict(set)
+        self.fresh = asyncio.Event()  #: there is news
+        self.looking: asyncio.Task[None] | None = None
 
 
 class Readers:
     """Everyone who waits, within the server's limits.
 
     Args:
-        tracker: the state that is read; it changes only between two awaits.
+        tracker: the state that is read, each job's in its lane.
     """
 
-    def __init__(self, tracker: Tracker, bells: Bells, limits: Limits) -> None:
+    def __init__(self, tracker: Tracker, lanes: Lanes, bells: Bells, turns: Turns, limits: Limits) -> None:
         self._tracker = tracker
+        self._lanes = lanes
         self._bells = bells
+        self._turns = turns
         self._limits = limits
         self._count = 0
+        self._names = 0  # in filters
+        self._sending = 0
+        self._awaited: dict[str, _Awaited] = {}
+        self._stopped = False
+
+    async def ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int] = lambda: 0) -> _T:
+        """Look something up in a job's lane."""
+        answer = self._lanes.run(job, work, weight, optional=True)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    async def long(self, work: Callable[[], _T]) -> _T:
+        """Do something that takes long and touches no state."""
+        return await asyncio.get_running_loop().run_in_executor(self._lanes.threads, work)
+
+    def news(self, job: str) -> None:
+        """A job's log has grown, or is gone: wake those whom it concerns."""
+        self._bells.ring(job)
+        awaited = self._awaited.get(job)
+        if awaited is None:
+            return
+        awaited.fresh.set()
+        if awaited.looking is None:
+            awaited.looking = asyncio.create_task(self._look(job, awaited))
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, names: int = 0) -> Iterator[None]:
         self._limits.check("max_watchers", self._count + 1, "end a watch that nobody reads, or raise it")
+        self._limits.check("max_watched_names", self._names + names, "ask for everything, or name fewer")
         self._count += 1
+        self._names += names
         try:
             yield
         finally:
             self._count -= 1
+            self._names -= names
+
+    # ---------------------------------------------------------------- watches
 
     async def watch(self, request: wire.WatchRequest) -> AsyncIterator[wire.Event]:
         """The events of a job after `after_seq`, then live; bookmarks where the filters let nothing through.
 
         Raises:
-            Refused: ``UNKNOWN_JOB``, ``LOG_CHANGED``, ``EVENTS_EXPIRED``; or the server stops.
+            Refused: ``UNKNOWN_JOB``, ``LOG_CHANGED``, ``EVENTS_EXPIRED``, ``UNKNOWN_SUBSCRIPTION``,
+                ``SUBSCRIPTION_EXPIRED``; or the server stops.
         """
-        wanted = translation.EventFilter(request.segments, request.scopes)
         loop = asyncio.get_running_loop()
-        with self._counted():
+        job, log_id, subscription = request.job, request.log_id, request.subscription
+        place, own = request.after_seq, request.own_position
+        with self._counted(len(request.segments) + len(request.scopes)):
             # Without a log named, it is the one there is now: a job made anew is another.
-            log_id = request.log_id or self._tracker.job_status(request.job).log_id
-            place = request.after_seq
+            log_id = log_id or await self.ask(job, lambda: self._tracker.log_id(job))
+            wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
+            if not subscription:
+                del request  # a filter is kept once
             passed: Event | None = None  # the last event that was filtered out since something was sent
             count = 0
             sent_at = loop.time()
             while True:
-                events, place = self._tracker.events(request.job, place, limit=_READ, log_id=log_id)
-                for event in events:
-                    if wanted.passes(event):
-                        yield translation.event(event)
-                    else:
-                        passed, count = event, count + 1
-                        if count < _BOOKMARK_EVENTS:
-                            continue
-                        yield translation.bookmark(event)
-                    passed, count, sent_at = None, 0, loop.time()
-                if events:
-                    continue
+                if subscription:  # its filter may change, and it may end
+                    wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
+                read = partial(self._tracker.events, job, place, 0, _READ, log_id, wanted, own, subscription)
+                events, place = await self.ask(job, read)
+                own = True
+                self._sending += 1
+                try:
+                    for event in events:
+                        if wanted.passes(event):
+                            if self._sending > _AT_ONCE:
+                                await self._turns.turn()
+                            yield translation.event(event)
+                        else:
+                            passed, count = event, count + 1
+                            if count < _BOOKMARK_EVENTS:
+                                continue
+                            yield translation.bookmark(event)
+                        passed, count, sent_at = None, 0, loop.time()
+                    if events:
+                        # What nobody wanted was looked at without a pause.
+                        await self._turns.turn()
+                        continue
+                finally:
+                    self._sending -= 1
                 left = None if passed is None else sent_at + _BOOKMARK_S - loop.time()
-                if (left is None or left > 0) and await self._bells.wait(request.job, left):
+                if (left is None or left > 0) and await self._bells.wait(job, left):
                     continue
                 if passed is not None:
                     yield translation.bookmark(passed)
                     passed, count, sent_at = None, 0, loop.time()
+
+    # ---------------------------------------------------------------- waits for one end
 
     async def ended(self, request: wire.AwaitRequest) -> Ended:
         """How a substream ended on a segment, once it has.
@@ -133,9 +251,100 @@ class Readers:
             Refused: ``UNKNOWN_JOB``, ``UNKNOWN_SEGMENT``, ``EVENTS_EXPIRED``; or the server stops.
         """
         end_time = request.end_time if request.HasField("end_time") else None
+        job, key = request.job, (request.segment, request.scope, request.name)
+
+        def look() -> Ended | None:
+            return self._tracker.ended(job, *key, end_time)
+
         with self._counted():
             while True:
-                found = self._tracker.ended(request.job, request.segment, request.scope, request.name, end_time)
+                found = await self.ask(job, look)
                 if found is not None:
                     return found
-                await self._bells.wait(request.job)
+                with self._waiting(job, key) as waiting:
+                    # What ended since it was looked for is found now: from here on nothing is missed.
+                    found = await self.ask(job, look)
+                    if found is None:
+                        found = await waiting
+                if found is not None:
+                    return found
+
+    @contextmanager
+    def _waiting(self, job: str, key: _Key) -> Iterator[asyncio.Future[Ended | None]]:
+        if self._stopped:
+            raise stopping()
+        awaited = self._awaited.get(job)
+        if awaited is None:
+            seq = self._tracker.last_seq(job) or 0
+            awaited = self._awaited[job] = _Awaited(seq, self._tracker.log_id(job))
+        waiting: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
+        awaited.waiting[key].add(waiting)
+        try:
+            yield waiting
+        finally:
+            of_key = awaited.waiting.get(key)
+            if of_key is not None:
+                of_key.discard(waiting)
+                if not of_key:
+                    del awaited.waiting[key]
+            if not awaited.waiting and self._awaited.get(job) is awaited:
+                del self._awaited[job]
+
+    def stop(self) -> None:
+        """Refuse those who wait, and whoever comes: the server stops."""
+        self._stopped = True
+        self._bells.stop()
+        for awaited in list(self._awaited.values()):
+            for waiting in [each for of_key in awaited.waiting.values() for each in of_key]:
+                if not waiting.done():
+                    waiting.set_exception(stopping())
+
+    async def _look(self, job: str, awaited: _Awaited) -> None:
+        """Find who awaits what has just ended; and at times, for what makes no event, look at each."""
+        loop = asyncio.get_running_loop()
+        sweep_at = loop.time() + _SWEEP_S
+        try:
+            while awaited.waiting:
+                awaited.fresh.clear()
+                try:
+                    while await self._pass_on(job, awaited):
+                        pass
+                except Refused:  # the job or its log is gone, or events have expired unseen: each looks by itself
+                    with suppress(Refused):
+                        awaited.log_id = self._tracker.log_id(job)
+                        awaited.seq = self._tracker.last_seq(job) or 0
+                    await self._sweep(awaited)
+                    continue
+                left = sweep_at - loop.time()
+                if left > 0:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(awaited.fresh.wait(), left)
+                    continue
+                await self._sweep(awaited)
+                if not awaited.fresh.is_set():
+                    break
+                sweep_at = loop.time() + _SWEEP_S
+        finally:
+            awaited.looking = None
+
+    async def _sweep(self, awaited: _Awaited) -> None:
+        for key in list(awaited.waiting):
+            await self._turns.turn()
+            for waiting in list(awaited.waiting.get(key, ())):
+                if not waiting.done():
+                    waiting.set_result(None)  # it looks again by itself
+
+    async def _pass_on(self, job: str, awaited: _Awaited) -> bool:
+        """Look at the next events; False: there are none."""
+        events, awaited.seq = await self.ask(
+            job, lambda: self._tracker.events(job, awaited.seq, limit=_READ, log_id=awaited.log_id)
+        )
+        for event in events:
+            body = event.body
+            if isinstance(body, Ended):
+                for waiting in awaited.waiting.get((body.segment, body.scope, body.name), ()):
+                    if not waiting.done():
+                        waiting.set_result(body)
+        if events:
+            await self._turns.turn()
+        return bool(events)

@@ -1,0 +1,359 @@
+"""What one caller can do to all the others: each attack on a server of its own, with another client beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import grpc
+
+from tests.conformance.over_grpc import refusal
+from tests.server.processes import Server
+from tests.server.rawfields import field
+from tests.server.tracking import define, report
+from tracker.wire.columns import pack_i8, pack_u4, pack_u8
+from tracker.wire.gen import columns_pb2
+from tracker.wire.gen import tracker_pb2 as wire
+
+MIB = 1 << 20
+CALL = "/substream.tracker.v1.Tracker/"
+
+
+class Attack(NamedTuple):
+    """An attack: what is made ready before anything is measured, and what is then done, again and again."""
+
+    prepare: Callable[[Server, float], Any]
+    strike: Callable[[Server, float, Any], Counter[str]]
+    answers: frozenset[str]  #: one of them each time, as a code or a reason
+    limits: tuple[str, ...] = ()
+
+
+def nothing(server: Server, scale: float) -> None:
+    """There is nothing to prepare."""
+
+
+def said(call: Callable[[], Any]) -> str:
+    """How a call is answered: OK, a reason, or a code."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        code = error.code()
+        with suppress(Exception):
+            return str(refusal(error)["reason"])
+        return str(code.name)
+    return "OK"
+
+
+@contextmanager
+def own_channel(server: Server) -> Iterator[grpc.Channel]:
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server.address, options) as channel:
+        yield channel
+
+
+def raw(method: str, make: Callable[[float], bytes]) -> Callable[[Server, float, Any], Counter[str]]:
+    """One call with bytes."""
+    made: dict[float, bytes] = {}
+
+    def strike(server: Server, scale: float, _: Any) -> Counter[str]:
+        data = made.setdefault(scale, make(scale))
+        with own_channel(server) as channel:
+            return Counter([said(lambda: channel.unary_unary(CALL + method)(data, timeout=300))])
+
+    return strike
+
+
+SPEC = field(1, b"evil") + field(2, b"d")
+
+
+def graph(segments: int, feeds: int) -> bytes:
+    spec = wire.JobSpec(
+        job="evil",
+        deployment="d",
+        segments=[
+            wire.Segment(name=f"s{n}", feeds=[f"s{(n + k) % segments}" for k in range(feeds)]) for n in range(segments)
+        ],
+    )
+    return wire.DefineJobRequest(spec=spec).SerializeToString()
+
+
+def many(server: Server, count: int, job: str = "evil", **spec: Any) -> None:
+    """A job with so many open substreams that do not balance."""
+    define(server.stub, job, **spec)
+    for first in range(0, count, 100_000):
+        some = min(100_000, count - first)
+        message = columns_pb2.ReportRequest(
+            job=job,
+            producer="p",
+            run="r",
+            epoch=first // 100_000,
+            scopes=["tenant"],
+            names=[str(n) for n in range(first, first + some)],
+            scope_index=pack_u4([0] * some),
+            end_times=pack_i8(range(first, first + some)),
+            segments=["a"],
+            substream_index=pack_u4(range(some)),
+            segment_index=pack_u4([0] * some),
+            xor=pack_u8([1] * some),
+            sent=pack_u4([1] * some),
+            received=pack_u4([0] * some),
+            entry_count=some,
+            commit=True,
+        )
+        server.channel.unary_unary(CALL + "Report")(message.SerializeToString(), timeout=300)
+
+
+def large_job(server: Server, scale: float) -> list[int]:
+    count = int(1_000_000 * scale)
+    many(server, count)
+    return [0, count]
+
+
+def advance(server: Server, scale: float, state: list[int]) -> Counter[str]:
+    """A frontier over everything: the first closes it all, and nothing ends."""
+    state[0] += 1
+    promise = wire.Promise(frontier=wire.Frontier(front="f", time=state[1] * state[0]))
+    request = wire.ReportRequest(
+        job="evil", producer="p", run="r", epoch=1000 + state[0], promises=[promise], commit=True, units=["u"]
+    )
+    return Counter([said(lambda: server.stub.Report(request, timeout=300))])
+
+
+def list_all(server: Server, scale: float, _: Any) -> Counter[str]:
+    with own_channel(server) as channel:
+        ask = channel.unary_unary(
+            CALL + "ListSubstreams",
+            wire.ListSubstreamsRequest.SerializeToString,
+            wire.ListSubstreamsResponse.FromString,
+        )
+        token, answers = "", Counter[str]()
+        for _page in range(20):
+            page = ask(wire.ListSubstreamsRequest(job="evil", page_size=10_000, page_token=token), timeout=300)
+            answers["OK"] += 1
+            token = page.next_page_token
+            if not token:
+                break
+        return answers
+
+
+def wide_job(server: Server, scale: float) -> None:
+    many(
+        server,
+        int(20_000 * scale),
+        segments=[wire.Segment(name="a")] + [wire.Segment(name=f"s{n}") for n in range(999)],
+    )
+
+
+def large_messages(server: Server, scale: float, _: Any) -> Counter[str]:
+    """As large as a message may be, all at once."""
+    data = field(1, b"nobody") + field(2, b"x" * int(60 * MIB * scale))
+
+    def send(_: int) -> str:
+        with own_channel(server) as channel:
+            return said(lambda: channel.unary_unary(CALL + "Report")(data, timeout=300))
+
+    with ThreadPoolExecutor(20) as threads:
+        return Counter(threads.map(send, range(20)))
+
+
+def watches(server: Server, scale: float, _: Any) -> Counter[str]:
+    """Very many at once; each is ended when it is under way."""
+    count = int(2000 * scale)
+    ended = Counter[str]()
+    with own_channel(server) as channel:
+        watch = channel.unary_stream(CALL + "Watch", wire.WatchRequest.SerializeToString, wire.Event.FromString)
+        calls = [watch(wire.WatchRequest(job="evil"), timeout=300) for _ in range(count)]
+        for call in calls:
+            ended[said(lambda call=call: next(call))] += 1  # type: ignore[misc]
+        for call in calls:
+            call.cancel()
+    return ended
+
+
+def one_event(server: Server, scale: float) -> None:
+    define(server.stub, "evil")
+    server.stub.Report(report(0, "evil", promises=[wire.Promise(finish="f")]))
+
+
+def open_and_cancel(server: Server, scale: float, _: Any) -> Counter[str]:
+    with own_channel(server) as channel:
+        stream = channel.stream_stream(CALL + "ReportStream")
+        for _call in range(int(6000 * scale)):
+            stream(iter(())).cancel()
+    return Counter(["CANCELLED"])
+
+
+def backlog(server: Server, scale: float) -> None:
+    """A job with many events."""
+    count = int(20_000 * scale)
+    define(server.stub, "evil")
+    columns: dict[str, Any] = {"scope_index": [0] * count, "substream_index": list(range(count))}
+    columns |= {"segment_index": [0] * count, "xor": [0] * count, "sent": [1] * count, "received": [1] * count}
+    promise = wire.Promise(frontier=wire.Frontier(front="f", time=count))
+    names = [f"{'w' * 400}{n}" for n in range(count)]
+    server.stub.Report(
+        report(0, "evil", names=names, end_times=list(range(count)), entry_count=count, promises=[promise], **columns)
+    )
+
+
+def unread_watches(server: Server, scale: float, _: Any) -> Counter[str]:
+    with own_channel(server) as channel:
+        watch = channel.unary_stream(CALL + "Watch", wire.WatchRequest.SerializeToString)
+        calls = [watch(wire.WatchRequest(job="evil")) for _ in range(int(400 * scale))]
+        for call in calls:
+            call.initial_metadata()
+        time.sleep(2)
+        for call in calls:
+            call.cancel()
+    return Counter(["OK"])
+
+
+def awaits(server: Server, scale: float, _: Any) -> Counter[str]:
+    """Very many wait for what does not end, while others do."""
+    with own_channel(server) as channel:
+        wait = channel.unary_unary(CALL + "Await", wire.AwaitRequest.SerializeToString)
+        calls = [
+            wait.future(
+                wire.AwaitRequest(job="good", segment="a", scope="tenant", name=f"never {n}"), timeout=1 + 9 * scale
+            )
+            for n in range(int(900 * scale))
+        ]
+        return Counter(said(call.result) for call in calls)
+
+
+def filters(server: Server, scale: float, _: Any) -> Counter[str]:
+    """Watches with the largest filters."""
+    answers = Counter[str]()
+    for names in (10_001 + int(100_000 * scale), 10_000):
+        request = wire.WatchRequest(job="evil", scopes=["tenant", *(f"{n:090}" for n in range(names - 1))])
+        with own_channel(server) as channel:
+            watch = channel.unary_stream(CALL + "Watch", wire.WatchRequest.SerializeToString, wire.Event.FromString)
+            calls = [watch(request, timeout=300) for _ in range(5)]
+            for call in calls:
+                answers[said(lambda call=call: next(call))] += 1  # type: ignore[misc]
+                call.cancel()
+    return answers
+
+
+def refused_reports(server: Server, scale: float, _: Any) -> Counter[str]:
+    """Large ones, for a job that is not there."""
+    data = report(0, "nowhere", names=["x" * 500] * int(40_000 * scale)).SerializeToString()
+    with own_channel(server) as channel:
+        return Counter(said(lambda: channel.unary_unary(CALL + "Report")(data, timeout=300)) for _ in range(10))
+
+
+def cells(server: Server, scale: float, _: Any) -> Counter[str]:
+    """One report that would take gigabytes: many names in a job of many segments."""
+    answers = Counter[str]()
+    segments = [wire.Segment(name="a")] + [wire.Segment(name=f"s{n}") for n in range(999)]
+    define(server.stub, "cells", segments=segments)
+    count = int(100_000 * scale) + 1
+    columns: dict[str, Any] = {"scope_index": [0] * count, "substream_index": list(range(count)), "end_times": []}
+    columns |= {"segment_index": [0] * count, "xor": [1] * count, "sent": [1] * count, "received": [0] * count}
+    request = report(0, "cells", names=[str(n) for n in range(count)], entry_count=count, **columns)
+    answers[said(lambda: server.stub.Report(request, timeout=300))] += 1
+    return answers
+
+
+def flood(server: Server, scale: float, _: Any) -> Counter[str]:
+    """Look-ups as fast as they go, from several connections."""
+    answers = Counter[str]()
+    stop = time.monotonic() + 3 * scale
+
+    def ask(_: int) -> None:
+        with own_channel(server) as channel:
+            call = channel.unary_unary(CALL + "GetJob", wire.GetJobRequest.SerializeToString)
+            while time.monotonic() < stop:
+                answers[said(lambda: call(wire.GetJobRequest(job="evil"), timeout=300))] += 1
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
+    return answers
+
+
+OK = frozenset({"OK"})
+LIMIT = frozenset({"LIMIT"})
+
+ATTACKS: dict[str, Attack] = {
+    "nothing": Attack(nothing, lambda server, scale, _: Counter([str(time.sleep(1) or "OK")]), OK),
+    "DefineJob, 1,000 segments that all feed all": Attack(
+        nothing, raw("DefineJob", lambda scale: graph(1000, int(1000 * scale) + 51)), LIMIT
+    ),
+    "DefineJob, 1,000 segments with 50 feeds each": Attack(
+        nothing, raw("DefineJob", lambda scale: graph(1000, 50)), OK
+    ),
+    "DefineJob, 8 MiB of empty segments": Attack(
+        nothing, raw("DefineJob", lambda scale: field(1, SPEC + field(3) * int(4 * MIB * scale - 99))), LIMIT
+    ),
+    "DefineJob, 10,000 fronts": Attack(
+        nothing,
+        raw(
+            "DefineJob",
+            lambda scale: field(
+                1, SPEC + field(3, field(1, b"a")) + b"".join(field(4, b"f%d" % n) for n in range(10_000))
+            ),
+        ),
+        OK,
+    ),
+    "Report, 64 MiB of units of two bytes": Attack(
+        nothing, raw("Report", lambda scale: field(5) * int(32 * MIB * scale)), LIMIT
+    ),
+    "Report, 16 MiB of finishes of nothing": Attack(
+        nothing, raw("Report", lambda scale: field(16, field(3)) * (120_000 + int(4 * MIB * scale))), LIMIT
+    ),
+    "GetJob, a name of 60 MiB": Attack(
+        nothing, raw("GetJob", lambda scale: field(1, b"j" * int(60 * MIB * scale))), LIMIT
+    ),
+    "a report that would take gigabytes": Attack(nothing, cells, frozenset({"LIMIT", "OK", "FENCED", "DUPLICATE"})),
+    "a frontier over 1,000,000 open": Attack(large_job, advance, OK),
+    "pages of 10,000 of 1,000,000 open": Attack(large_job, list_all, OK),
+    "pages of 10,000 of 1,000 segments": Attack(wide_job, list_all, OK),
+    "20 connections, a message of 60 MiB each": Attack(
+        nothing, large_messages, frozenset({"LIMIT", "UNKNOWN_JOB", "MALFORMED"})
+    ),
+    "2,000 watches at once": Attack(one_event, watches, OK),
+    "watches with large filters": Attack(one_event, filters, frozenset({"LIMIT", "OK"})),
+    "6,000 streams opened and cancelled": Attack(nothing, open_and_cancel, frozenset({"CANCELLED"})),
+    "400 unread watches over 20,000 events": Attack(backlog, unread_watches, OK),
+    "900 Awaits of the other client's ends": Attack(nothing, awaits, frozenset({"DEADLINE_EXCEEDED"})),
+    "10 refused reports of 20 MB": Attack(nothing, refused_reports, frozenset({"UNKNOWN_JOB"})),
+    "GetJob of 10,000 fronts, again and again": Attack(
+        lambda server, scale: define(
+            server.stub, "evil", fronts=[f"f{n}" for n in range(10_000)], segments=[wire.Segment(name="a")]
+        ),
+        flood,
+        OK,
+    ),
+}
+
+
+class Beside:
+    """What the server takes up meanwhile, in MiB."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._before = memory(server)
+        self.most = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            while not self._done.wait(0.02):
+                self.most = max(self.most, memory(self._server) - self._before)
+
+    def stop(self) -> int:
+        self._done.set()
+        self._thread.join()
+        return self.most
+
+
+def memory(server: Server) -> int:
+    with open(f"/proc/{server.pid}/statm") as statm:
+        return int(statm.read().split()[1]) * 4096 // MIB

@@ -1,0 +1,119 @@
+"""Which commands are let into the journal: not those that would be refused, nor those that would pass a limit.
+
+A command that waits for the journal, or for its turn, counts as if it were carried out already: so limits hold however
+many callers come at once. And what would be refused is refused here, before it leaves a record; only a command that
+loses a race with another is journaled in vain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracker.core import Tracker
+from tracker.core.commands import Command, DefineJob, Drain, OpenProducer, Subscribe
+
+from .limits import Limits
+from .room import check_room
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What has been taken for a job and not been carried out."""
+
+    last: asyncio.Future[Any]
+    count: int = 0
+    names: int = 0  #: new ones, at most
+    producers: Counter[str] = field(default_factory=Counter)
+    subscriptions: Counter[str] = field(default_factory=Counter)
+
+
+class Admission:
+    """Checks commands against the state and against what is pending. A job's commands are checked in its lane."""
+
+    def __init__(self, tracker: Tracker, limits: Limits) -> None:
+        self._tracker = tracker
+        self._limits = limits
+        self._waiting: dict[str, _Waiting] = {}
+        self._defining: Counter[str] = Counter()
+        self._drains = 0
+
+    def check(self, command: Command) -> int:
+        """Refuse what would be refused, or would pass a limit; how many substreams the command names first.
+
+        Raises:
+            Refused: as the core does, and ``LIMIT``.
+        """
+        new = self._tracker.check(command)
+        check, job = self._limits.check, command.job
+        waiting = self._waiting.get(job)
+        named = new + waiting.names if new and waiting else new
+        check_room(self._tracker, command, self._limits, named)
+        match command:
+            case DefineJob() if self._tracker.last_seq(job) is None and not self._defining[job]:
+                jobs = self._tracker.count_jobs() + sum(map(self._is_new, self._defining))
+                check("max_jobs", jobs + 1, "delete jobs that are over")
+            case OpenProducer() if not self._tracker.has_producer(job, command.producer):
+                opening = {} if waiting is None else +waiting.producers
+                if command.producer not in opening:
+                    new_ones = sum(not self._tracker.has_producer(job, producer) for producer in opening)
+                    producers = self._tracker.count_producers(job) + new_ones
+                    check("max_producers", producers + 1, "forget producers that will not come back")
+            case Drain() if self._drains:
+                wanted = self._tracker.waiting_drains(job, command.deployment)
+                check("max_pending_drains", wanted and wanted + self._drains, "cancel drains that nobody will meet")
+            case Subscribe():
+                check("max_subscription_events", command.max_events or 0, "acknowledge more often")
+                names = {*self._tracker.subscription_names(job), *(+waiting.subscriptions if waiting else ())}
+                check("max_subscriptions", len(names | {command.name}), "unsubscribe those that nobody reads any more")
+                asked = len(command.segments) + len(command.scopes)
+                asked += self._tracker.names_subscribed_to(job, besides=command.name)
+                check("max_subscribed_names", asked, "ask for fewer segments and scopes, or for all")
+        return new
+
+    def _is_new(self, job: str) -> bool:
+        return self._tracker.last_seq(job) is None
+
+    def take(self, command: Command, new: int, answer: asyncio.Future[Any]) -> None:
+        """A command was taken that waits for its turn; `answer` is done when it was carried out."""
+        waiting = self._waiting.get(command.job)
+        if waiting is None:
+            waiting = self._waiting[command.job] = _Waiting(answer)
+        waiting.last = answer
+        waiting.count += 1
+        waiting.names += new
+        if isinstance(command, OpenProducer):
+            waiting.producers[command.producer] += 1
+        elif isinstance(command, DefineJob):
+            self._defining[command.job] += 1
+        elif isinstance(command, Drain):
+            self._drains += 1
+        elif isinstance(command, Subscribe):
+            waiting.subscriptions[command.name] += 1
+        answer.add_done_callback(lambda _: self._done(command, new, waiting))
+
+    def _done(self, command: Command, new: int, waiting: _Waiting) -> None:
+        waiting.count -= 1
+        waiting.names -= new
+        if isinstance(command, OpenProducer):
+            waiting.producers[command.producer] -= 1
+        elif isinstance(command, DefineJob):
+            self._defining[command.job] -= 1
+            if not self._defining[command.job]:
+                del self._defining[command.job]
+        elif isinstance(command, Drain):
+            self._drains -= 1
+        elif isinstance(command, Subscribe):
+            waiting.subscriptions[command.name] -= 1
+        if not waiting.count:
+            del self._waiting[command.job]
+
+    async def settled(self, job: str) -> bool:
+        """Wait until what is pending for a job now has been carried out; False: nothing was."""
+        waiting = self._waiting.get(job)
+        if waiting is None:
+            return False
+        await asyncio.wait([waiting.last])
+        return True

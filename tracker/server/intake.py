@@ -1,0 +1,235 @@
+"""Requests on their way in: received one by one, bounded over all callers together, and read in turns.
+
+A message is in memory before anybody has looked at it, and nothing tells its size beforehand. So what is watched is
+the memory itself: while many requests are slow to arrive, which large ones are, and the process grows by more than
+`max_pending_bytes`, the oldest of them are turned away. What has arrived is counted until it is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from tracker.core import Refused
+from tracker.core.bounds import check_bounds
+from tracker.core.commands import Command
+from tracker.wire.gen import tracker_pb2 as wire
+
+from . import translation, wirecounts
+from .limits import Limits
+from .translation import Method
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Message]"
+
+_LOOK_S = 0.05  # how often receptions under way are looked at
+_SLOW_S = 0.1  # a request that takes longer to arrive is a large one, or its caller has stopped
+_AT_ONCE = 64 << 10  # bytes: a smaller request is read on the event loop, and counted when it was read
+_THREADS = 2
+_TRIM = 16 << 20  # bytes: after larger requests, memory is given back to the system
+_TRIM_S = 5.0  # but not more often
+
+_SHAPES = {
+    Method.DEFINE_JOB: wirecounts.shape_of(wire.DefineJobRequest.DESCRIPTOR),
+    Method.REPORT: wirecounts.shape_of(wire.ReportRequest.DESCRIPTOR),
+    Method.COMMIT: wirecounts.shape_of(wire.CommitRequest.DESCRIPTOR),
+}
+_NOTHING_COUNTED = wirecounts.Shape()
+
+
+@dataclass(slots=True, eq=False)
+class _Reception:
+    since: float
+    turned_away: bool = False
+
+
+class Intake:
+    """Receives requests and makes commands of them, within the limits.
+
+    Args:
+        turn_away: ends a call with a refusal.
+    """
+
+    def __init__(self, limits: Limits, turn_away: Callable[[Context, Exception], Awaitable[None]]) -> None:
+        self._limits = limits
+        self._turn_away = turn_away
+        self._receptions: dict[Context, _Reception] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._calls = 0
+        self._bytes = 0
+        self._threads = ThreadPoolExecutor(_THREADS, "intake")
+        self._trimmed = 0.0
+
+    # ---------------------------------------------------------------- receiving
+
+    async def receive(self, context: Context) -> bytes | None:
+        """A call's request; None: it was turned away, or its caller has gone.
+
+        Raises:
+            Refused: ``LIMIT``: too much is under way.
+        """
+        self._receptions[context] = _Reception(time.monotonic())
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        try:
+            data = await context.read()
+        finally:
+            reception = self._receptions.pop(context)
+        if reception.turned_away or not isinstance(data, bytes):
+            return None
+        if self._bytes and self._bytes + len(data) > self._limits.max_pending_bytes:
+            self._limits.check("max_pending_bytes", self._bytes + len(data), _LATER)
+        return data
+
+    @contextmanager
+    def held(self, data: bytes) -> Iterator[None]:
+        """Count a request's bytes while it is read and carried out."""
+        self._bytes += len(data)
+        try:
+            yield
+        finally:
+            self._bytes -= len(data)
+            if len(data) > _TRIM:
+                self._trim()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Count a call while it is under way.
+
+        Raises:
+            Refused: ``LIMIT``.
+        """
+        self._limits.check("max_calls", self._calls + 1, _LATER)
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    async def _watch(self) -> None:
+        """Look after receptions that are slow, as long as there are any."""
+        before = 0  # bytes in memory when the first of those that are slow now was found
+        allowed = max(1, self._limits.max_pending_bytes // self._limits.max_message_bytes)
+        while self._receptions:
+            await asyncio.sleep(_LOOK_S)
+            now = time.monotonic()
+            slow = [
+                (context, reception)
+                for context, reception in self._receptions.items()
+                if now - reception.since > _SLOW_S and not reception.turned_away
+            ]
+            if len(slow) <= allowed:
+                before = 0
+                continue
+            memory = _memory()
+            before = before or memory
+            if memory - before > self._limits.max_pending_bytes // 2:
+                for context, reception in slow[: len(slow) - allowed]:
+                    reception.turned_away = True
+                    await self._turn_one_away(context)
+                before = 0
+                self._trim()
+        self._watching = None
+
+    async def _turn_one_away(self, context: Context) -> None:
+        refused = Refused(
+            "RESOURCE_EXHAUSTED",
+            "LIMIT",
+            f"max_pending_bytes is {self._limits.max_pending_bytes}, and more than that is being received; {_LATER}",
+        )
+        with suppress(Exception):
+            await self._turn_away(context, refused)
+
+    def _trim(self) -> None:
+        """Give memory back that large messages have left."""
+        if time.monotonic() - self._trimmed > _TRIM_S:
+            self._trimmed = time.monotonic()
+            asyncio.get_running_loop().call_later(
+                1.0, lambda: asyncio.get_running_loop().run_in_executor(self._threads, _give_back)
+            )
+
+    # ---------------------------------------------------------------- reading
+
+    async def command(self, method: Method, data: bytes) -> Command:
+        """The command that a request asks for.
+
+        Raises:
+            Refused: ``LIMIT``, ``MALFORMED``.
+        """
+        self._check_size(method, len(data))
+        if len(data) <= _AT_ONCE:
+            return self._command(method, data)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._command, method, data)
+
+    def _check_size(self, method: Method, size: int) -> None:
+        check = self._limits.check
+        check("max_message_bytes", size, "say it in several messages")
+        if method is Method.DEFINE_JOB:
+            check("max_spec_bytes", size, "shorten names, combine segments and fronts")
+        elif method not in (Method.REPORT, Method.COMMIT):
+            check("max_question_bytes", size, "names have at most 512 bytes")
+
+    def _command(self, method: Method, data: bytes) -> Command:
+        if len(data) <= _AT_ONCE:
+            command = translation.command(method, data)
+            wirecounts.check_command(command, self._limits)
+            check_bounds(command)
+            return command
+        shape = _SHAPES.get(method, _NOTHING_COUNTED)
+        wirecounts.check(data, shape, self._limits)
+        if method is Method.REPORT:
+            command = translation.large_report(wirecounts.pieces(data, shape))
+        else:
+            command = translation.command(method, data)
+        check_bounds(command)
+        return command
+
+    def question(self, kind: type[Any], data: bytes) -> Any:
+        """The message of a look-up.
+
+        Raises:
+            Refused: ``LIMIT``, ``MALFORMED``.
+        """
+        self._limits.check("max_message_bytes", len(data), "say it in several messages")
+        self._limits.check("max_question_bytes", len(data), "ask for less at once")
+        wirecounts.check(data, _question_shape(kind), self._limits)
+        return translation.parse(kind, data)
+
+
+_LATER = "try again later"
+_question_shapes: dict[type[Any], wirecounts.Shape] = {}
+
+
+def _question_shape(kind: type[Any]) -> wirecounts.Shape:
+    shape = _question_shapes.get(kind)
+    if shape is None:
+        shape = _question_shapes[kind] = wirecounts.shape_of(kind.DESCRIPTOR)
+    return shape
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _memory() -> int:
+    """What this process has in memory, in bytes."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE
+    except OSError:  # not on Linux: nothing tells
+        return 0
+
+
+def _give_back() -> None:
+    # glibc keeps what was freed in the middle of its heaps, which after large messages may be gigabytes.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

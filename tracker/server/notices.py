@@ -1,0 +1,137 @@
+"""What operators want to read in the log: jobs that come and go, runs that are fenced, stalls, drains, their own words.
+
+At most a few lines a second, whatever callers do: what was left out is counted in the next line.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tracker.core import Tracker
+from tracker.core.commands import (
+    Abandon,
+    CancelDrain,
+    Command,
+    DefineJob,
+    DeleteJob,
+    Drain,
+    DrainState,
+    FinishFront,
+    ForgetProducer,
+    OpenProducer,
+)
+from tracker.core.events import Stalled
+
+log = logging.getLogger("tracker.jobs")
+
+_BURST = 50  # lines that may come at once
+_RATE = 5.0  # lines a second, on average
+_STALLS = 1_000  # events of one tick that are looked through
+
+
+class Notices:
+    """Writes the lines.
+
+    Args:
+        now: seconds, of a clock that nobody can set.
+    """
+
+    def __init__(self, tracker: Tracker, now: Callable[[], float] = time.monotonic) -> None:
+        self._tracker = tracker
+        self._now = now
+        self._left = float(_BURST)
+        self._counted = now()
+        self._dropped = 0
+        self._drains: dict[str, DrainState] = {}
+
+    def about(self, command: Command) -> Callable[[Any], None]:
+        """What to call with the command's answer, once it was carried out."""
+        match command:
+            case DefineJob(spec):
+                if self._tracker.deployment(spec.job) == spec.deployment:
+                    return _nothing  # a repetition, or other durations
+                return lambda answer: self._say(
+                    "a job was defined" if answer.created else "a deployment was defined",
+                    job=spec.job,
+                    deployment=spec.deployment,
+                    force=command.force,
+                )
+            case DeleteJob():
+                return lambda _: self._say("a job was deleted", job=command.job, force=command.force)
+            case OpenProducer():
+                before = self._tracker.current_run(command.job, command.producer)
+                if before is None or before == command.run:
+                    return _nothing
+                return lambda _: self._say(
+                    "a run was fenced", job=command.job, producer=command.producer, run=before, by=command.run
+                )
+            case Drain():
+                return lambda answer: self._say(
+                    "a drain was asked for",
+                    job=command.job,
+                    deployment=command.deployment,
+                    drain=answer.drain_id,
+                    state=answer.state.name,
+                )
+            case CancelDrain():
+                return lambda answer: self._say(
+                    "a drain was cancelled", job=command.job, deployment=command.deployment, state=answer.state.name
+                )
+            case Abandon():
+                return lambda _: self._say(
+                    "a substream was abandoned", job=command.job, scope=command.scope, name=command.name
+                )
+            case FinishFront():
+                return lambda _: self._say("a front was finished by hand", job=command.job, front=command.front)
+            case ForgetProducer():
+                return lambda _: self._say("a producer was forgotten", job=command.job, producer=command.producer)
+        return _nothing
+
+    def news(self, job: str) -> None:
+        """A job's log has grown: has a drain come to its end?"""
+        state = self._tracker.drain_state(job)
+        if state is None:
+            self._drains.pop(job, None)
+        elif state is not self._drains.get(job, DrainState.NOT_DRAINING):
+            self._drains[job] = state
+            if state is DrainState.DRAINED:
+                self._say("a job has drained", job=job)
+            elif state is DrainState.TIMED_OUT:
+                self._say("a drain is late", job=job)
+
+    def ticked(self, job: str, after_seq: int) -> None:
+        """Time has passed for a job, whose lane is free: has anything stalled since `after_seq`?"""
+        if self._tracker.last_seq(job) in (None, after_seq):
+            return
+        for event in self._tracker.events(job, after_seq, limit=_STALLS)[0]:
+            if isinstance(event.body, Stalled):
+                stalled = event.body
+                self._say(
+                    "a substream has stalled",
+                    job=job,
+                    scope=stalled.scope,
+                    name=stalled.name,
+                    segments=",".join(stalled.segments[:5]),
+                    in_flight=stalled.in_flight,
+                )
+
+    def _say(self, message: str, **extra: object) -> None:
+        now = self._now()
+        self._left = min(float(_BURST), self._left + (now - self._counted) * _RATE)
+        self._counted = now
+        if self._left < 1:
+            self._dropped += 1
+            return
+        self._left -= 1
+        if self._dropped:
+            extra["left_out_before"] = self._dropped
+            self._dropped = 0
+        # `name` is the logger's own word.
+        log.info(message, extra={"substream" if key == "name" else key: value for key, value in extra.items()})
+
+
+def _nothing(_: Any) -> None:
+    """There is nothing to say."""

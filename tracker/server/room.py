@@ -1,0 +1,80 @@
+"""Is there room for a command? What the state counts, held against the limits, before the command is journaled.
+
+What is at its bound is refused and nothing is forgotten for it: each of these things is needed to find the exact end of
+something. The message names the limit and says what to do. What a job remembers of the past beyond that is bounded in
+the core, which forgets the oldest (`tracker.core.remembered`): fenced runs and deployments that were left.
+"""
+
+from __future__ import annotations
+
+from tracker.core import Tracker
+from tracker.core.commands import Command, Commit, Drain, Expect, Frontier, Report
+
+from .limits import Limits
+
+
+def check_room(tracker: Tracker, command: Command, limits: Limits, new: int) -> None:
+    """Refuse a command for which there is no room.
+
+    Args:
+        tracker: the state.
+        command: what is asked for.
+        limits: the server's.
+        new: how many substreams it names for the first time; 1 will do for "some".
+
+    Raises:
+        Refused: ``LIMIT``, which names the limit and what to do.
+    """
+    match command:
+        case Report():
+            _check_report(tracker, command, limits, new)
+            _check_promises(tracker, command, limits)
+        case Commit():
+            _check_named(tracker, command.job, limits, new)
+            _check_promises(tracker, command, limits)
+        case Drain():
+            waiting = tracker.waiting_drains(command.job, command.deployment)
+            limits.check("max_pending_drains", waiting, "cancel drains of deployments that will not come")
+
+
+def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) -> None:
+    job = tracker.counts(report.job)
+    if job is None:
+        return
+    check = limits.check
+    _check_named(tracker, report.job, limits, new, stages=not report.commit)
+    if report.entry_count:
+        check("max_events", job.events + 1, "wait until retention drops some, or define the job with a shorter one")
+    if not report.commit:
+        check("max_staged_units", job.staged_units + len(report.units), "commit or revoke staged epochs")
+        entries = job.staged_entries + report.entry_count + len(report.promises)
+        check("max_staged_entries", entries, "commit or revoke staged epochs")
+
+
+def _check_named(tracker: Tracker, name: str, limits: Limits, new: int, stages: bool = False) -> None:
+    """Room for substreams that are named for the first time."""
+    job = tracker.counts(name)
+    check = limits.check
+    if new and job is not None:
+        there = job.open_substreams + new
+        check("max_open_substreams", there, "report known substreams by id, close and abandon what is over")
+        staged = job.staged_substreams + new
+        if stages:
+            check("max_staged_substreams", staged, "commit or revoke staged epochs; late names go with retention")
+        cells = (job.open_substreams + staged) * job.segments
+        check("max_cells", cells, "close and abandon what is over, or combine segments")
+        check("max_tombstones", job.tombstones + new, "let the job forget old names: define it with `remember`")
+
+
+def _check_promises(tracker: Tracker, command: Report | Commit, limits: Limits) -> None:
+    """Room for numbers, and for frontiers of scopes."""
+    expected = sum(isinstance(promise, Expect) for promise in command.promises)
+    if expected and (counts := tracker.counts(command.job)) is not None:
+        limits.check("max_expected", counts.expected + expected, "expect fewer substreams at a time, or close by name")
+    scopes = {promise.scope for promise in command.promises if isinstance(promise, Frontier)} - {None}
+    job = tracker.counts(command.job) if scopes else None
+    if job is not None:
+        new = tracker.new_scopes(command.job, (scope for scope in scopes if scope is not None))
+        if new:
+            wanted = (job.scopes + new) * max(1, job.fronts)
+            limits.check("max_scope_frontiers", wanted, "promise frontiers for every scope")

@@ -1,0 +1,259 @@
+"""How much a request holds, found from its bytes before anything is made of them.
+
+A message of a few megabytes can become gigabytes of objects: two bytes are enough for an empty string. So the server
+walks over the fields of a request first, counts those that are repeated, and refuses what passes a limit as soon as it
+is passed. What is counted follows from the messages' own descriptors, so that a field that the contract gains is
+counted without anybody's doing; `_LIMITS` says which limit each belongs to.
+
+The walk decides nothing but sizes: bytes that are no message are left for the parser to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from tracker.core.commands import Command, Commit, DefineJob, Report, Subscribe
+
+from .limits import Limits
+
+_PIECE = 1 << 18  # bytes that are parsed at once: a few milliseconds, whatever is in them
+_OTHER = "max_repeated"
+_LONGEST = 4096  # bytes of a field that need no look at its limit
+
+#: (message, field) -> the limit, and what to do about it; every other repeated field has `max_repeated`.
+_LIMITS = {
+    ("ReportRequest", "units"): ("max_report_units", "report in several pieces"),
+    ("ReportRequest", "scopes"): ("max_report_substreams", "report in several pieces"),
+    ("ReportRequest", "names"): ("max_report_substreams", "report in several pieces"),
+    ("ReportRequest", "scope_index"): ("max_report_substreams", "report in several pieces"),
+    ("ReportRequest", "end_times"): ("max_report_substreams", "report in several pieces"),
+    ("ReportRequest", "substream_ids"): ("max_report_substreams", "report in several pieces"),
+    ("ReportRequest", "segments"): ("max_segments", "name each segment once"),
+    ("ReportRequest", "substream_index"): ("max_report_entries", "report in several pieces, each a unit"),
+    ("ReportRequest", "segment_index"): ("max_report_entries", "report in several pieces, each a unit"),
+    ("ReportRequest", "xor"): ("max_report_entries", "report in several pieces, each a unit"),
+    ("ReportRequest", "sent"): ("max_report_entries", "report in several pieces, each a unit"),
+    ("ReportRequest", "received"): ("max_report_entries", "report in several pieces, each a unit"),
+    ("ReportRequest", "promises"): ("max_promises", "promise a frontier instead of closing by name, or in pieces"),
+    ("CommitRequest", "promises"): ("max_promises", "promise a frontier, or in several pieces"),
+    ("Units", "names"): ("max_report_units", "make the epochs smaller"),
+    ("JobSpec", "segments"): ("max_segments", "combine segments"),
+    ("Segment", "feeds"): ("max_feeds", "combine segments"),
+    ("JobSpec", "fronts"): ("max_fronts", "combine fronts"),
+    ("JobSpec", "front_segments"): ("max_fronts", "combine fronts"),
+    ("FrontSegments", "segments"): ("max_feeds", "name no segments, if the front feeds most of them"),
+    ("WatchRequest", "segments"): ("max_filter_names", "ask for everything, or in several watches"),
+    ("WatchRequest", "scopes"): ("max_filter_names", "ask for everything, or in several watches"),
+    ("ListEventsRequest", "segments"): ("max_filter_names", "ask for everything, or several times"),
+    ("ListEventsRequest", "scopes"): ("max_filter_names", "ask for everything, or several times"),
+    ("SubscribeRequest", "segments"): ("max_filter_names", "ask for fewer segments and scopes, or for all"),
+    ("SubscribeRequest", "scopes"): ("max_filter_names", "ask for fewer segments and scopes, or for all"),
+    ("ListSubstreamsRequest", "scopes"): ("max_filter_names", "ask for everything, or several times"),
+}
+#: Fields that are counted together.
+_TOGETHER = {("ReportRequest", "substream_ids"): ("ReportRequest", "names")}
+
+_WIDTH = {
+    FieldDescriptor.TYPE_FIXED32: 4,
+    FieldDescriptor.TYPE_SFIXED32: 4,
+    FieldDescriptor.TYPE_FLOAT: 4,
+    FieldDescriptor.TYPE_FIXED64: 8,
+    FieldDescriptor.TYPE_SFIXED64: 8,
+    FieldDescriptor.TYPE_DOUBLE: 8,
+}
+_UNPACKABLE = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A repeated field: what its number counts towards."""
+
+    key: tuple[str, str]
+    limit: str
+    remedy: str
+    width: int  #: bytes of one value in a packed column; 0: it is never packed
+
+
+@dataclass(slots=True)
+class Shape:
+    """What is counted in a message."""
+
+    repeated: dict[int, _Counted] = field(default_factory=dict)
+    nested: dict[int, Shape] = field(default_factory=dict)
+
+
+def shape_of(message: Descriptor) -> Shape:
+    """What is counted in messages of this kind.
+
+    >>> from tracker.wire.gen import tracker_pb2 as wire
+    >>> sorted(shape_of(wire.CommitRequest.DESCRIPTOR).nested)
+    [5]
+    """
+    shape = Shape()
+    for each in message.fields:
+        if each.is_repeated:
+            key = (message.name, each.name)
+            limit, remedy = _LIMITS.get(key, (_OTHER, "send less at once"))
+            width = 0 if each.type in _UNPACKABLE else _WIDTH.get(each.type, 1)
+            shape.repeated[each.number] = _Counted(_TOGETHER.get(key, key), limit, remedy, width)
+        if each.type == FieldDescriptor.TYPE_MESSAGE:
+            assert each.message_type is not None
+            inner = shape_of(each.message_type)
+            if inner.repeated or inner.nested:
+                shape.nested[each.number] = inner
+    return shape
+
+
+def check(data: bytes, shape: Shape, limits: Limits) -> None:
+    """Refuse a request that holds more than the limits allow.
+
+    Raises:
+        Refused: ``LIMIT``.
+
+    >>> from tracker.wire.gen import tracker_pb2 as wire
+    >>> small = Limits(max_segments=1)
+    >>> spec = wire.JobSpec(segments=[wire.Segment(name="a"), wire.Segment(name="b")])
+    >>> check(wire.DefineJobRequest(spec=spec).SerializeToString(), shape_of(wire.DefineJobRequest.DESCRIPTOR), small)
+    Traceback (most recent call last):
+    tracker.core.refusal.Refused: LIMIT: max_segments is 1, and this would make it 2; combine segments
+    """
+    counts: dict[tuple[str, str], int] = {}
+    others = 0
+    left = [(0, len(data), shape)]
+    while left:
+        at, end, inside = left.pop()
+        for number, kind, start, stop in _fields(data, at, end):
+            counted = inside.repeated.get(number)
+            if counted is not None:
+                more = (stop - start) // counted.width if counted.width and kind == 2 else 1
+                count = counts[counted.key] = counts.get(counted.key, 0) + more
+                if stop - start > _LONGEST and not counted.width and number not in inside.nested:
+                    limits.check("max_field_bytes", stop - start, "names have at most 512 bytes")
+                if count > getattr(limits, counted.limit):
+                    limits.check(counted.limit, count, counted.remedy)
+            else:
+                if stop - start > _LONGEST and number not in inside.nested:
+                    limits.check("max_field_bytes", stop - start, "names have at most 512 bytes")
+                others += 1
+                if others > limits.max_repeated:
+                    limits.check("max_repeated", others, "give each field once; was it made from another proto?")
+            if kind == 2 and number in inside.nested:
+                left.append((start, stop, inside.nested[number]))
+
+
+def check_command(command: Command, limits: Limits) -> None:
+    """The same for a request that is so small that it could be read first.
+
+    Raises:
+        Refused: ``LIMIT``.
+    """
+    match command:
+        case Report():
+            entries = max(len(command.xor), len(command.sent), len(command.received), len(command.substream_index))
+            substreams = max(len(command.names) + len(command.substream_ids), len(command.scopes))
+            _check(limits, "ReportRequest", "xor", entries)
+            _check(limits, "ReportRequest", "names", substreams)
+            _check(limits, "ReportRequest", "units", len(command.units))
+            _check(limits, "ReportRequest", "segments", len(command.segments))
+            _check(limits, "ReportRequest", "promises", len(command.promises))
+        case Commit():
+            _check(limits, "Units", "names", len(command.units or ()))
+            _check(limits, "CommitRequest", "promises", len(command.promises))
+        case DefineJob(spec):
+            _check(limits, "JobSpec", "segments", len(spec.segments))
+            _check(limits, "Segment", "feeds", sum(len(feeds) for _, feeds in spec.segments))
+            _check(limits, "JobSpec", "fronts", len(spec.fronts))
+        case Subscribe():
+            _check(limits, "SubscribeRequest", "segments", len(command.segments))
+            _check(limits, "SubscribeRequest", "scopes", len(command.scopes))
+
+
+def _check(limits: Limits, message: str, field: str, count: int) -> None:
+    limit, remedy = _LIMITS[message, field]
+    if count > getattr(limits, limit):
+        limits.check(limit, count, remedy)
+
+
+def pieces(data: bytes, shape: Shape) -> Iterator[bytes]:
+    """A message cut into messages, each small: those after the first hold its repeated fields, in order.
+
+    Merged in this order they are the whole. A field of its own that is large stays in one piece: a packed column is
+    read in no time.
+    """
+    rest = []
+    runs = []
+    begin = last = 0  # of the run of repeated fields that is being gathered
+    end = 0  # of the last field
+    for number, _, start, stop in _fields(data, 0, len(data), heads=True):
+        end = stop
+        if number not in shape.repeated:
+            rest.append(data[start:stop])
+            if last > begin:
+                runs.append((begin, last))
+            begin = last = stop
+            continue
+        if stop - begin > _PIECE and last > begin:
+            runs.append((begin, last))
+            begin = start
+        last = stop
+    if last > begin:
+        runs.append((begin, last))
+    rest.append(data[end:])  # what is no field: the parser refuses it
+    yield b"".join(rest)
+    for begin, last in runs:
+        yield data[begin:last]
+
+
+def _fields(data: bytes, at: int, end: int, heads: bool = False) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message: number, wire type, and where the content starts and stops; up to what is no field.
+
+    Args:
+        heads: give where the field itself starts, its key and length included.
+    """
+    try:
+        while at < end:
+            first = at
+            key = data[at]
+            at += 1
+            if key > 127:
+                key, at = _varint(data, first)
+            kind = key & 7
+            start = at
+            if kind == 2:
+                size = data[at]
+                at += 1
+                if size > 127:
+                    size, at = _varint(data, start)
+                start = at
+                at += size
+            elif kind == 0:
+                while data[at] > 127:
+                    at += 1
+                at += 1
+            elif kind == 5:
+                at += 4
+            elif kind == 1:
+                at += 8
+            elif kind not in (3, 4):  # a group's begin and end; what is between is walked like anything else
+                return
+            if at > end:
+                return
+            yield key >> 3, kind, first if heads else start, at
+    except IndexError:
+        return
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise IndexError
