@@ -18,7 +18,8 @@ from tests.client.processes import Server
 from tracker.client import JobSpec, SubstreamStatus, TrackerClient
 from tracker.client.calls import refusal
 from tracker.client.connection import CHANNEL_OPTIONS
-from tracker.relay.gathering import Gatherer
+from tracker.relay.combining import Part, Room
+from tracker.relay.gathering import Budget, Gatherer
 from tracker.wire.gen import tracker_pb2 as wire
 
 NONE = 2**63 - 1
@@ -39,7 +40,7 @@ def at_once(server: Server, reports: Sequence[wire.ReportRequest]) -> Told:
     async def deliver() -> Told:
         async with grpc.aio.insecure_channel(server.address, CHANNEL_OPTIONS) as channel:
             send: Any = channel.unary_unary(REPORT, None, None)
-            gatherer = Gatherer(lambda request, timeout: send(request, timeout=timeout), 60.0, 1 << 30)
+            gatherer = Gatherer(lambda request, timeout: send(request, timeout=timeout), 60.0, Budget(1 << 30))
 
             async def one(request: wire.ReportRequest) -> wire.ReportResponse | str:
                 try:
@@ -257,6 +258,25 @@ def test_ids_of_another_log_mislead_nobody_else(shared_server: Server, client: T
     told = at_once(shared_server, reports)
     assert outcomes(told.answers) == ["APPLIED", "LOG_CHANGED", "APPLIED", "APPLIED"]
     assert counted(client, opened)["x"][0] == ("a", 1 ^ 2 ^ 4, 3, 0)
+
+
+@pytest.mark.parametrize("first", ["right", "stale"])
+def test_ids_of_two_logs_are_never_of_one_message(first: str) -> None:
+    """In either order: the tracker could not tell that some of the ids are not of the log that is named."""
+    logs = {"right": "log-1", "stale": "another"}
+    order = [first, *(unit for unit in logs if unit != first)]
+    parts = {
+        unit: Part.read(report("j", unit, (7, "a", 1, 1, 0), log_id=logs[unit]).SerializeToString()) for unit in order
+    }
+    named = Part.read(report("j", "named", ("x", "a", 1, 1, 0)).SerializeToString())
+    assert named is not None
+    room = Room()
+    for unit, fits in zip(order, [True, False], strict=True):
+        part = parts[unit]
+        assert part is not None
+        assert room.take(part) is fits
+        assert room.take(named) is (unit == first)
+        assert not room.take(named)  # one unit twice is of two messages, too
 
 
 def test_counts_that_would_run_over_are_not_added_up(shared_server: Server, client: TrackerClient, opened: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from tracker.client.connection import CHANNEL_OPTIONS
+from tracker.client.connection import channel_options
 
 from .listening import bound
 from .service import SERVICE, Relay
@@ -58,7 +58,7 @@ async def relay(options: Options) -> None:
             ("grpc.keepalive_timeout_ms", 20_000),
         ]
     )
-    async with grpc.aio.insecure_channel(options.server, CHANNEL_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(options.server, channel_options(options.server)) as channel:
         handlers = Relay(options.server, channel, options.max_delay, options.max_pending_bytes)
         server.add_generic_rpc_handlers((handlers,))
         health_service = health.aio.HealthServicer()

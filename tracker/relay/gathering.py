@@ -10,7 +10,8 @@ to the callers, who repeat it, and who know for how long they want to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,8 +25,42 @@ from .combining import Key, Part, Room, combine, shares
 Send: TypeAlias = Callable[[bytes, float | None], Awaitable[bytes]]
 
 
+_CALL_BYTES = 4096  # what a call takes beside its request
+
+
 class FullError(Exception):
     """The relay holds as much as it may."""
+
+
+class Budget:
+    """How many bytes of requests a relay holds that the tracker has not answered, of whatever call.
+
+    Args:
+        most: so many at most. One request alone always passes: what a single message may have is another bound.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """While so many bytes are held.
+
+        Raises:
+            FullError: it would be too much.
+        """
+        size += _CALL_BYTES
+        if self._held and self._held + size > self._most:
+            raise FullError(
+                f"max_pending_bytes of the relay is {self._most}, and this would make it {self._held + size}; the "
+                "tracker is slower than its callers, try again later"
+            )
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
 
 
 @dataclass(slots=True, eq=False)
@@ -61,18 +96,17 @@ class Gatherer:
     Args:
         send: how a report gets to the tracker.
         max_delay: seconds that a report waits at most for others.
-        max_pending_bytes: of reports that are not answered.
+        budget: of what is not answered; others may have a part in it.
 
     Attributes:
         taken: reports taken, so far.
         sent: messages sent for them.
     """
 
-    def __init__(self, send: Send, max_delay: float, max_pending_bytes: int) -> None:
+    def __init__(self, send: Send, max_delay: float, budget: Budget) -> None:
         self._send = send
         self._max_delay = max_delay
-        self._max_pending_bytes = max_pending_bytes
-        self._pending_bytes = 0
+        self._budget = budget
         self._lanes: dict[Key, _Lane] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self.taken = 0
@@ -89,14 +123,8 @@ class Gatherer:
             FullError: too much is held already.
             grpc.aio.AioRpcError: the tracker's refusal, or there is no answer.
         """
-        if self._pending_bytes and self._pending_bytes + len(data) > self._max_pending_bytes:
-            raise FullError(
-                f"max_pending_bytes of the relay is {self._max_pending_bytes}, and this would make it "
-                f"{self._pending_bytes + len(data)}; the tracker is slower than its callers, try again later"
-            )
-        self.taken += 1
-        self._pending_bytes += len(data)
-        try:
+        with self._budget.holding(len(data)):
+            self.taken += 1
             part = Part.read(data)
             if part is None:
                 return await self._pass_on(data, timeout)
@@ -105,8 +133,6 @@ class Gatherer:
             waiting = _Waiting(data, part, until, loop.create_future())
             self._join(waiting)
             return await waiting.answer
-        finally:
-            self._pending_bytes -= len(data)
 
     async def _pass_on(self, data: bytes, timeout: float | None) -> bytes:
         self.sent += 1

@@ -1,19 +1,27 @@
 """Where a relay listens: a socket file that only its owner's group may use, or a port.
 
 One relay at a time listens at a path. Who listens holds a lock beside it, which goes with the process however that
-ends; so a socket file that nobody holds the lock of is a dead relay's, and its successor takes its place.
+ends. A socket file that is there already is taken away only if it is this user's and nobody listens at it: then it is a
+dead relay's, and its successor takes its place. Nothing else is ever removed, not even what somebody has put in the
+place of this relay's own socket while it ran. gRPC would: it removes what is at the path that it listens on, before and
+after. So it is given a path that nobody else knows, and the socket gets its name by a link, which never replaces.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import secrets
+import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc.aio
+
+log = logging.getLogger("tracker.relay")
 
 _UNIX = "unix:"
 _LONGEST_PATH = 107  # bytes; the system's
@@ -37,8 +45,8 @@ def bound(server: grpc.aio.Server, listen: str, mode: int) -> Iterator[str]:
         CannotListenError: another relay listens there, or nobody can.
     """
     if listen.startswith(_UNIX):
-        with _lock(_usable(listen)):
-            _bind_socket(server, Path(listen.removeprefix(_UNIX)), mode)
+        path = _usable(listen)
+        with _lock(path), _socket(server, path, mode):
             yield listen
         return
     host, colon, port = listen.rpartition(":")
@@ -63,10 +71,18 @@ def _lock(path: Path) -> Iterator[None]:
     beside = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Not through a link, and without waiting for a pipe's other end: whoever may write here may have put it there.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(beside, flags, 0o600)
     except OSError as error:
         raise CannotListenError(f"cannot listen on {path}: {error}") from error
     try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise CannotListenError(
+                f"cannot listen on {path}: its lock {beside} is no file of this user ({os.geteuid()}); "
+                "remove it, or listen elsewhere"
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -76,20 +92,84 @@ def _lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _bind_socket(server: grpc.aio.Server, path: Path, mode: int) -> None:
+@contextmanager
+def _socket(server: grpc.aio.Server, path: Path, mode: int) -> Iterator[None]:
+    """The server listens at a path while the context lasts. The lock is held."""
+    _clear(path)
+    own = path.with_name(f".{secrets.token_hex(3)}")
+    if len(os.fsencode(own)) > _LONGEST_PATH:
+        own = path.with_name(f"{path.name[:-2]}{secrets.token_hex(1)}")
+    before = os.umask(0o777 & ~mode)  # so that there is no moment at which others may
+    try:
+        _add_port(server, f"{_UNIX}{own}")
+    finally:
+        os.umask(before)
+    bound = own.lstat()
+    try:
+        os.link(own, path)
+    except OSError as error:
+        raise CannotListenError(f"cannot listen on {path}: {error}") from error
+    finally:
+        own.unlink()
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            now = path.lstat()
+            if (now.st_dev, now.st_ino) == (bound.st_dev, bound.st_ino):
+                path.unlink()
+            else:
+                log.warning("the relay's socket was replaced by another, which stays", extra={"path": str(path)})
+
+
+def _clear(path: Path) -> None:
+    """Remove a dead relay's socket.
+
+    Raises:
+        CannotListenError: what is there is no such thing.
+    """
     try:
         found = path.lstat()
     except FileNotFoundError:
-        pass
-    else:
-        if not stat.S_ISSOCK(found.st_mode):
-            raise CannotListenError(f"cannot listen on {path}: it is there and no socket")
-        path.unlink()
-    before = os.umask(0o777 & ~mode)  # so that there is no moment at which others may
+        return
+    except OSError as error:
+        raise CannotListenError(f"cannot listen on {path}: {error}") from error
+    if not stat.S_ISSOCK(found.st_mode):
+        raise CannotListenError(f"cannot listen on {path}: it is there and no socket; remove it, or listen elsewhere")
+    if found.st_uid != os.geteuid():
+        raise CannotListenError(
+            f"cannot listen on {path}: the socket there is user {found.st_uid}'s, not this one's ({os.geteuid()}); "
+            "let that user remove it, or listen elsewhere"
+        )
+    if _is_alive(path):
+        raise CannotListenError(
+            f"cannot listen on {path}: another program uses the socket there; stop it, or listen elsewhere"
+        )
+    path.unlink(missing_ok=True)
+
+
+def _is_alive(path: Path) -> bool:
+    """Whether a program has the socket at a path: only a refused connection says that none has."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)  # who listens and takes no connections listens all the same
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return _is_bound(path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _is_bound(path: Path) -> bool:
+    """Whether a program of this network namespace has a socket at the path, and does not listen yet."""
     try:
-        _add_port(server, f"{_UNIX}{path}")
-    finally:
-        os.umask(before)
+        table = Path("/proc/net/unix").read_bytes()
+    except OSError:
+        return False
+    return any(line.split(maxsplit=7)[7:] == [os.fsencode(path)] for line in table.splitlines())
 
 
 def _add_port(server: grpc.aio.Server, address: str) -> int:

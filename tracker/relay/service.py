@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final, Never, TypeAlias
 
 import grpc
@@ -22,7 +22,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from tracker.wire import ERROR_DOMAIN, SERVER_KEY
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .gathering import FullError, Gatherer
+from .gathering import Budget, FullError, Gatherer
 
 log = logging.getLogger("tracker.relay")
 
@@ -44,14 +44,15 @@ class Relay(grpc.GenericRpcHandler):
         server: the tracker's address, as its clients know it.
         channel: to the tracker.
         max_delay: as for `Gatherer`.
-        max_pending_bytes: as for `Gatherer`.
+        max_pending_bytes: of what the tracker has not answered, whatever the call; a stream counts while it lasts.
     """
 
     def __init__(self, server: str, channel: grpc.aio.Channel, max_delay: float, max_pending_bytes: int) -> None:
         self._server = server
         self._channel = channel
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REPORT, None, None)
-        self.gatherer = Gatherer(lambda request, timeout: send(request, timeout=timeout), max_delay, max_pending_bytes)
+        self._budget = Budget(max_pending_bytes)
+        self.gatherer = Gatherer(lambda request, timeout: send(request, timeout=timeout), max_delay, self._budget)
         self._handlers = {f"/{SERVICE}/{method.name}": self._passing_on(method) for method in _METHODS}
         self._handlers[_REPORT] = grpc.unary_unary_rpc_method_handler(self._report)
         self._lasting: set[_Call] = set()
@@ -74,7 +75,7 @@ class Relay(grpc.GenericRpcHandler):
         except grpc.aio.AioRpcError as error:
             await _abort_like(context, error)
         except FullError as full:
-            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT", str(full))
+            await _refuse(context, full)
 
     async def _check_meant(self, context: Context) -> None:
         """A report that is meant for another tracker must not get to this one: it may have a job of that name, too."""
@@ -98,10 +99,11 @@ class Relay(grpc.GenericRpcHandler):
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path, None, None)
 
             async def unary(request: bytes, context: Context) -> bytes:
-                call = ask(request, timeout=context.time_remaining(), metadata=_metadata(context))
-                async with self._under_way(call, lasting, context):
-                    answer = await call
-                return answer  # noqa: RET504 - mypy takes the context for one that may swallow what is raised
+                async with self._held(len(request), context):
+                    call = ask(request, timeout=context.time_remaining(), metadata=_metadata(context))
+                    async with self._under_way(call, lasting, context):
+                        answer = await call
+                return answer
 
             return grpc.unary_unary_rpc_method_handler(unary)
 
@@ -109,19 +111,46 @@ class Relay(grpc.GenericRpcHandler):
         open_stream: Any = streamed(path, None, None)
 
         async def stream(request: Any, context: Context) -> AsyncIterator[bytes]:
-            call = open_stream(request, timeout=context.time_remaining(), metadata=_metadata(context))
-            async with self._under_way(call, lasting, context):
-                # It says that the caller is heard, so it is not kept until there is a message.
-                await context.send_initial_metadata(tuple(await call.initial_metadata()))
-                async for message in call:
-                    yield message
+            full: list[FullError] = []
+
+            async def counted() -> AsyncIterator[bytes]:
+                # It is not read faster than it is passed on: one message is held at a time.
+                async for message in request:
+                    try:
+                        with self._budget.holding(len(message)):
+                            yield message
+                    except FullError as error:
+                        full.append(error)
+                        call.cancel()
+                        return
+
+            async with self._held(0 if method.client_streaming else len(request), context):
+                passed = counted() if method.client_streaming else request
+                call = open_stream(passed, timeout=context.time_remaining(), metadata=_metadata(context))
+                async with self._under_way(call, lasting, context, full):
+                    # It says that the caller is heard, so it is not kept until there is a message.
+                    await context.send_initial_metadata(tuple(await call.initial_metadata()))
+                    async for message in call:
+                        yield message
 
         if method.client_streaming:
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.unary_stream_rpc_method_handler(stream)
 
     @asynccontextmanager
-    async def _under_way(self, call: _Call, lasting: bool, context: Context) -> AsyncIterator[None]:
+    async def _held(self, size: int, context: Context) -> AsyncIterator[None]:
+        """While a call's request is held; the call is refused if there is no room for it."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._budget.holding(size))
+            except FullError as full:
+                await _refuse(context, full)
+            yield
+
+    @asynccontextmanager
+    async def _under_way(
+        self, call: _Call, lasting: bool, context: Context, full: Sequence[FullError] = ()
+    ) -> AsyncIterator[None]:
         """While a call to the tracker is under way for a caller's: they end together, and in the same way."""
         if lasting:
             self._lasting.add(call)
@@ -130,6 +159,8 @@ class Relay(grpc.GenericRpcHandler):
         except grpc.aio.AioRpcError as error:
             await _abort_like(context, error)
         except asyncio.CancelledError:
+            if full:
+                await _refuse(context, full[0])
             if self._stopping:
                 await _abort(context, grpc.StatusCode.UNAVAILABLE, "STOPPING", "the relay is stopping; try again")
             raise
@@ -149,6 +180,10 @@ async def _abort_like(context: Context, error: grpc.aio.AioRpcError) -> Never:
     if (error.code(), error.details()) == _BROKEN:
         await _abort(context, grpc.StatusCode.UNAVAILABLE, "BROKEN", "the tracker ended the stream; try again")
     await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+
+
+async def _refuse(context: Context, full: FullError) -> Never:
+    await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT", str(full))
 
 
 async def _abort(context: Context, code: grpc.StatusCode, reason: str, message: str) -> Never:
