@@ -148,3 +148,31 @@ class Line:
         for end in ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+class Silence:
+    """A port that takes connections, counts them and says nothing."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._taken: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._take, daemon=True).start()
+
+    @property
+    def callers(self) -> int:
+        """How many have come."""
+        return len(self._taken)
+
+    def _take(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._taken.append(self._listening.accept()[0])
+
+    def __enter__(self) -> Silence:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+        for each in self._taken:
+            each.close()

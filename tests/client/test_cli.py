@@ -187,3 +187,170 @@ def test_a_reader_that_has_seen_enough_is_no_failure(shell: Shell, client: Track
     )
     assert ran.stderr == ""
     assert json.loads(ran.stdout)["name"] == "0"
+
+
+# ---------------------------------------------------------------- why something has not ended
+
+
+def test_explain_names_every_staged_epoch_that_concerns_a_substream(
+    shell: Shell, client: TrackerClient, job: str
+) -> None:
+    """The usual stuck batch: a producer whose first epoch is reported and not committed was the last of nothing."""
+    client.define_job(spec(job, segments={"raw": ["retry"], "retry": []}, fronts=["schedule"]))
+    sender = client.open_producer(job, "sender", "r1").epoch()
+    sender.sent("retry", "JFK", "2013-01-01", 1, end_time=24)
+    sender.report(commit=True)
+    stuck = client.open_producer(job, "stuck", "r1").epoch(7)
+    stuck.received("retry", "JFK", "2013-01-01", 1, end_time=24)
+    stuck.report(units=["a"])
+    other = client.open_producer(job, "other", "r1").epoch(3)
+    other.sent("raw", "JFK", "2013-01-02", 1, end_time=48)
+    other.close("JFK", "2013-01-02", end_time=48, front="schedule")
+    other.report(units=["a"])
+    said = shell("explain", job, "JFK", "2013-01-01")
+    assert "has not ended" in said
+    assert "producer 'stuck' has reported epoch 7 and not committed it (0 sent and 1 received on 'retry')" in said
+    assert "producer 'other', the owner of front 'schedule', has reported epoch 3 and not committed it" in said
+    assert "'other' has reported" not in said  # nothing of this substream
+    assert "nobody has ever received anything on segment 'retry'" in said
+    # One that no committed report has named is explained all the same.
+    said = shell("explain", job, "JFK", "2013-01-02")
+    assert "nothing of it has been committed" in said
+    assert "producer 'other' has reported epoch 3 and not committed it (1 sent and 0 received on 'raw', " in said
+    assert "that 'schedule' closes it" in said
+    found = json.loads(shell("explain", job, "JFK", "2013-01-02", "--json"))
+    assert (found["substream"], found["ended"]) == (None, False)
+    assert [(each["producer"], each["epoch"], each["closed_by"]) for each in found["staged"]] == [
+        ("other", 3, ["schedule"])
+    ]
+    client.producer(job, "stuck", "r1").commit(7)
+    said = shell("explain", job, "JFK", "2013-01-01")
+    assert "nobody has ever received" not in said
+    assert "'stuck'" not in said
+    assert client.job(job).unread_segments == ("raw",)
+
+
+def test_explain_takes_the_beginning_of_a_name(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    report = client.open_producer(job, "q", "r1").epoch()
+    for day in ("2013-01-01T00/PT1H", "2013-01-01T01/PT1H", "2013-02-01T00/PT1H"):
+        report.sent("raw", "JFK", day, 1)
+    report.report(commit=True)
+    assert "2013-02-01T00/PT1H of scope 'JFK': has not ended" in shell("explain", job, "JFK", "2013-02")
+    said = shell("explain", job, "JFK", "2013-01", status=1)
+    assert "name one" in said
+    assert "  2013-01-01T00/PT1H\n  2013-01-01T01/PT1H" in said
+    assert "none that begins so" in shell("explain", job, "LGA", "2013", status=1)
+
+
+def test_what_waits_for_its_turn_has_not_ended(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job, ordering="scope"))
+    report = client.open_producer(job, "q", "r1").epoch()
+    report.sent("raw", "JFK", "first", 1, end_time=1)
+    report.close("JFK", "second", end_time=2)
+    report.report(commit=True)
+    said = shell("explain", job, "JFK", "second")
+    assert "second of scope 'JFK': has not ended" in said
+    assert "those of smaller end times come first" in said
+
+
+# ---------------------------------------------------------------- for people
+
+
+HOUR = 3_600 * 10**6
+
+
+def test_times_are_shown_as_times_and_many_frontiers_in_few_words(
+    shell: Shell, client: TrackerClient, job: str
+) -> None:
+    start = 1_772_323_200 * 10**6  # 2026-03-01, in microseconds
+    client.define_job(spec(job, fronts=["f"], progress=True))
+    report = client.open_producer(job, "q", "r1").epoch()
+    report.sent("raw", "t3", "w", 1, end_time=start + 99 * HOUR)
+    for number in range(30):
+        report.frontier("f", start + number * HOUR, scope=f"t{number}")
+    report.frontier("f", start)
+    report.report(commit=True)
+    shown = shell("job", job)
+    assert "*: 2026-03-01 00:00:00, t0: 2026-03-01 00:00:00, t1: 2026-03-01 01:00:00, t2: 2026-03-01 02:00:00" in shown
+    assert "26 more" in shown
+    assert max(map(len, shown.splitlines())) < 250
+    assert "t3/w, known since" in shown
+    assert json.loads(shell("job", job, "--json"))["fronts"][0]["frontiers"]["t1"] == start + HOUR
+    [row] = table(shell("substreams", job))
+    assert row["END TIME"] == "2026-03-05 03:00:00"
+    assert row["CHANGED"].endswith("s ago")
+    assert json.loads(shell("substreams", job, "--json"))["end_time"] == start + 99 * HOUR
+    assert "has promised up to 2026-03-01 03:00:00, and the substream ends at 2026-03-05 03:00:00" in shell(
+        "explain", job, "t3", "w"
+    )
+    assert "up to 2026-03-01 00:00:00" in shell("events", job, "--kind", "Advanced")
+
+
+def test_empty_lists_say_so(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    assert "no open substreams in job" in shell("substreams", job)
+    assert "no stalled substreams" in shell("substreams", job, "--stalled")
+    assert "no substreams of scope x" in shell("substreams", job, "--scope", "x", "--ended")
+    assert "no such events" in shell("events", job)
+    assert shell("substreams", job, "--json") == ""
+
+
+def test_events_are_listed_and_that_ends(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    producer = client.open_producer(job, "q", "r1")
+    for name, report in zip("abc", producer.epochs(), strict=False):
+        report.close("s", name)
+        report.report(commit=True)
+    assert len(shell("events", job).splitlines()) == 3
+    assert [json.loads(line)["name"] for line in shell("events", job, "--after", "1", "--json").splitlines()] == [
+        "b",
+        "c",
+    ]
+    shown = shell("events", job, "--limit", "2").splitlines()
+    assert (len(shown), shown[-1]) == (3, "… and more: these are the first 2; --limit 0 lists all")
+    assert "no such events" in shell("events", job, "--kind", "Late")
+    assert "invalid choice" in shell("events", job, "--kind", "late", status=2)
+
+
+def test_an_end_is_waited_for_in_a_script(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    report = client.open_producer(job, "q", "r1").epoch()
+    report.close("s", "over")
+    report.report(commit=True)
+    assert "s/over has ended on raw: COMPLETE, 0 elements" in shell("wait", job, "raw", "s", "over")
+    assert json.loads(shell("wait", job, "raw", "s", "over", "--json"))["reason"] == "COMPLETE"
+    said = shell("wait", job, "raw", "s", "never", "--timeout", "0.2", status=1)
+    assert "has not ended on 'raw' within 0.2 s" in said
+
+
+def test_options_stand_before_the_command_or_after_it(shared_server: Server, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    nowhere = Shell("127.0.0.1:1")
+    server = ["--server", shared_server.address]
+    for words in ([*server, "job", job, "--json"], ["--json", "job", job, *server], [*server, "--json", "job", job]):
+        assert json.loads(nowhere(*words))["spec"]["job"] == job
+    assert json.loads(nowhere("--server", "127.0.0.1:2", "job", job, *server, "--json"))["spec"]["job"] == job
+    assert "127.0.0.1:2" in nowhere("--server", "127.0.0.1:2", "--retry-for", "0", "jobs", status=3)
+
+
+def test_a_drain_of_a_deployment_that_is_not_there_is_warned_of(
+    shared_server: Server, client: TrackerClient, job: str
+) -> None:
+    client.define_job(spec(job))
+    for name, there in ((job, "its current one is 'd1'"), (f"{job}-typo", "there is no such job")):
+        ran = subprocess.run(
+            [*TRACKER, "drain", name, "d9", "--server", shared_server.address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert "PENDING" in ran.stdout
+        assert there in ran.stderr
+        assert f"tracker cancel-drain {name} --deployment d9" in ran.stderr
+
+
+def test_a_server_says_what_it_allows(shell: Shell) -> None:
+    assert "max_open_substreams" in shell("info")
+    assert json.loads(shell("info", "--json"))["limits"]["max_open_substreams"] > 0

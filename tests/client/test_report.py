@@ -138,3 +138,16 @@ def test_an_entry_that_counts_too_many_elements_is_not_sent() -> None:
     with pytest.raises(OverflowError, match="report more often"):
         report.report(units=["u"])
     assert said == []
+
+
+@pytest.mark.parametrize("xor", [-1, -(2**63), 2**63, 2**64 - 1, -7])
+def test_an_xor_of_either_sign_is_its_64_bits(xor: int) -> None:
+    """As Spark's `xxhash64` gives it: alone, and folded with others before or after."""
+    report, said = gather()
+    report.add("raw", "s", "alone", xor, sent=1)
+    report.add("raw", "s", "before", xor)
+    report.add("raw", "s", "before", 5)
+    report.sent("raw", "s", "after", 5)
+    report.add("raw", "s", "after", xor)
+    report.report(units=["u"])
+    assert said[0].xor.tolist() == [xor % 2**64, xor % 2**64 ^ 5, xor % 2**64 ^ 5]

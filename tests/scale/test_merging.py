@@ -166,3 +166,25 @@ def test_what_is_given_up_does_not_wait_and_its_upstream_ends_come_first() -> No
     assert merge.give() is None
     merge.take(0, Event(2, AT, "d", down))
     assert [event.kind for event in iter(merge.give, None)] == [up, down]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 4))
+def test_a_drained_shard_holds_nobody_also_if_retention_has_dropped_how_far_it_was(
+    random: random.Random, shards: int
+) -> None:
+    """Of one shard only the last events are kept, its `Drained` among them; the others' ends come all the same."""
+    logs = [log(random, shard, deployments=1) for shard in range(shards)]
+    logs[0] = logs[0][-random.randint(1, 2) :]
+    assert isinstance(logs[0][-1].kind, Drained)
+    merge = Merge(True, beginning(shards))
+    for event in logs[0]:
+        merge.take(0, event)
+    given = []
+    # The others are about to drain: all that they have to say but that has come.
+    for shard, events in list(enumerate(logs))[1:]:
+        for event in events[:-1]:
+            merge.take(shard, event)
+            given += iter(merge.give, None)
+    wanted = [end for segment in SEGMENTS for events in logs[1:] for end in ends(events, segment)]
+    assert sorted(end for segment in SEGMENTS for end in ends(given, segment)) == sorted(wanted)

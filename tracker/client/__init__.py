@@ -5,7 +5,7 @@
 ...     with TrackerClient(address) as client:
 ...         client.define_job(JobSpec(job="shop", deployment="d1", segments={"orders": []}))
 ...         till = client.open_producer("shop", "till", run="2026-01-01T06:00")
-...         monday = till.epoch(0)
+...         monday = till.epoch()  # the next one, whatever earlier runs have committed
 ...         for order in range(3):
 ...             monday.sent("orders", "berlin", "monday", label("orders", order))
 ...         monday.close("berlin", "monday")
@@ -17,7 +17,7 @@ This package must never import the server, its journal or its core: where it is 
 from __future__ import annotations
 
 from tracker.client.client import TrackerClient
-from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.client.errors import EpochCommittedError, TrackerError, TrackerUnavailable
 from tracker.client.events import (
     Advanced,
     DrainCancelled,
@@ -27,6 +27,7 @@ from tracker.client.events import (
     Ended,
     Event,
     EventPage,
+    Excess,
     FrontIdle,
     Kind,
     Late,
@@ -36,6 +37,7 @@ from tracker.client.events import (
 from tracker.client.jobs import (
     DrainState,
     DrainStatus,
+    Explained,
     FrontStatus,
     JobDefined,
     JobSpec,
@@ -45,15 +47,19 @@ from tracker.client.jobs import (
     ProducerStatus,
     SegmentStatus,
     ServerInfo,
+    StagedCount,
+    StagedStatus,
+    SubscriptionStatus,
     SubstreamStatus,
 )
 from tracker.client.labels import label
 from tracker.client.producer import Producer
-from tracker.client.report import NO_END_TIME, Finish, Frontier, Outcome, Report, Reported
+from tracker.client.report import NO_END_TIME, Expected, Finish, Frontier, Outcome, Report, Reported
 from tracker.client.shards.client import ShardedClient
 from tracker.client.shards.merging import Position
 from tracker.client.shards.producer import ShardedProducer
 from tracker.client.shards.watch import ShardedWatch
+from tracker.client.subscription import Subscription
 from tracker.client.watch import Watch
 
 __all__ = [
@@ -66,8 +72,12 @@ __all__ = [
     "DrainTimedOut",
     "Drained",
     "Ended",
+    "EpochCommittedError",
     "Event",
     "EventPage",
+    "Excess",
+    "Expected",
+    "Explained",
     "Finish",
     "FrontIdle",
     "FrontStatus",
@@ -91,7 +101,11 @@ __all__ = [
     "ShardedClient",
     "ShardedProducer",
     "ShardedWatch",
+    "StagedCount",
+    "StagedStatus",
     "Stalled",
+    "Subscription",
+    "SubscriptionStatus",
     "SubstreamStatus",
     "TrackerClient",
     "TrackerError",

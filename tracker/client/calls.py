@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from tracker.client import forking
-from tracker.client.connection import Connection, connect
+from tracker.client.connection import Connection, connect, is_local
 from tracker.client.errors import TrackerError, TrackerUnavailable
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.gen import tracker_pb2
@@ -185,8 +185,20 @@ class Calls:
         return TrackerUnavailable(
             f"the tracker at {self.address} has not answered {_name(request)} "
             f"({tried}; the last: {error.code().name}: {error.details()}). "
-            f"Is it running? `tracker serve --listen {self.address}` starts one."
+            f"Is it running? `tracker serve --listen {self.address}` starts one.{_proxy(self.address)}"
         )
+
+
+def _proxy(address: str) -> str:
+    """What to say about the proxy that gRPC uses, if it may be the reason."""
+    named = next((name for name in ("grpc_proxy", "https_proxy", "http_proxy") if os.environ.get(name)), None)
+    if named is None or is_local(address):
+        return ""
+    host = address.rpartition(":")[0]
+    return (
+        f" {named}={os.environ[named]} is set, so gRPC goes over that proxy; if it is not meant for the tracker, add "
+        f"{host} to no_proxy."
+    )
 
 
 def _name(request: object) -> str:

@@ -15,8 +15,20 @@ from tracker.client import forking, messages, servers
 from tracker.client.calls import Backoff, Calls, refusal
 from tracker.client.errors import TrackerError
 from tracker.client.events import Ended, EventPage
-from tracker.client.jobs import DrainStatus, JobDefined, JobSpec, JobStatus, Mode, ServerInfo, SubstreamStatus
+from tracker.client.jobs import (
+    DrainStatus,
+    Explained,
+    JobDefined,
+    JobSpec,
+    JobStatus,
+    Mode,
+    ServerInfo,
+    SubscriptionStatus,
+    SubstreamStatus,
+)
 from tracker.client.producer import Producer
+from tracker.client.report import checked_epoch
+from tracker.client.subscription import Subscription
 from tracker.client.watch import Watch
 from tracker.wire.gen import tracker_pb2
 
@@ -42,13 +54,13 @@ class TrackerClient:
     answer in time, or cannot write its journal. That is safe:
 
     - reports, since the tracker knows each unit of an epoch (`Report.report` says what a repeated one answers);
-    - `define_job`, `open_producer`, `finish_front`, commits, drains and all that only reads, since doing them twice
-      is doing them once; of `define_job`, only `JobDefined.created` is False when a first answer was lost;
+    - `define_job`, `open_producer`, `finish_front`, `subscribe`, commits, drains and all that only reads, since doing
+      them twice is doing them once; of `define_job`, only `JobDefined.created` is False when a first answer was lost;
     - `Producer.close`, since a run that turns out to be closed already counts as closed.
 
-    `delete_job`, `forget_producer` and `abandon` name something that may have been made anew between two attempts, so
-    they are made once: they wait until the tracker can be reached, and if then no answer comes, `TrackerUnavailable`
-    says so and the caller has to look.
+    `delete_job`, `forget_producer`, `abandon` and `unsubscribe` name something that may have been made anew between two
+    attempts, so they are made once: they wait until the tracker can be reached, and if then no answer comes,
+    `TrackerUnavailable` says so and the caller has to look.
 
     Args:
         address: `host:port`, or several servers: see `tracker.client.servers.names`.
@@ -205,6 +217,15 @@ class TrackerClient:
             if not request.page_token:
                 return
 
+    def explain(self, job: str, scope: str, name: str) -> Explained:
+        """One substream as it stands, and every epoch that has reported something of it and is not committed.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``. A substream that is not known is no error.
+        """
+        request = tracker_pb2.ExplainRequest(job=job, scope=scope, name=name)
+        return messages.explained(self._to(job).repeat(lambda connection: connection.stubs.Explain, request))
+
     def abandon(self, job: str, scope: str, name: str) -> None:
         """Ends an open substream on every segment at once, whatever is in flight. Not repeated.
 
@@ -233,6 +254,7 @@ class TrackerClient:
         mode: Mode = "staged",
         resume_epoch: int | None = None,
         seals: bool = False,
+        replays: bool = False,
     ) -> Producer:
         """Makes a run the current one of its producer; earlier runs are refused from now on.
 
@@ -245,8 +267,12 @@ class TrackerClient:
             resume_epoch: the first epoch that this run will report, where that is known. What earlier runs left
                 staged before it is committed, the rest revoked.
             seals: this run seals every epoch before its engine commits it.
+            replays: this run may report again what earlier runs have committed, and wants to hear ALREADY_COMMITTED of
+                it: a program that works through the same input from its start. Without it, and without `resume_epoch`,
+                such a report is refused with `EpochCommittedError`, since it would count for nothing.
 
         Raises:
+            ValueError: an epoch that cannot be.
             TrackerError: ``UNKNOWN_JOB``, ``FENCED`` (this run was superseded or closed), ``MODE_CONFLICT``,
                 ``EPOCH_REWOUND`` (`resume_epoch` is committed already).
         """
@@ -255,12 +281,22 @@ class TrackerClient:
             producer=producer,
             run=run,
             mode=messages.mode_number(mode),
-            resume_epoch=resume_epoch,
+            resume_epoch=checked_epoch(resume_epoch),
             seals=seals,
         )
         answer = self._to(job).repeat(lambda connection: connection.stubs.OpenProducer, request)
         committed = answer.committed_epoch if answer.HasField("committed_epoch") else None
-        return Producer(self._to(job), job, producer, run, committed, keep_apart=seals)
+        first = resume_epoch if resume_epoch is not None else 0 if committed is None else committed + 1
+        return Producer(
+            self._to(job),
+            job,
+            producer,
+            run,
+            committed,
+            keep_apart=seals,
+            next_epoch=first,
+            replays=replays or resume_epoch is not None,
+        )
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> Producer:
         """A run that another process has opened, without a call: for executors, whose driver did.
@@ -292,26 +328,45 @@ class TrackerClient:
         segments: Sequence[str] = (),
         scopes: Sequence[str] = (),
         log_id: str = "",
+        own_position: bool = False,
     ) -> Watch:
         """The job's events, those kept and then new ones as they happen; each once, in order.
 
         Args:
             job: its name.
             after_seq: the last one seen; 0: from the oldest that is kept.
-            segments: only `Ended`, `Late` and `Advanced` on these; other kinds always. Empty: on all.
-            scopes: only `Ended` and `Late` in these. Empty: in all.
+            segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
+            scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.
             log_id: the log that `after_seq` is of; empty: whichever there is.
+            own_position: `after_seq` is a position of the caller's own, also if it is 0: the watch is refused with
+                ``EVENTS_EXPIRED`` if retention has dropped an event after it that the filters let through.
 
         Returns:
             An iterator that reconnects by itself. What can go wrong is raised where it is iterated: see
             `Watch.__next__`.
         """
 
-        def find_log(sleep: Callable[[float], object]) -> str:
-            request = tracker_pb2.ListEventsRequest(job=job, limit=1)
-            return self._to(job).repeat(lambda connection: connection.stubs.ListEvents, request, sleep=sleep).log_id
+        request = tracker_pb2.WatchRequest(
+            job=job,
+            after_seq=after_seq,
+            segments=messages.names(segments),
+            scopes=messages.names(scopes),
+            log_id=log_id,
+            own_position=own_position,
+        )
+        return self._watch(request)
 
-        return Watch(self._to(job), find_log, job, after_seq, segments, scopes, log_id)
+    def _watch(self, request: tracker_pb2.WatchRequest) -> Watch:
+        calls = self._to(request.job)
+
+        def find_log(sleep: Callable[[float], object]) -> tuple[str, int]:
+            page = tracker_pb2.ListEventsRequest(
+                job=request.job, limit=1, segments=request.segments, scopes=request.scopes
+            )
+            answer = calls.repeat(lambda connection: connection.stubs.ListEvents, page, sleep=sleep)
+            return answer.log_id, answer.first_seq
+
+        return Watch(calls, find_log, request)
 
     def list_events(
         self,
@@ -322,6 +377,7 @@ class TrackerClient:
         segments: Sequence[str] = (),
         scopes: Sequence[str] = (),
         log_id: str = "",
+        own_position: bool = False,
     ) -> EventPage:
         """A range of the job's events.
 
@@ -333,6 +389,7 @@ class TrackerClient:
             segments: as for `watch`.
             scopes: as for `watch`.
             log_id: as for `watch`.
+            own_position: as for `watch`.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``EVENTS_EXPIRED``, ``LOG_CHANGED``.
@@ -345,10 +402,93 @@ class TrackerClient:
             segments=messages.names(segments),
             scopes=messages.names(scopes),
             log_id=log_id,
+            own_position=own_position,
         )
         page = self._to(job).repeat(lambda connection: connection.stubs.ListEvents, request)
         events = tuple(event for event in map(messages.event, page.events) if event is not None)
-        return EventPage(events, page.last_seq, page.log_id)
+        return EventPage(events, page.last_seq, page.log_id, page.first_seq)
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def subscribe(
+        self,
+        job: str,
+        name: str,
+        segments: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        after_seq: int | None = None,
+        max_age: timedelta | None = None,
+        max_events: int | None = None,
+        log_id: str = "",
+    ) -> Subscription:
+        """Makes a durable reader, or takes up one that exists: its events are kept until it has acknowledged them.
+
+        A subscription that exists goes on where it was; a filter that differs from its own replaces it.
+
+        Args:
+            job: the job's name.
+            name: the subscription's: 1 to 512 bytes, once in a job.
+            segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
+            scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.
+            after_seq: a new subscription gets what comes after this, and is refused if some of it was dropped; None:
+                it starts at the oldest event from which on none is missing, the one after `Subscription.acknowledged`.
+            max_age: when it has left an event lying for so long, and retention does not keep it either, it expires;
+                None: 30 days.
+            max_events: when more events than that are kept for it beyond retention, it expires; None: 1,000,000.
+            log_id: the log that `after_seq` is of; empty: whichever there is.
+
+        Raises:
+            TrackerError: ``SUBSCRIPTION_EXPIRED`` (some of what it waited for may be gone: unsubscribe it, subscribe
+                anew, and decide what to do about that), ``EVENTS_EXPIRED`` (something after `after_seq`, or after its
+                place for a new filter, was dropped), ``UNKNOWN_SEGMENT``, ``UNKNOWN_JOB``, ``LOG_CHANGED``,
+                ``MALFORMED``, ``LIMIT``.
+
+        >>> def release(client):
+        ...     with client.subscribe("flights", "mailer", segments=["clean"]) as ends:
+        ...         for event in ends:
+        ...             print("done:", event.kind)  # what is done with it may be done again after a crash
+        ...             ends.ack(event)
+        """
+        calls = self._to(job)
+        request = tracker_pb2.SubscribeRequest(
+            job=job,
+            name=name,
+            segments=messages.names(segments),
+            scopes=messages.names(scopes),
+            after_seq=after_seq,
+            max_age=messages.duration(max_age),
+            max_events=max_events or 0,
+            log_id=log_id,
+        )
+        answer = calls.repeat(lambda connection: connection.stubs.Subscribe, request)
+
+        def watch(place: int) -> Watch:
+            return self._watch(
+                tracker_pb2.WatchRequest(
+                    job=job, after_seq=place, log_id=answer.log_id, own_position=True, subscription=name
+                )
+            )
+
+        return Subscription(calls, watch, job, name, answer)
+
+    def unsubscribe(self, job: str, name: str) -> None:
+        """Ends a subscription, also one that has expired: the tracker keeps nothing for it any more. Not repeated.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SUBSCRIPTION``.
+        """
+        request = tracker_pb2.UnsubscribeRequest(job=job, name=name)
+        self._to(job).once(lambda connection: connection.stubs.Unsubscribe, request)
+
+    def subscriptions(self, job: str) -> list[SubscriptionStatus]:
+        """Describes a job's subscriptions, by name; expired ones, too.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``.
+        """
+        request = tracker_pb2.ListSubscriptionsRequest(job=job)
+        answer = self._to(job).repeat(lambda connection: connection.stubs.ListSubscriptions, request)
+        return [messages.subscription_status(each) for each in answer.subscriptions]
 
     def wait_for_end(
         self,

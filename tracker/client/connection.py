@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import threading
 import weakref
 from typing import Final
@@ -31,6 +33,38 @@ CHANNEL_OPTIONS: Final = (
 )
 
 
+def channel_options(address: str) -> list[tuple[str, int]]:
+    """The options of a channel to a tracker or a relay.
+
+    A proxy that the environment names (`grpc_proxy`, `https_proxy`, `http_proxy`) cannot reach this machine's own
+    addresses: it would take them for its own. So it is not asked for them, whatever `no_proxy` says.
+
+    >>> ("grpc.enable_http_proxy", 0) in channel_options("127.0.0.1:7654")
+    True
+    >>> ("grpc.enable_http_proxy", 0) in channel_options("tracker.shop:7654")
+    False
+    """
+    return [*CHANNEL_OPTIONS, *([("grpc.enable_http_proxy", 0)] if is_local(address) else [])]
+
+
+def is_local(address: str) -> bool:
+    """Whether an address is this machine's own: a loopback address, `localhost`, or a socket file.
+
+    >>> [is_local(each) for each in ("localhost:1", "[::1]:1", "dns:///127.0.0.9:1", "unix:/run/s", "10.0.0.1:1")]
+    [True, True, True, True, False]
+    """
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    target = re.sub(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)", "", address)
+    host = target.rpartition(":")[0].strip("[]").lower() or target
+    if host in ("localhost", "localhost.") or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class Connection:
     """A channel with its stubs, and what was learnt over it. Closed when nobody holds it any more.
 
@@ -45,7 +79,7 @@ class Connection:
         self.address = address
         self.pid = os.getpid()
         # Channels of equal target and options share a connection, even one that a parent process opened.
-        options = [("substream.tracker.pid", self.pid), *CHANNEL_OPTIONS]
+        options = [("substream.tracker.pid", self.pid), *channel_options(address)]
         with forking.using_grpc():
             self._channel = grpc.insecure_channel(address, options=options)
             self.stubs = tracker_pb2_grpc.TrackerStub(self._channel)

@@ -26,6 +26,34 @@ class TrackerError(Exception):
         return self.message
 
 
+class EpochCommittedError(TrackerError):
+    """A new run reports an epoch that its producer had committed before: nothing of it would count.
+
+    Raised by the client itself, with the reason ``EPOCH_COMMITTED``; nothing was sent.
+
+    Attributes:
+        next_epoch: the first that is not committed.
+
+    >>> EpochCommittedError("till", 0, 4).next_epoch
+    4
+    """
+
+    def __init__(self, producer: str, epoch: int, next_epoch: int) -> None:
+        super().__init__(
+            "FAILED_PRECONDITION",
+            "EPOCH_COMMITTED",
+            f"EPOCH_COMMITTED: epoch {epoch} of producer {producer!r} was committed before this run was opened: this "
+            f"report would count for nothing. The next epoch is {next_epoch}: `producer.epoch()` and "
+            "`producer.epochs()` go on there. A program that means to report again what earlier runs have committed "
+            "opens its run with replays=True",
+        )
+        self.next_epoch = next_epoch
+        self._said = (producer, epoch, next_epoch)
+
+    def __reduce__(self) -> tuple[type[EpochCommittedError], tuple[str, int, int]]:
+        return EpochCommittedError, self._said
+
+
 class TrackerUnavailable(ConnectionError):  # noqa: N818
     """The tracker did not answer, or could not write, for as long as the caller was ready to try.
 

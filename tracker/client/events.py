@@ -27,6 +27,8 @@ class Ended:
     elements: int  #: sent on this segment in all
     reason: Reason
     in_flight: int  #: lost sight of; 0 if COMPLETE
+    by_drain: bool = False  #: only a front's finish in a drain closed it: more may follow in a later deployment
+    expected: int | None = None  #: how many elements its fronts expected on this segment; None: no number was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,26 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A closed substream has not changed for long, and not all that was sent has been received."""
+    """A substream has not changed for long: it is closed and not all that was sent has been received, or more is
+    expected than was sent."""
 
     scope: str
     name: str
-    segments: tuple[str, ...]  #: those that do not balance
+    segments: tuple[str, ...]  #: those that do not balance, or on which elements are missing
     in_flight: int  #: sent - received over those; negative: received more often than sent
+    expected: int = 0  #: on those of the segments where fewer were sent than expected
+    sent: int = 0  #: on the same
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """More elements of a substream were sent on a segment than its fronts expect."""
+
+    segment: str
+    scope: str
+    name: str
+    expected: int
+    sent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,7 @@ class Advanced:
 
 
 Kind: TypeAlias = (
-    Ended | Late | Stalled | FrontIdle | DrainRequested | Drained | DrainTimedOut | DrainCancelled | Advanced
+    Ended | Late | Stalled | Excess | FrontIdle | DrainRequested | Drained | DrainTimedOut | DrainCancelled | Advanced
 )
 
 
@@ -125,3 +141,4 @@ class EventPage:
     events: tuple[Event, ...]
     last_seq: int  #: the last one looked at, whether or not the filters let it through: where to go on
     log_id: str  #: names the log; `seq` has a meaning only within one
+    first_seq: int = 0  #: from this event on none is missing that the filters let through; 0: the server did not say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -21,7 +21,8 @@ class JobSpec:
         deployment: which deployment of the job this is, 1 to 128 characters.
         segments: for each segment those that its elements travel on next; cycles are allowed.
         fronts: the sources that promise what they will not send any more. Without any, substreams are closed one by
-            one by whoever is their only source.
+            one by whoever is their only source. As a mapping: for each source the segments that it feeds; none: all,
+            as for those that are only named. A segment waits for the sources that feed it or a segment upstream.
         ordering: which ends wait for those of smaller end times: none, those in the same scope, or all.
         progress: announce `Advanced`, how far each segment has come.
         stall_after: a closed substream that has not balanced nor changed for so long is announced as `Stalled`;
@@ -29,6 +30,8 @@ class JobSpec:
         expire_after: and is given up after so long; None: never.
         idle_after: a front that was silent for so long is not waited for; None: never.
         retention: how long ended substreams and events are kept; None: as long as the server likes.
+        remember: how long the name of an ended substream is remembered, from its end on, so that what comes of it later
+            is late and begins no second life; None: as long as there is the job.
 
     >>> JobSpec(job="flights", deployment="d1", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]).ordering
     'none'
@@ -37,13 +40,14 @@ class JobSpec:
     job: str
     deployment: str
     segments: Mapping[str, Sequence[str]]
-    fronts: Sequence[str] = ()
+    fronts: Sequence[str] | Mapping[str, Sequence[str]] = ()
     ordering: Ordering = "none"
     progress: bool = False
     stall_after: timedelta | None = None
     expire_after: timedelta | None = None
     idle_after: timedelta | None = None
     retention: timedelta | None = None
+    remember: timedelta | None = None
 
 
 class DrainState(StrEnum):
@@ -102,6 +106,7 @@ class FrontStatus:
     frontiers: Mapping[str, int]  #: by scope; ``"*"`` is the frontier for every scope
     producer: str  #: its owner; empty: nobody has promised for it yet
     last_promise: datetime | None
+    segments: tuple[str, ...] = ()  #: that it feeds; empty: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ class JobStatus:
     """A job as it stands."""
 
     spec: JobSpec
-    first_seq: int  #: the oldest event still kept
+    first_seq: int  #: every event from this one on is kept
     last_seq: int
     open_substreams: int
     ended_substreams: int
@@ -120,6 +125,15 @@ class JobStatus:
     drain: DrainStatus
     log_id: str
     incarnation: int
+    staged_substreams: int = 0  #: named by accepted reports and not known: their epochs are staged, or they were late
+    staged_units: int = 0  #: of staged epochs, each of which counts as one beside
+    staged_entries: int = 0  #: of staged epochs, with their promises
+    tombstones: int = 0  #: names of ended and forgotten substreams that are remembered
+    cells: int = 0  #: (substream, segment) pairs that take up memory
+    incomplete_substreams: int = 0  #: open ones of which more is expected than was sent
+    expected: int = 0  #: elements of those, on the segments on which any are missing
+    expected_sent: int = 0  #: how many were sent on the same
+    unread_segments: tuple[str, ...] = ()  #: on which nobody has ever received anything that was committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +147,14 @@ class SegmentStatus:
     received: int
     last_sender: str
     last_receiver: str
+    expected: int | None = None  #: how many elements the fronts expect to be sent in all; None: no number was given
+    expected_by: Mapping[str, int] = field(default_factory=dict)  #: by front; ``""``: fronts that were removed
+    closed: bool = False  #: nothing more comes from the fronts that reach it
+
+    @property
+    def missing(self) -> int:
+        """How many of the expected elements were not sent yet."""
+        return max(0, (self.expected or 0) - self.sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +176,54 @@ class SubstreamStatus:
     def in_flight(self) -> int:
         """Elements sent and not yet received, over the segments where more were sent than received."""
         return sum(max(0, segment.sent - segment.received) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCount:
+    """What an epoch that is not committed has reported on a segment."""
+
+    segment: str
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStatus:
+    """What an epoch that is not committed holds of one substream."""
+
+    producer: str
+    epoch: int
+    mode: Mode  #: ``"staged"``: it does not count yet; ``"immediate"``: it counts, and can be revoked
+    sealed: bool
+    segments: tuple[StagedCount, ...]
+    closed_by: tuple[str, ...]  #: the fronts for which it closes the substream; ``""``: the sole owner
+    expected_by: tuple[str, ...] = ()  #: the fronts for which it says how many elements they send
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One substream, and what is reported of it and not committed."""
+
+    substream: SubstreamStatus | None  #: None: no committed report has named it, or it is forgotten
+    staged: tuple[StagedStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatus:
+    """A durable reader as it stands."""
+
+    name: str
+    segments: tuple[str, ...]  #: its filter; empty: all
+    scopes: tuple[str, ...]
+    acknowledged: int  #: its events come after this one
+    max_age: timedelta
+    max_events: int
+    retained: int  #: events that are kept for it beyond the job's retention
+    oldest_retained: datetime | None  #: when the oldest of them happened
+    created: datetime
+    last_ack: datetime | None
+    expired: datetime | None  #: None: it stands
+    expired_because: str
 
 
 @dataclass(frozen=True, slots=True)

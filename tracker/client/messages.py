@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -18,6 +18,7 @@ from tracker.client.events import (
     DrainTimedOut,
     Ended,
     Event,
+    Excess,
     FrontIdle,
     Kind,
     Late,
@@ -28,6 +29,7 @@ from tracker.client.ids import Named
 from tracker.client.jobs import (
     DrainState,
     DrainStatus,
+    Explained,
     FrontStatus,
     JobDefined,
     JobSpec,
@@ -37,9 +39,24 @@ from tracker.client.jobs import (
     ProducerStatus,
     SegmentStatus,
     ServerInfo,
+    StagedCount,
+    StagedStatus,
+    SubscriptionStatus,
     SubstreamStatus,
 )
-from tracker.client.report import NO_END_TIME, Close, Contents, Finish, Frontier, Outcome, Promise, Reported
+from tracker.client.report import (
+    NO_END_TIME,
+    Close,
+    CommitPromise,
+    Contents,
+    Expect,
+    Expected,
+    Finish,
+    Frontier,
+    Outcome,
+    Promise,
+    Reported,
+)
 from tracker.wire.columns import pack_i8, pack_u4, pack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
@@ -88,14 +105,33 @@ def spec_message(spec: JobSpec) -> tracker_pb2.JobSpec:
         job=spec.job,
         deployment=spec.deployment,
         segments=[tracker_pb2.Segment(name=name, feeds=names(feeds)) for name, feeds in spec.segments.items()],
-        fronts=names(spec.fronts),
+        fronts=names(list(spec.fronts) if isinstance(spec.fronts, Mapping) else spec.fronts),
+        front_segments=_front_segments(spec.fronts),
         ordering=_ORDERINGS[spec.ordering],
         progress=spec.progress,
         stall_after=duration(spec.stall_after),
         expire_after=duration(spec.expire_after),
         idle_after=duration(spec.idle_after),
         retention=duration(spec.retention),
+        remember=duration(spec.remember),
     )
+
+
+def _front_segments(fronts: Sequence[str] | Mapping[str, Sequence[str]]) -> list[tracker_pb2.FrontSegments]:
+    if not isinstance(fronts, Mapping):
+        return []
+    return [
+        tracker_pb2.FrontSegments(front=front, segments=names(segments))
+        for front, segments in fronts.items()
+        if segments
+    ]
+
+
+def _fronts(message: tracker_pb2.JobSpec) -> Sequence[str] | Mapping[str, Sequence[str]]:
+    if not message.front_segments:
+        return tuple(message.fronts)
+    fed = {each.front: tuple(each.segments) for each in message.front_segments}
+    return {front: fed.get(front, ()) for front in message.fronts}
 
 
 def names(column: Sequence[str]) -> Sequence[str]:
@@ -113,13 +149,14 @@ def spec_value(message: tracker_pb2.JobSpec) -> JobSpec:
         job=message.job,
         deployment=message.deployment,
         segments={segment.name: tuple(segment.feeds) for segment in message.segments},
-        fronts=tuple(message.fronts),
+        fronts=_fronts(message),
         ordering=_ORDERING_NAMES.get(message.ordering, "none"),
         progress=message.progress,
         stall_after=_length(message.stall_after) if message.HasField("stall_after") else None,
         expire_after=_length(message.expire_after) if message.HasField("expire_after") else None,
         idle_after=_length(message.idle_after) if message.HasField("idle_after") else None,
         retention=_length(message.retention) if message.HasField("retention") else None,
+        remember=_length(message.remember) if message.HasField("remember") else None,
     )
 
 
@@ -148,6 +185,15 @@ def job_status(message: tracker_pb2.JobStatus) -> JobStatus:
         drain=drain_status(message.drain),
         log_id=message.log_id,
         incarnation=message.incarnation,
+        unread_segments=tuple(message.unread_segments),
+        staged_substreams=message.staged_substreams,
+        staged_units=message.staged_units,
+        staged_entries=message.staged_entries,
+        tombstones=message.tombstones,
+        cells=message.cells,
+        incomplete_substreams=message.incomplete_substreams,
+        expected=message.expected,
+        expected_sent=message.expected_sent,
     )
 
 
@@ -171,6 +217,7 @@ def _front_status(message: tracker_pb2.FrontStatus) -> FrontStatus:
         frontiers=dict(message.frontiers),
         producer=message.producer,
         last_promise=_moment(message.last_promise) if message.HasField("last_promise") else None,
+        segments=tuple(message.segments),
     )
 
 
@@ -203,6 +250,9 @@ def substream_status(message: tracker_pb2.SubstreamStatus) -> SubstreamStatus:
                 received=segment.received,
                 last_sender=segment.last_sender,
                 last_receiver=segment.last_receiver,
+                expected=segment.expected if segment.HasField("expected") else None,
+                expected_by=dict(segment.expected_by),
+                closed=segment.closed,
             )
             for segment in message.segments
         ),
@@ -210,6 +260,41 @@ def substream_status(message: tracker_pb2.SubstreamStatus) -> SubstreamStatus:
         created=_moment(message.created),
         changed=_moment(message.changed),
         held_by=tuple(message.held_by),
+    )
+
+
+def explained(message: tracker_pb2.ExplainResponse) -> Explained:
+    return Explained(
+        substream=substream_status(message.substream) if message.HasField("substream") else None,
+        staged=tuple(
+            StagedStatus(
+                staged.producer,
+                staged.epoch,
+                _MODE_NAMES[staged.mode],
+                staged.sealed,
+                tuple(StagedCount(each.segment, each.sent, each.received) for each in staged.segments),
+                tuple(staged.closed_by),
+                tuple(staged.expected_by),
+            )
+            for staged in message.staged
+        ),
+    )
+
+
+def subscription_status(message: tracker_pb2.SubscriptionStatus) -> SubscriptionStatus:
+    return SubscriptionStatus(
+        name=message.name,
+        segments=tuple(message.segments),
+        scopes=tuple(message.scopes),
+        acknowledged=message.acknowledged,
+        max_age=message.max_age.ToTimedelta(),
+        max_events=message.max_events,
+        retained=message.retained,
+        oldest_retained=_moment(message.oldest_retained) if message.HasField("oldest_retained") else None,
+        created=_moment(message.created),
+        last_ack=_moment(message.last_ack) if message.HasField("last_ack") else None,
+        expired=_moment(message.expired) if message.HasField("expired") else None,
+        expired_because=message.expired_because,
     )
 
 
@@ -232,11 +317,16 @@ def mode_number(mode: Mode) -> tracker_pb2.Mode.ValueType:
     return _MODES[mode]
 
 
-def promise_messages(promises: Iterable[Promise], places: Sequence[int] = ()) -> list[tracker_pb2.Promise]:
+def promise_messages(
+    promises: Iterable[Promise | CommitPromise], places: Sequence[int] = ()
+) -> list[tracker_pb2.Promise]:
     """
     Args:
-        promises: in their order.
+        promises: of a report or a commit, in their order.
         places: for each of the report's substreams its number on the wire.
+
+    Raises:
+        ValueError: a negative number of elements is expected.
     """
     messages = []
     for promise in promises:
@@ -249,6 +339,16 @@ def promise_messages(promises: Iterable[Promise], places: Sequence[int] = ()) ->
             case Close(front, substream):
                 close = tracker_pb2.Close(front=front, substream_index=places[substream])
                 messages.append(tracker_pb2.Promise(close=close))
+            case Expect(front, segment, substream, elements, revise):
+                expect = tracker_pb2.Expect(front=front, segment=segment, elements=elements, revise=revise)
+                expect.substream_index = places[substream]
+                messages.append(tracker_pb2.Promise(expect=expect))
+            case Expected(front, segment, scope, name, elements, end_time, revise):
+                if elements < 0:
+                    raise ValueError(f"a front expects 0 elements or more, not {elements}")
+                expect = tracker_pb2.Expect(front=front, segment=segment, elements=elements, revise=revise)
+                expect.substream.CopyFrom(tracker_pb2.SubstreamName(scope=scope, name=name, end_time=end_time))
+                messages.append(tracker_pb2.Promise(expect=expect))
     return messages
 
 
@@ -320,6 +420,8 @@ def ended(message: tracker_pb2.Ended) -> Ended:
         elements=message.elements,
         reason=Reason(tracker_pb2.Reason.Name(message.reason)),
         in_flight=message.in_flight,
+        by_drain=message.by_drain,
+        expected=message.expected if message.HasField("expected") else None,
     )
 
 
@@ -340,7 +442,17 @@ def _kind(message: tracker_pb2.Event) -> Kind | None:
             return Late(late.segment, late.scope, late.name, late.producer, late.sent, late.received)
         case "stalled":
             stalled = message.stalled
-            return Stalled(stalled.scope, stalled.name, tuple(stalled.segments), stalled.in_flight)
+            return Stalled(
+                stalled.scope,
+                stalled.name,
+                tuple(stalled.segments),
+                stalled.in_flight,
+                stalled.expected,
+                stalled.sent,
+            )
+        case "excess":
+            excess = message.excess
+            return Excess(excess.segment, excess.scope, excess.name, excess.expected, excess.sent)
         case "front_idle":
             return FrontIdle(message.front_idle.front, message.front_idle.idle)
         case "drain_requested":

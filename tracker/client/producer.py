@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from tracker.client import messages, relay
 from tracker.client.calls import Calls
-from tracker.client.errors import TrackerError
-from tracker.client.report import Contents, Finish, Frontier, Report, Reported
+from tracker.client.errors import EpochCommittedError, TrackerError
+from tracker.client.report import CommitPromise, Contents, Outcome, Report, Reported, checked_epoch
 from tracker.wire.columns import unpack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
@@ -18,7 +18,7 @@ _IDS_HOLD_NO_MORE = frozenset({"UNKNOWN_ID", "LOG_CHANGED"})
 class Producer:
     """A run of a producer, as `TrackerClient.open_producer` and `TrackerClient.producer` give it.
 
-    For many threads and processes, and picklable: nothing is kept here but names. As a context manager it closes its
+    For many threads and processes, and picklable: little is kept here but names. As a context manager it closes its
     run at the end, unless an exception passes through; what is staged waits for the next run either way.
 
     Attributes:
@@ -30,7 +30,15 @@ class Producer:
     """
 
     def __init__(
-        self, calls: Calls, job: str, producer: str, run: str, committed_epoch: int | None, keep_apart: bool
+        self,
+        calls: Calls,
+        job: str,
+        producer: str,
+        run: str,
+        committed_epoch: int | None,
+        keep_apart: bool,
+        next_epoch: int | None = None,
+        replays: bool = True,
     ) -> None:
         self._calls = calls
         self.job = job
@@ -38,6 +46,8 @@ class Producer:
         self.run = run
         self.committed_epoch = committed_epoch
         self.keep_apart = keep_apart
+        self._next_epoch = next_epoch
+        self._replays = replays
 
     def __repr__(self) -> str:
         return f"Producer(job={self.job!r}, producer={self.producer!r}, run={self.run!r})"
@@ -51,20 +61,92 @@ class Producer:
         if kind is None:
             self.close()
 
-    def epoch(self, epoch: int) -> Report:
-        """An empty report for this epoch; `Report.report` sends it. An epoch may have many, each with its own units."""
+    def epoch(self, epoch: int | None = None) -> Report:
+        """An empty report for an epoch; `Report.report` sends it. An epoch may have many, each with its own units.
+
+        Args:
+            epoch: 0, 1, 2, …; None: the next one (`next_epoch`).
+
+        Raises:
+            ValueError: it is negative, or beyond 2^62 - 1.
+        """
+        number = self.next_epoch() if epoch is None else epoch
+        checked_epoch(number)
 
         def send(contents: Contents, units: Sequence[str], commit: bool) -> Reported:
-            return self.deliver(epoch, contents, units, commit)
+            self.refuse_committed(number)
+            answer = self.deliver(number, contents, units, commit)
+            self.note(number, answer, commit)
+            return answer
 
-        return Report(send)
+        return Report(send, number)
+
+    def next_epoch(self) -> int:
+        """The epoch to report next: the one after the last committed, by this run as far as this object has done it.
+
+        A run that another process has opened (`TrackerClient.producer`) asks the tracker, once.
+
+        Raises:
+            TrackerError: ``UNKNOWN_JOB``.
+            TrackerUnavailable: no answer in time.
+        """
+        if self._next_epoch is None:
+            request = tracker_pb2.GetJobRequest(job=self.job)
+            job = self._calls.repeat(lambda connection: connection.stubs.GetJob, request)
+            committed = [
+                each.committed_epoch
+                for each in job.producers
+                if each.producer == self.producer and each.HasField("committed_epoch")
+            ]
+            self._has_committed(max(committed, default=-1))
+        assert self._next_epoch is not None
+        return self._next_epoch
+
+    def epochs(self) -> Iterator[Report]:
+        """An empty report for the next epoch, then for the one after it, and so on: how a plain program reports.
+
+        Each has to be committed before the next one is asked for.
+
+        Raises:
+            RuntimeError: the report before was not committed.
+
+        >>> def count(till, orders):
+        ...     for report, order in zip(till.epochs(), orders):
+        ...         report.sent("orders", order.shop, order.day, order.label)
+        ...         report.report(commit=True)
+        """
+        while True:
+            number = self.next_epoch()
+            yield self.epoch(number)
+            if self.next_epoch() <= number:
+                raise RuntimeError(
+                    f"epoch {number} of producer {self.producer!r} was not committed: call report.report(commit=True) "
+                    "before you ask for the next one"
+                )
+
+    def _has_committed(self, epoch: int) -> None:
+        self._next_epoch = max(epoch + 1, self._next_epoch or 0)
+
+    def note(self, epoch: int, answer: Reported, commit: bool) -> None:
+        """What a report's answer says of the next epoch."""
+        if answer.outcome is Outcome.ALREADY_COMMITTED or (commit and answer.done):
+            self._has_committed(epoch)
+
+    def refuse_committed(self, epoch: int) -> None:
+        """A run that does not mean to replay must not report what was committed before it was opened.
+
+        Raises:
+            EpochCommittedError: it would.
+        """
+        if not self._replays and self.committed_epoch is not None and epoch <= self.committed_epoch:
+            raise EpochCommittedError(self.producer, epoch, self.next_epoch())
 
     def commit(
         self,
         epoch: int | None = None,
         units: Sequence[str] | None = None,
         seal: bool = False,
-        promises: Sequence[Frontier | Finish] = (),
+        promises: Sequence[CommitPromise] = (),
     ) -> int:
         """Commits or seals what was reported, or brings promises that belong to no epoch. Safe to repeat.
 
@@ -73,26 +155,31 @@ class Producer:
             units: the manifest: the units that the engine kept; None: whatever was reported. One that may leave units
                 out needs a producer that keeps its reports apart.
             seal: check the manifest and fix the epoch by it, but do not commit yet.
-            promises: take effect after the commit, also if the epoch was committed before.
+            promises: frontiers, finishes and expectations. They take effect after the commit, also if the epoch was
+                committed before.
 
         Returns:
             The `seq` of the job's newest event.
 
         Raises:
             TrackerError: ``FENCED``, ``MISSING_UNITS`` (the message names them), ``SPLIT_UNITS``, ``EPOCH_STAGED``
-                (a promise while a later epoch is staged), ``MALFORMED``, and a report's reasons for its promises.
+                (a frontier or finish while a later epoch is staged), ``EXPECT_CONFLICT``, ``MALFORMED``, and a
+                report's reasons for its promises.
             TrackerUnavailable: no answer in time.
         """
         request = tracker_pb2.CommitRequest(
             job=self.job,
             producer=self.producer,
             run=self.run,
-            epoch=epoch,
+            epoch=checked_epoch(epoch),
             units=None if units is None else tracker_pb2.Units(names=messages.names(units)),
             seal=seal,
             promises=messages.promise_messages(promises),
         )
-        return self._calls.repeat(lambda connection: connection.stubs.Commit, request).last_seq
+        answer = self._calls.repeat(lambda connection: connection.stubs.Commit, request)
+        if epoch is not None and not seal:
+            self._has_committed(epoch)
+        return answer.last_seq
 
     def close(self, resume_epoch: int | None = None) -> None:
         """Closes the run; whatever it says later is refused. Safe to repeat, unless a later run has taken over.
@@ -106,7 +193,7 @@ class Producer:
             TrackerUnavailable: no answer in time.
         """
         request = tracker_pb2.CloseProducerRequest(
-            job=self.job, producer=self.producer, run=self.run, resume_epoch=resume_epoch
+            job=self.job, producer=self.producer, run=self.run, resume_epoch=checked_epoch(resume_epoch)
         )
         self._calls.repeat(lambda connection: connection.stubs.CloseProducer, request, in_doubt=self.must_be_closed)
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
 import grpc
 
+from tracker.client import peers
 from tracker.client.calls import Calls
 from tracker.client.connection import Connection
 from tracker.client.errors import TrackerError, TrackerUnavailable
@@ -26,6 +25,8 @@ from tracker.wire import SERVER_KEY
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
 VARIABLE: Final = "TRACKER_RELAY"
+
+_UNIX: Final = "unix:"
 
 _SHORTEST_REST: Final = 0.2
 _REST: Final = 10  #: a relay that did not answer is left alone for so many times what the attempt took
@@ -52,15 +53,19 @@ def find(server: str) -> str | None:
     """The address of this node's relay for a tracker; None: there is none.
 
     The environment variable `TRACKER_RELAY` names it (empty: use none); without it, its socket is where `sockets` says.
+    A socket is used only if a user that this process trusts listens at it: see `tracker.client.peers`. A port cannot be
+    asked whose it is: who names one answers for it.
+
+    Raises:
+        ValueError: `TRACKER_RELAY_UIDS` is malformed.
     """
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return named if named != server else None
-    for path in sockets(server):
-        with suppress(OSError):
-            if stat.S_ISSOCK(path.stat().st_mode):
-                return f"unix:{path}"
-    return None
+        if not named.startswith(_UNIX):
+            return named if named not in ("", server) else None
+        # An address of gRPC's: unix:PATH or unix:///PATH.
+        return peers.trusted(re.sub("^//(?=/)", "", named.removeprefix(_UNIX)))
+    return next(filter(None, (peers.trusted(str(path)) for path in sockets(server))), None)
 
 
 def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.ReportResponse:

@@ -7,9 +7,10 @@ elements they speak of. This module knows nothing of the wire or of how a report
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ NO_END_TIME = 2**63 - 1  #: in a column of end times: the substream has none
 _SEGMENT_BITS = 16
 _ONES_64 = 2**64 - 1
 _MAX_COUNT = 2**32 - 1
+_MAX_EPOCH = 2**62 - 1
 
 
 class Outcome(StrEnum):
@@ -69,7 +71,36 @@ class Close:
     substream: int  #: its place among the report's substreams
 
 
-Promise: TypeAlias = Frontier | Finish | Close
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """A promise: the front will send exactly so many elements of one substream of the report on a segment."""
+
+    front: str
+    segment: str
+    substream: int  #: its place among the report's substreams
+    elements: int
+    revise: bool = False  #: takes the place of another number
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The same in a commit, which names the substream.
+
+    >>> Expected("control", "raw", "JFK", "2013-01-01", 20, end_time=24).elements
+    20
+    """
+
+    front: str
+    segment: str
+    scope: str
+    name: str
+    elements: int
+    end_time: int | None = None  #: the substream's, if it has one
+    revise: bool = False
+
+
+Promise: TypeAlias = Frontier | Finish | Close | Expect
+CommitPromise: TypeAlias = Frontier | Finish | Expected
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +141,8 @@ class Report:
     (array([5], dtype=uint64), array([2], dtype=uint32), array([1], dtype=uint32))
     """
 
-    def __init__(self, send: Callable[[Contents, Sequence[str], bool], Reported]) -> None:
+    def __init__(self, send: Callable[[Contents, Sequence[str], bool], Reported], epoch: int | None = None) -> None:
+        self.epoch = epoch  #: which epoch it is part of
         self._send = send
         self._substreams: dict[tuple[str, str], int] = {}
         self._end_times = array("q")  # one for each substream, in the order of the dictionary
@@ -228,6 +260,42 @@ class Report:
         """
         self._promises.append(Close(front, self._substream(scope, name, end_time)))
 
+    def expect(
+        self,
+        front: str,
+        segment: str,
+        scope: str,
+        name: str,
+        elements: int,
+        end_time: int | None = None,
+        revise: bool = False,
+    ) -> None:
+        """Promises that the front sends exactly so many elements of one substream on a segment.
+
+        The substream is known from then on, also if nobody has sent any of it, and it is closed for the front once so
+        many were sent there: by anybody, before or after, as far as it is committed. Where several fronts feed the
+        segment, their numbers add up, and each of them must give one (0 counts), or finish. A front that expects a
+        substream does not also close it: its frontiers and closes do not count for it.
+
+        Args:
+            front: whose number it is.
+            segment: on which the elements are counted as sent.
+            scope: the substream's.
+            name: the substream's.
+            elements: how many in all, 0 or more.
+            end_time: the substream's, if it has one.
+            revise: take the place of another number that the front has given. Without it, another number is refused
+                (``EXPECT_CONFLICT``), as it is once the substream has ended on the segment.
+
+        >>> report = Report(lambda contents, units, commit: print(contents.promises))
+        >>> report.expect("control", "raw", "JFK", "2013-01-01", 20, end_time=24)
+        >>> report.report(units=["0"])
+        (Expect(front='control', segment='raw', substream=0, elements=20, revise=False),)
+        """
+        if elements < 0:
+            raise ValueError(f"a front expects 0 elements or more, not {elements}")
+        self._promises.append(Expect(front, segment, self._substream(scope, name, end_time), elements, revise))
+
     def finish(self, front: str) -> None:
         """Promises that the front will send nothing more at all."""
         self._promises.append(Finish(front))
@@ -238,7 +306,8 @@ class Report:
         Sent again until it is answered, for as long as the client's `retry_for` says. This is safe: the tracker knows
         each unit of an epoch, and a report of units that it knows changes nothing. If an answer is lost, the next
         attempt's is therefore DUPLICATE, or ALREADY_COMMITTED with `commit`: both say that what this report says has
-        been taken, once. So can a program that crashed and does not know what it had said report the same again.
+        been taken, once. A program that crashed and does not know what it had said opens its next run with
+        ``replays=True`` and reports the same again.
 
         Args:
             units: which pieces of the epoch this report covers. Without any, it must commit.
@@ -250,12 +319,34 @@ class Report:
 
         Raises:
             TrackerError: ``FENCED`` (a later run has taken over), ``UNKNOWN_SEGMENT``, ``UNKNOWN_FRONT``,
-                ``END_TIME_CONFLICT``, ``FRONT_OWNED``, ``EPOCH_STAGED``, ``DRAINED``, ``SEALED``, ``MALFORMED``,
-                ``LIMIT``.
+                ``END_TIME_CONFLICT``, ``FRONT_OWNED``, ``EPOCH_STAGED``, ``EXPECT_CONFLICT``, ``DRAINED``, ``SEALED``,
+                ``MALFORMED``, ``LIMIT``.
+            EpochCommittedError: the epoch was committed before this run was opened; nothing was sent.
             TrackerUnavailable: no answer in time. The report may have been taken; it may be sent again.
             OverflowError: more than 2**32 - 1 elements in one entry.
         """
         return self._send(self._contents(), units, commit)
+
+    def report_in_pieces(
+        self, unit: str, split: Callable[[Contents], Iterable[Contents]]
+    ) -> list[tuple[str, Reported]]:
+        """Sends what was gathered in several messages, each a unit of its own: `unit`, ``unit+1``, ``unit+2``, …
+
+        They take effect together, when the epoch is committed. Sent again, they are the same if the contents are.
+
+        Args:
+            unit: the piece of the epoch that this report covers.
+            split: cuts it, as `tracker.client.pieces.split` does.
+
+        Returns:
+            The units, each with its outcome.
+
+        Raises:
+            TrackerError: as `report`; what was sent before stays, as long as the epoch is not committed.
+            TrackerUnavailable: as `report`.
+        """
+        names = (unit if number == 0 else f"{unit}+{number}" for number in count())
+        return [(name, self._send(piece, [name], False)) for piece, name in zip(split(self._contents()), names)]  # noqa: B905
 
     def _contents(self) -> Contents:
         cells, xor, sent, received = self._combined()
@@ -344,6 +435,21 @@ class Report:
             at = int(substreams[row])
             raise _two_end_times(*pairs[at], int(bound[at]), int(times[row]))
         self._end_times = array("q", bound.tobytes())
+
+
+def checked_epoch(epoch: int | None) -> int | None:
+    """An epoch as the tracker takes it.
+
+    Raises:
+        ValueError: it is negative, or no 62 bits are enough for it.
+
+    >>> checked_epoch(-1)
+    Traceback (most recent call last):
+    ValueError: epochs are 0, 1, 2, … up to 2^62 - 1, not -1
+    """
+    if epoch is not None and not 0 <= epoch <= _MAX_EPOCH:
+        raise ValueError(f"epochs are 0, 1, 2, … up to 2^62 - 1, not {epoch}")
+    return epoch
 
 
 def _strings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -27,6 +27,8 @@ class Watch(Iterator[Event]):
     event is given once and none is missed. One thread iterates; any may close it.
 
     Attributes:
+        first_seq: from this event on none is missing that the filters let through: where a watch from 0 starts. 0
+            before the first event was asked for, and where the log was named.
         last_seq: the last event that was looked at, filtered ones included: where another watch would go on.
         log_id: the log it reads; empty before the first event was asked for.
     """
@@ -34,20 +36,15 @@ class Watch(Iterator[Event]):
     def __init__(
         self,
         calls: Calls,
-        find_log: Callable[[Callable[[float], object]], str],
-        job: str,
-        after_seq: int,
-        segments: Sequence[str],
-        scopes: Sequence[str],
-        log_id: str,
+        find_log: Callable[[Callable[[float], object]], tuple[str, int]],
+        request: tracker_pb2.WatchRequest,
     ) -> None:
         self._calls = calls
         self._find_log = find_log
-        self._job = job
-        self._segments = tuple(messages.names(segments))
-        self._scopes = tuple(messages.names(scopes))
-        self.last_seq = after_seq
-        self.log_id = log_id
+        self._request = request
+        self.first_seq = 0
+        self.last_seq = request.after_seq
+        self.log_id = request.log_id
         self._closed = threading.Event()
         self._backoff = Backoff()
         self._lock = threading.Lock()
@@ -70,9 +67,9 @@ class Watch(Iterator[Event]):
 
         Raises:
             StopIteration: it was closed.
-            TrackerError: ``EVENTS_EXPIRED`` (retention has dropped what comes next; the message names the first event
-                that is kept), ``LOG_CHANGED`` (the job was deleted, or its journal lost its tail: what is known of it
-                holds no more), ``UNKNOWN_JOB``. It is closed then.
+            TrackerError: ``EVENTS_EXPIRED`` (retention has dropped an event that was asked for; the message says from
+                where on none is missing), ``LOG_CHANGED`` (the job was deleted, or its journal lost its tail: what is
+                known of it holds no more), ``UNKNOWN_JOB``. It is closed then.
             TrackerUnavailable: no sign of the tracker for as long as the client's `retry_for` says. Going on is
                 allowed: the next call tries again.
         """
@@ -105,7 +102,7 @@ class Watch(Iterator[Event]):
     def _next_message(self) -> tracker_pb2.Event | None:
         """The next message; None if the server has ended the stream, or this was closed."""
         if not self.log_id:
-            self.log_id = self._find_log(self._sleep)
+            self.log_id, self.first_seq = self._find_log(self._sleep)
         with forking.using_grpc():
             stream = self._opened()
             return None if stream is None else next(stream, None)
@@ -117,14 +114,9 @@ class Watch(Iterator[Event]):
             if self._closed.is_set():
                 return None
             if self._stream is None:
-                request = tracker_pb2.WatchRequest(
-                    job=self._job,
-                    after_seq=self.last_seq,
-                    segments=self._segments,
-                    scopes=self._scopes,
-                    log_id=self.log_id,
-                )
-                self._stream = self._calls.connection().stubs.Watch(request)
+                self._request.after_seq = self.last_seq
+                self._request.log_id = self.log_id
+                self._stream = self._calls.connection().stubs.Watch(self._request)
                 forking.may_last(self._stream, self._stream.cancel)
             return self._stream
 

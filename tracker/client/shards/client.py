@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import cached_property, partial
 from heapq import merge
 from types import TracebackType
+from typing import NoReturn
 
 from tracker.client import servers
 from tracker.client.client import TrackerClient
@@ -16,6 +17,7 @@ from tracker.client.events import Ended
 from tracker.client.jobs import (
     DrainState,
     DrainStatus,
+    Explained,
     JobDefined,
     JobSpec,
     JobStatus,
@@ -23,7 +25,6 @@ from tracker.client.jobs import (
     Ordering,
     SubstreamStatus,
 )
-from tracker.client.producer import Producer
 from tracker.client.shards import uniting
 from tracker.client.shards.everywhere import at_once, first_decides
 from tracker.client.shards.merging import Merge, Position, beginning
@@ -192,6 +193,11 @@ class ShardedClient:
         shards = [client.substreams(name, scopes, include_ended, only_stalled) for client, name in self._shards(job)]
         return merge(*shards, key=lambda substream: substream.created)
 
+    def explain(self, job: str, scope: str, name: str) -> Explained:
+        """One substream as it stands at its shard, and what is staged of it there."""
+        client, shard = self._shard(job, scope, name)
+        return client.explain(shard, scope, name)
+
     def abandon(self, job: str, scope: str, name: str) -> None:
         """Ends an open substream on every segment at once, whatever is in flight. Not repeated."""
         client, shard = self._shard(job, scope, name)
@@ -211,6 +217,7 @@ class ShardedClient:
         mode: Mode = "staged",
         resume_epoch: int | None = None,
         seals: bool = False,
+        replays: bool = False,
     ) -> ShardedProducer:
         """Makes a run the current one of its producer, on all shards."""
         calls = [
@@ -219,15 +226,13 @@ class ShardedClient:
         ]
         opened = first_decides(calls)
         committed = [one.committed_epoch for one in opened if one.committed_epoch is not None]
-        return self._producer(job, opened, min(committed) if len(committed) == len(opened) else None)
+        everywhere = min(committed) if len(committed) == len(opened) else None
+        return ShardedProducer(self._sharding, job, opened, everywhere, replays or resume_epoch is not None)
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> ShardedProducer:
         """A run that another process has opened, without a call."""
         shards = [client.producer(name, producer, run, keep_apart) for client, name in self._shards(job)]
-        return self._producer(job, shards, None)
-
-    def _producer(self, job: str, shards: Sequence[Producer], committed_epoch: int | None) -> ShardedProducer:
-        return ShardedProducer(self._sharding, job, shards, committed_epoch)
+        return ShardedProducer(self._sharding, job, shards, None)
 
     def forget_producer(self, job: str, producer: str) -> None:
         """Forgets a producer on all shards. Not repeated; if it fails in between, do it again."""
@@ -280,6 +285,19 @@ class ShardedClient:
             for shard, ((client, name), log_id) in enumerate(zip(shards, position.log_ids, strict=True))
         ]
         return ShardedWatch(watches, state)
+
+    def subscribe(self, job: str, name: str, **_: object) -> NoReturn:
+        """Not over several servers: each shard would have a place of its own.
+
+        Raises:
+            TrackerError: ``NOT_SHARDED``, always.
+        """
+        raise TrackerError(
+            "UNIMPLEMENTED",
+            "NOT_SHARDED",
+            f"NOT_SHARDED: job {job!r} is shared by several servers, and subscription {name!r} would be one on each: "
+            "keep `ShardedWatch.position` beside what it led to, and watch from there",
+        )
 
     def wait_for_end(
         self,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracker.client.jobs import Ordering
-from tracker.client.report import Close, Contents, Promise
+from tracker.client.report import Close, Contents, Expect, Promise
 
 _SHARD: Final = re.compile(r"(?P<job>.+)\.\d+of\d+-(none|scope|global)-[0-9a-f]{8}")
 
@@ -57,7 +57,8 @@ class Sharding:
         return int.from_bytes(digest, "little") % len(self.servers)
 
     def split(self, contents: Contents) -> list[Contents]:
-        """What a report says to each shard: its substreams with their entries and closes, and all other promises."""
+        """What a report says to each shard: its substreams with their entries, closes and expectations, and all other
+        promises."""
         count = len(contents.substreams)
         shards = np.fromiter((self.shard(scope, name) for scope, name in contents.substreams), np.int64, count)
         return [_part(contents, shards == shard) for shard in range(len(self.servers))]
@@ -78,10 +79,10 @@ def _part(contents: Contents, wanted: NDArray[np.bool_]) -> Contents:
     entries = wanted[contents.substream_index]
     promises: list[Promise] = []
     for promise in contents.promises:
-        if not isinstance(promise, Close):
+        if not isinstance(promise, Close | Expect):
             promises.append(promise)
         elif wanted[promise.substream]:
-            promises.append(Close(promise.front, int(places[promise.substream])))
+            promises.append(replace(promise, substream=int(places[promise.substream])))
     return replace(
         contents,
         substreams=[substream for substream, here in zip(contents.substreams, wanted.tolist(), strict=True) if here],

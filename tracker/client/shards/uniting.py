@@ -46,6 +46,12 @@ def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
         drain=drain_status([shard.drain for shard in shards]),
         log_id=log_id(shard.log_id for shard in shards),
         incarnation=max(shard.incarnation for shard in shards),
+        incomplete_substreams=sum(shard.incomplete_substreams for shard in shards),
+        expected=sum(shard.expected for shard in shards),
+        expected_sent=sum(shard.expected_sent for shard in shards),
+        unread_segments=tuple(
+            segment for segment in first.unread_segments if all(segment in shard.unread_segments for shard in shards)
+        ),
     )
 
 
@@ -123,6 +129,7 @@ def _front(shards: Sequence[FrontStatus]) -> FrontStatus:
         frontiers={scope: min(shard.frontiers[scope] for shard in shards) for scope in sorted(scopes)},
         producer=next((shard.producer for shard in shards if shard.producer), ""),
         last_promise=max(promises, default=None),
+        segments=shards[0].segments,
     )
 
 

@@ -1,0 +1,138 @@
+"""Whose socket it is: a relay's is used only if a user that this process trusts listens at it.
+
+Whoever may write in the socket's directory could listen there and answer APPLIED to reports that never reach the
+tracker. So before a relay is used, the kernel is asked who listens (`SO_PEERCRED`): this process's own user, root, or
+one that `TRACKER_RELAY_UIDS` names. A socket file belongs to one listener for as long as it exists, so the answer holds
+for the file, and the connection is made to that file and not to its path: who puts another in its place gains nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import stat
+import struct
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tracker.client import forking
+
+VARIABLE: Final = "TRACKER_RELAY_UIDS"
+
+_ROOT: Final = 0
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+
+log = logging.getLogger("tracker.client.relay")
+
+
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    """A socket file that was asked about."""
+
+    descriptor: int  #: of the file; -1: it is not kept open
+    file: tuple[int, int]  #: device and inode
+    address: str | None  #: where to connect to it; None: it is not to be used
+
+
+_known: dict[tuple[str, frozenset[int]], _Socket] = {}  # by path, and who was trusted
+_lock = threading.Lock()
+
+
+def trusted_users() -> frozenset[int]:
+    """The users whose relays are used: this process's own, root, and those that `TRACKER_RELAY_UIDS` names.
+
+    Raises:
+        ValueError: the variable holds something else than numbers.
+    """
+    named = os.environ.get(VARIABLE, "")
+    try:
+        others = {int(uid) for uid in named.split(",") if uid.strip()}
+    except ValueError:
+        raise ValueError(f"{VARIABLE}={named!r}: numbers of users, with commas between, such as 1001,1002") from None
+    return frozenset({os.geteuid(), _ROOT, *others})
+
+
+def trusted(path: str) -> str | None:
+    """The gRPC address of the socket at a path, if somebody trusted listens there; None: it is not to be used now."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(found.st_mode):
+        return None
+    users = trusted_users()
+    with _lock:
+        known = _known.get((path, users))
+        if known is None or known.file != (found.st_dev, found.st_ino) or (known.address and not _is_open(known)):
+            asked = _ask(path, users)
+            if asked is None:  # nobody listens, or not yet: it is asked again the next time
+                return None
+            if known is not None and _is_open(known):
+                os.close(known.descriptor)
+            known = _known[path, users] = asked
+        return known.address
+
+
+def _is_open(known: _Socket) -> bool:
+    """Whether the descriptor still is the file's: others may have closed it, as a daemon does with all it inherits."""
+    with suppress(OSError):
+        now = os.fstat(known.descriptor)
+        return (now.st_dev, now.st_ino) == known.file
+    return False
+
+
+def _ask(path: str, users: frozenset[int]) -> _Socket | None:
+    """Who listens at a socket file; None: nobody answers there."""
+    if not hasattr(os, "O_PATH"):
+        there = os.stat(path)
+        log.warning("the relay's socket %s is not used: only Linux says whose it is", path)
+        return _Socket(-1, (there.st_dev, there.st_ino), None)
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+    found = os.fstat(descriptor)
+    file = (found.st_dev, found.st_ino)
+    address = f"/proc/self/fd/{descriptor}"
+    try:
+        listener = _listener(address)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno == errno.ENOENT:
+            log.warning("the relay's socket %s is not used: /proc is not there, so nobody can say whose it is", path)
+            return _Socket(-1, file, None)
+        return None
+    if listener in users:
+        return _Socket(descriptor, file, f"unix:{address}")
+    os.close(descriptor)
+    log.warning(
+        "the relay's socket %s is not used: user %d listens there, and this process is user %d; if that is right, name "
+        "it: %s=%d",
+        path,
+        listener,
+        os.geteuid(),
+        VARIABLE,
+        listener,
+    )
+    return _Socket(-1, file, None)
+
+
+def _start_anew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+forking.after_fork_in_child(_start_anew)
+
+
+def _listener(path: str) -> int:
+    """The user who listens at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        asking.connect(path)
+        credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[1])
