@@ -23,23 +23,21 @@ def main(address: str = "127.0.0.1:7654") -> None:
 
         def work(name: str) -> None:
             with client.open_producer("thumbnails", producer=f"{name} of {run}", run=run) as worker:
-                for epoch, (batch, image) in enumerate(iter(queue.get, None)):
+                for (batch, image), report in zip(iter(queue.get, None), worker.epochs(), strict=False):
                     # … make a thumbnail; then say so. (Where images are many, say so once for many.)
-                    report = worker.epoch(epoch)
                     report.received("images", run, batch, label(run, batch, image))
-                    report.report(units=["image"], commit=True)
+                    report.report(commit=True)
 
         workers = [threading.Thread(target=work, args=[name]) for name in ("ann", "bob")]
         for worker in workers:
             worker.start()
         with client.open_producer("thumbnails", producer=f"source of {run}", run=run) as source:
-            for epoch, (batch, images) in enumerate(BATCHES.items()):
-                report = source.epoch(epoch)
+            for (batch, images), report in zip(BATCHES.items(), source.epochs(), strict=False):
                 for image in range(images):
                     queue.put((batch, image))
                     report.sent("images", run, batch, label(run, batch, image))
                 report.close(run, batch)  # nobody else will add to it
-                report.report(units=["batch"], commit=True)
+                report.report(commit=True)
         for batch in BATCHES:
             ended = client.wait_for_end("thumbnails", "images", run, batch, timeout=60)
             print(f"{batch}: all {ended.elements} images are done")

@@ -1,18 +1,31 @@
-"""Check what the documentation says against what is there.
+"""Check what the documentation says against what is there. Nothing is run here: `tests/docs` runs the programs.
 
-For every Markdown file of the project: relative links and their anchors resolve, Python blocks parse, and every
-`make` target and `tracker` command that a shell block or inline code names exists. Exits 1 with one line a fault.
+For every Markdown file of the project: relative links and their anchors resolve; Python blocks compile, and what they
+import from this project exists; the command lines of shell blocks are taken by the program that they call (`tracker`
+with all its options, `make` targets, Python modules and files); inline code names commands that exist. Exits 1 with one
+line a fault.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib
+import importlib.util
+import io
 import re
+import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tracker.cli.main import parser  # noqa: E402 - the project need not be installed
+
+PACKAGES = {"tracker", "spark_client", "examples", "experiments"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -25,20 +38,56 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@cache
+def commands() -> set[str]:
+    """The subcommands that the command line says it has."""
+    return set(re.findall(r"^ {2,6}([a-z][a-z-]*)\b", parser().format_help(), re.MULTILINE))
+
+
 def make_targets() -> set[str]:
     """The targets of the Makefile."""
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def tracker_commands() -> set[str]:
-    """The subcommands that the command line says it has."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "tracker.cli.main", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout
-    return set(re.findall(r"^ {2,6}([a-z][a-z-]*)\b", shown, re.MULTILINE))
+def unknown_imports(block: str) -> list[str]:
+    """What a Python block imports from this project that is not there."""
+    missing = []
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
+            module = importlib.import_module(node.module or "")
+            missing += [
+                f"{node.module}.{each.name}"
+                for each in node.names
+                if not hasattr(module, each.name) and importlib.util.find_spec(f"{node.module}.{each.name}") is None
+            ]
+    return missing
 
 
-def check_page(page: Path, targets: set[str], commands: set[str]) -> list[str]:
+def refusal(line: str) -> str:
+    """Why a command line of a shell block cannot be run; empty: it can, or is none of this project's."""
+    words = shlex.split(line, comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    if not words:
+        return ""
+    program, *arguments = [words[0].removeprefix(".venv/bin/"), *words[1:]]
+    if program == "tracker":
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+                parser().parse_args(arguments)
+        except SystemExit as ended:
+            if ended.code:
+                return said.getvalue().strip().rpartition("\n")[2]
+    elif program == "python" and arguments[:1] == ["-m"]:
+        if importlib.util.find_spec(arguments[1]) is None:
+            return f"there is no module {arguments[1]}"
+    elif program == "python" and not (ROOT / arguments[0]).is_file():
+        return f"there is no file {arguments[0]}"
+    return ""
+
+
+def check_page(page: Path, targets: set[str]) -> list[str]:
     """The faults of one page."""
     text = page.read_text()
     name = page.relative_to(ROOT)
@@ -57,17 +106,23 @@ def check_page(page: Path, targets: set[str], commands: set[str]) -> list[str]:
     for language, block in FENCE.findall(text):
         if language == "python":
             try:
-                ast.parse(block)
+                compile(block, str(name), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                faults += [
+                    f"{name}: a Python block imports {each}, which is not there" for each in unknown_imports(block)
+                ]
             except SyntaxError as error:
-                faults.append(f"{name}: a Python block does not parse: {error}")
+                faults.append(f"{name}: a Python block does not compile: {error}")
         elif language in ("sh", "bash", "console"):
-            code.extend(line.lstrip("$ ") for line in block.splitlines())
+            for line in block.replace("\\\n", " ").splitlines():
+                code.append(line.lstrip("$ "))
+                if why := refusal(line.lstrip("$ ")):
+                    faults.append(f"{name}: `{line.strip()}`: {why}")
     code.extend(INLINE.findall(FENCE.sub("", text)))
     for line in code:
         if (made := re.match(r"make ([a-z-]+)", line)) and made.group(1) not in targets:
             faults.append(f"{name}: `make {made.group(1)}` is not a target")
         ran = re.match(r"(?:\.venv/bin/)?tracker ([a-z][a-z-]*)", line)
-        if ran and ran.group(1) not in commands:
+        if ran and ran.group(1) not in commands():
             faults.append(f"{name}: `tracker {ran.group(1)}` is not a command")
     return faults
 
@@ -81,11 +136,11 @@ def main() -> int:
         check=True,
         cwd=ROOT,
     ).stdout.split()
-    targets, commands = make_targets(), tracker_commands()
-    faults = [
-        fault for page in listed if (ROOT / page).exists() for fault in check_page(ROOT / page, targets, commands)
-    ]
-    print("\n".join(faults) if faults else f"{len(listed)} pages: links, examples and commands hold")
+    targets = make_targets()
+    faults = [fault for page in listed if (ROOT / page).exists() for fault in check_page(ROOT / page, targets)]
+    print(
+        "\n".join(faults) if faults else f"{len(listed)} pages: links resolve, Python compiles, command lines are taken"
+    )
     return 1 if faults else 0
 
 

@@ -6,20 +6,28 @@ import argparse
 import os
 from typing import Final
 
-from tracker.client import ShardedClient, TrackerClient
+from tracker.client import ShardedClient, TrackerClient, TrackerError
 
 SERVER_VARIABLE: Final = "TRACKER_SERVER"
 DEFAULT_SERVER: Final = "127.0.0.1:7654"
 
 
-def options() -> argparse.ArgumentParser:
-    """A parent parser with the options of every such command."""
+def options(first: bool = False) -> argparse.ArgumentParser:
+    """A parent parser with the options of every such command.
+
+    Args:
+        first: they are those before the command, which have the defaults; those after it count if they are given.
+    """
+
+    def default(value: object) -> object:
+        return value if first else argparse.SUPPRESS
+
     parent = argparse.ArgumentParser(add_help=False)
     group = parent.add_argument_group("which tracker, and how it answers")
     group.add_argument(
         "--server",
         metavar="HOST:PORT,…",
-        default=os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER),
+        default=default(os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER)),
         help="the tracker's address, or those of several that have a share of the jobs each "
         f"(default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
@@ -27,16 +35,17 @@ def options() -> argparse.ArgumentParser:
         "--sharded",
         metavar="ORDERING",
         choices=["none", "scope", "global"],
+        default=default(None),
         help="each job is shared by all of these servers, and has this ordering: none, scope or global",
     )
     group.add_argument(
         "--retry-for",
         metavar="SECONDS",
         type=float,
-        default=5.0,
+        default=default(5.0),
         help="how long to try to reach it (default: 5)",
     )
-    group.add_argument("--json", action="store_true", help="answer in JSON, for programs")
+    group.add_argument("--json", action="store_true", default=default(False), help="answer in JSON, for programs")
     return parent
 
 
@@ -45,3 +54,17 @@ def client(arguments: argparse.Namespace) -> TrackerClient | ShardedClient:
     if arguments.sharded:
         return ShardedClient(arguments.server, arguments.sharded, retry_for=arguments.retry_for)
     return TrackerClient(arguments.server, retry_for=arguments.retry_for)
+
+
+def single_client(arguments: argparse.Namespace) -> TrackerClient:
+    """The same for commands that know no jobs shared by several servers.
+
+    Raises:
+        TrackerError: ``NOT_SHARDED``.
+    """
+    asked = client(arguments)
+    if isinstance(asked, TrackerClient):
+        return asked
+    raise TrackerError(
+        "UNIMPLEMENTED", "NOT_SHARDED", "NOT_SHARDED: this command asks one server of a shared job: leave out --sharded"
+    )

@@ -8,8 +8,8 @@ import uuid
 from typing import Final
 
 from tracker.cli import asking
-from tracker.cli.output import print_json, print_pairs
-from tracker.client import DrainState, DrainStatus
+from tracker.cli.output import print_json, print_pairs, say
+from tracker.client import DrainState, DrainStatus, ShardedClient, TrackerClient, TrackerError
 
 _LOOK_AGAIN_S: Final = 0.5
 
@@ -59,11 +59,29 @@ def drain_job(arguments: argparse.Namespace) -> int:
     over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
     with asking.client(arguments) as client:
         status = client.drain(arguments.job, arguments.deployment, drain_id, timeout=arguments.timeout)
+        if status.state is DrainState.PENDING:
+            _warn_of_pending(client, arguments)
         while arguments.wait and status.state not in over:
             time.sleep(_LOOK_AGAIN_S)
             status = client.get_drain(arguments.job, arguments.deployment)
     _show(arguments, status)
     return 0 if not arguments.wait or status.state is DrainState.DRAINED else 1
+
+
+def _warn_of_pending(client: TrackerClient | ShardedClient, arguments: argparse.Namespace) -> None:
+    """A drain of a deployment that is not there yet may be a slip of the pen."""
+    try:
+        there = f"its current one is {client.job(arguments.job).spec.deployment!r}"
+    except TrackerError as refused:
+        if refused.reason != "UNKNOWN_JOB":
+            raise
+        there = "there is no such job"
+    say(
+        f"tracker: job {arguments.job} has no deployment {arguments.deployment!r} yet ({there}): the drain is PENDING, "
+        f"and will begin when that deployment is defined. If this is not meant: tracker cancel-drain {arguments.job} "
+        f"--deployment {arguments.deployment}",
+        error=True,
+    )
 
 
 def cancel_drain(arguments: argparse.Namespace) -> int:

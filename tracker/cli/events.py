@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from typing import get_args
 
 from tracker.cli import asking
-from tracker.cli.output import print_json, text
+from tracker.cli.output import print_json, say, text, time_text
 from tracker.client import (
     Advanced,
     Ended,
     Event,
+    Excess,
     FrontIdle,
+    Kind,
     Late,
     Reason,
     ShardedWatch,
@@ -21,6 +23,7 @@ from tracker.client import (
 )
 
 _WRONG_USAGE = 2
+_LATE = 1
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,6 +44,46 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     watch.add_argument("--scope", metavar="SCOPE", action="append", default=[], help="only ends in these; likewise")
     watch.set_defaults(run=watch_job)
 
+    events = commands.add_parser(
+        "events",
+        parents=[asking.options()],
+        help="list a job's events, and end",
+        description="List the events of a job that are kept, and end.",
+        epilog="example: tracker events flights --kind Late --scope JFK",
+    )
+    events.add_argument("job", metavar="JOB")
+    events.add_argument(
+        "--after", metavar="SEQ", type=int, default=0, help="only what came after it (default: all kept)"
+    )
+    events.add_argument("--segment", metavar="SEGMENT", action="append", default=[], help="as for watch")
+    events.add_argument("--scope", metavar="SCOPE", action="append", default=[], help="as for watch")
+    events.add_argument(
+        "--kind",
+        metavar="KIND",
+        action="append",
+        choices=sorted(kind.__name__ for kind in get_args(Kind)),
+        default=[],
+        help="only these, such as Ended or Late; may be repeated",
+    )
+    events.add_argument(
+        "--limit", metavar="NUMBER", type=int, default=1000, help="at most so many; 0: all (default: 1000)"
+    )
+    events.set_defaults(run=list_events)
+
+    wait = commands.add_parser(
+        "wait",
+        parents=[asking.options()],
+        help="wait until a substream has ended on a segment",
+        description="Wait until a substream has ended on a segment, and say how. Exit status 1 if it has not in time.",
+        epilog="example: tracker wait flights clean JFK 2013-01-01T00:00:00Z/2013-01-02T00:00:00Z --timeout 3600",
+    )
+    wait.add_argument("job", metavar="JOB")
+    wait.add_argument("segment", metavar="SEGMENT")
+    wait.add_argument("scope", metavar="SCOPE", help="may be empty: ''")
+    wait.add_argument("name", metavar="NAME")
+    wait.add_argument("--timeout", metavar="SECONDS", type=float, help="default: for ever")
+    wait.set_defaults(run=wait_for_end)
+
 
 def watch_job(arguments: argparse.Namespace) -> int:
     job, filters = arguments.job, {"segments": arguments.segment, "scopes": arguments.scope}
@@ -48,7 +91,7 @@ def watch_job(arguments: argparse.Namespace) -> int:
         if isinstance(client, TrackerClient):
             events: Watch | ShardedWatch = client.watch(job, arguments.after, **filters)
         elif arguments.after:
-            print("tracker: --after is a place in one server's events: not with --sharded", file=sys.stderr)
+            say("tracker: --after is a place in one server's events: not with --sharded", error=True)
             return _WRONG_USAGE
         else:
             events = client.watch(job, **filters)
@@ -57,7 +100,52 @@ def watch_job(arguments: argparse.Namespace) -> int:
                 if arguments.json:
                     print_json(event)
                 else:
-                    print(line(event), flush=True)
+                    say(line(event), flush=True)
+    return 0
+
+
+def list_events(arguments: argparse.Namespace) -> int:
+    with asking.single_client(arguments) as client:
+        shown, place = 0, arguments.after
+        while True:
+            page = client.list_events(
+                arguments.job, place, segments=arguments.segment, scopes=arguments.scope, own_position=place > 0
+            )
+            for event in page.events:
+                if arguments.kind and type(event.kind).__name__ not in arguments.kind:
+                    continue
+                if arguments.limit and shown == arguments.limit:
+                    if not arguments.json:
+                        say(f"… and more: these are the first {shown}; --limit 0 lists all")
+                    return 0
+                shown += 1
+                if arguments.json:
+                    print_json(event)
+                else:
+                    say(line(event))
+            if page.last_seq <= place:
+                break
+            place = page.last_seq
+    if not shown and not arguments.json:
+        say(f"no such events are kept in job {arguments.job}")
+    return 0
+
+
+def wait_for_end(arguments: argparse.Namespace) -> int:
+    with asking.client(arguments) as client:
+        try:
+            ended = client.wait_for_end(
+                arguments.job, arguments.segment, arguments.scope, arguments.name, timeout=arguments.timeout
+            )
+        except TimeoutError as late:
+            say(f"tracker: {late}; `tracker explain` says why", error=True)
+            return _LATE
+    if arguments.json:
+        print_json(ended)
+    else:
+        lost = "" if ended.reason is Reason.COMPLETE else f", {ended.in_flight} of them were not received"
+        how = f"{ended.reason}, {ended.elements} elements{lost}"
+        say(f"{_substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
     return 0
 
 
@@ -75,18 +163,25 @@ def _said(event: Event) -> str:
     match event.kind:
         case Ended() as ended:
             lost = "" if ended.reason is Reason.COMPLETE else f"  {ended.reason}, {ended.in_flight} lost sight of"
-            return f"{ended.segment}  {_substream(ended.scope, ended.name)}  {ended.elements} elements{lost}"
+            of = "" if ended.expected is None else f" of {ended.expected}"
+            drain = "  closed by the drain: more may follow" if ended.by_drain else ""
+            return f"{ended.segment}  {_substream(ended.scope, ended.name)}  {ended.elements}{of} elements{lost}{drain}"
         case Late() as late:
             return (
                 f"{late.segment}  {_substream(late.scope, late.name)}  "
                 f"{late.sent} sent, {late.received} received by {late.producer}"
             )
         case Stalled() as stalled:
-            return f"{text(stalled.segments)}  {_substream(stalled.scope, stalled.name)}  {stalled.in_flight} in flight"
+            of = f", {stalled.sent} of {stalled.expected} sent" if stalled.expected else ""
+            where = f"{text(stalled.segments)}  {_substream(stalled.scope, stalled.name)}"
+            return f"{where}  {stalled.in_flight} in flight{of}"
+        case Excess() as excess:
+            where = f"{excess.segment}  {_substream(excess.scope, excess.name)}"
+            return f"{where}  {excess.sent} sent, only {excess.expected} expected"
         case FrontIdle(front, idle):
             return f"{front} {'is silent, and not waited for' if idle else 'is back'}"
         case Advanced(segment, time):
-            return f"{segment}  up to {time}"
+            return f"{segment}  up to {time_text(time)}"
         case drain:
             return drain.drain_id
 

@@ -6,14 +6,15 @@ Everything it says follows from how the job and the substream stand at the momen
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from tracker.cli import asking
-from tracker.cli.output import print_json, text
-from tracker.client import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus
+from tracker.cli.output import ago, print_json, say, text, time_text
+from tracker.client import Explained, FrontStatus, JobStatus, SegmentStatus, StagedStatus, SubstreamStatus
 
 _UNKNOWN = 1
+_MOST_NAMES = 10  # that are shown where a name is the beginning of several
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,63 +24,125 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         parents=[asking.options()],
         help="say why a substream has not ended",
         description="Say why a substream has not ended: what is in flight on which segment and whose reports were the "
-        "last, which fronts it waits for, and what is reported but not committed.",
-        epilog="example: tracker explain flights JFK 2013-01-01T00:00:00Z/2013-01-02T00:00:00Z",
+        "last, which fronts it waits for, who has reported something of it and not committed it, and which segment "
+        "nobody has ever read.",
+        epilog="example: tracker explain flights JFK 2013-01-01",
     )
     explain.add_argument("job", metavar="JOB")
     explain.add_argument("scope", metavar="SCOPE", help="may be empty: ''")
-    explain.add_argument("name", metavar="NAME")
+    explain.add_argument("name", metavar="NAME", help="or its beginning, where no other in the scope begins so")
     explain.set_defaults(run=explain_substream)
 
 
 def explain_substream(arguments: argparse.Namespace) -> int:
     with asking.client(arguments) as client:
         job = client.job(arguments.job)
-        in_scope = client.substreams(arguments.job, scopes=[arguments.scope], include_ended=True)
-        substream = next((found for found in in_scope if found.name == arguments.name), None)
-    if substream is None:
-        print(
-            f"tracker: {arguments.job} has no substream {arguments.name!r} in scope {arguments.scope!r}: nothing was "
-            f"reported of it, or it ended more than {text(job.spec.retention)} ago. `tracker substreams "
-            f"{arguments.job} --ended` lists what there is",
-            file=sys.stderr,
-        )
-        return _UNKNOWN
-    reasons = list(why_open(job, substream))
+        name, found = arguments.name, client.explain(arguments.job, arguments.scope, arguments.name)
+        if found.substream is None and not found.staged:
+            in_scope = client.substreams(arguments.job, scopes=[arguments.scope], include_ended=True)
+            names = list(islice((each.name for each in in_scope if each.name.startswith(name)), _MOST_NAMES + 1))
+            if len(names) != 1:
+                _print_unknown(arguments, job, names)
+                return _UNKNOWN
+            name, found = names[0], client.explain(arguments.job, arguments.scope, names[0])
+    substream = found.substream
+    ended = substream is not None and all(segment.ended for segment in substream.segments)
+    reasons = list(why_open(job, found))
     if arguments.json:
-        print_json({"substream": substream, "ended": not reasons, "reasons": reasons}, indent=2)
+        print_json(
+            {"substream": substream, "staged": found.staged, "ended": ended, "reasons": reasons},
+            indent=2,
+        )
         return 0
-    print(f"{substream.name} of scope {substream.scope!r}: {'has not ended' if reasons else 'has ended'}")
+    say(f"{name} of scope {arguments.scope!r}: {'has ended' if ended else 'has not ended'}")
     for reason in reasons:
-        print(f"- {reason}")
-    print(f"first known {text(substream.created)}, last changed {text(substream.changed)}")
+        say(f"- {reason}")
+    if substream is None:
+        return 0
+    say(
+        f"first known {text(substream.created)} ({ago(substream.created)}), last changed {text(substream.changed)} "
+        f"({ago(substream.changed)})"
+    )
     if substream.late_reports:
-        print(f"{substream.late_reports} reports came after its end: `tracker watch` shows them as Late")
+        say(f"{substream.late_reports} reports came after its end: `tracker events {job.spec.job}` has them as Late")
     return 0
 
 
-def why_open(job: JobStatus, substream: SubstreamStatus) -> Iterator[str]:
+def _print_unknown(arguments: argparse.Namespace, job: JobStatus, names: Sequence[str]) -> None:
+    """Nothing, or too much, goes by this name."""
+    if names:
+        say(
+            f"tracker: several substreams of scope {arguments.scope!r} begin with {arguments.name!r}; name one:",
+            error=True,
+        )
+        for name in [*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])]:
+            say(f"  {name}", error=True)
+        return
+    say(
+        f"tracker: {arguments.job} has no substream {arguments.name!r} in scope {arguments.scope!r}, and none that "
+        f"begins so: nothing was reported of it, or it ended more than {text(job.spec.retention)} ago. `tracker "
+        f"substreams {arguments.job} --ended` lists what there is",
+        error=True,
+    )
+
+
+def why_open(job: JobStatus, found: Explained) -> Iterator[str]:
     """What stands between a substream and its end; nothing: it has ended.
 
     Args:
         job: as it stands.
-        substream: of the job, as it stands at the same time.
+        found: the substream, as it stands at the same time.
     """
-    running = [segment for segment in substream.segments if not segment.ended]
-    if substream.segments and not running:
+    substream = found.substream
+    running = [] if substream is None else [segment for segment in substream.segments if not segment.ended]
+    if substream is not None and not running:
+        return
+    reasons = [*_of_the_substream(job, substream, running), *(_staged(each, job) for each in found.staged)]
+    if substream is not None:
+        reasons += _promises_staged(job, substream, found)
+    yield from reasons
+    if not reasons:
+        waits = "those of smaller end times come first (ordering)" if job.spec.ordering != "none" else "ask again"
+        yield f"it is closed and everything has arrived: {waits}"
+
+
+def _of_the_substream(
+    job: JobStatus, substream: SubstreamStatus | None, running: Sequence[SegmentStatus]
+) -> Iterator[str]:
+    if substream is None:
+        yield "nothing of it has been committed: what is reported does not count yet"
         return
     fronts = {front.front: front for front in job.fronts}
-    involved = {front.producer for name in substream.waiting_for if (front := fronts.get(name)) is not None}
-    yield from (_front(name, fronts.get(name), substream) for name in substream.waiting_for)
+    expecting = {front for segment in running for front in segment.expected_by}
+    yield from (_front(name, fronts.get(name), substream) for name in substream.waiting_for if name not in expecting)
     for segment in running:
-        involved |= {segment.last_sender, segment.last_receiver}
+        yield from _expected(segment, job, substream)
         if (unbalanced := _account(segment)) is not None:
             yield unbalanced
+            if segment.sent > segment.received and segment.segment in job.unread_segments:
+                yield (
+                    f"nobody has ever received anything on segment {segment.segment!r}: does what reads it run, and "
+                    "does it commit?"
+                )
     for producer in substream.held_by:
         yield f"producer {producer!r} had an epoch revoked whose entries took effect at once: it has to commit it again"
-    yield from (
-        _staged(producer) for producer in job.producers if producer.producer in involved and producer.staged_epochs
-    )
+
+
+def _expected(segment: SegmentStatus, job: JobStatus, substream: SubstreamStatus) -> Iterator[str]:
+    """What is expected on a segment and missing: elements, or other fronts' numbers."""
+    if segment.expected is None:
+        return
+    if segment.missing:
+        numbers = ", ".join(f"{front or 'fronts that were removed'}: {n}" for front, n in segment.expected_by.items())
+        yield f"segment {segment.segment!r}: {segment.sent} of {segment.expected} expected elements sent ({numbers})"
+    if not set(substream.waiting_for).isdisjoint(segment.expected_by):
+        for front in job.fronts:
+            feeds = not front.segments or segment.segment in front.segments
+            if feeds and front.front not in segment.expected_by and not front.finished and not front.idle:
+                yield (
+                    f"front {front.front!r} feeds segment {segment.segment!r}, too, and has neither promised a number "
+                    "of elements (0 counts) nor finished"
+                )
 
 
 def _account(segment: SegmentStatus) -> str | None:
@@ -108,13 +171,41 @@ def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> 
     if substream.end_time is None:
         return f"{where} has not closed it"
     promised = [time for scope, time in front.frontiers.items() if scope in ("*", substream.scope)]
-    reached = f"has promised up to {max(promised)}" if promised else "has promised no time for this scope"
+    reached = f"has promised up to {time_text(max(promised))}" if promised else "has promised no time for this scope"
     idle = "; it is idle" if front.idle else ""
-    return f"{where} {reached}, and the substream ends at {substream.end_time}{idle}"
+    return f"{where} {reached}, and the substream ends at {time_text(substream.end_time)}{idle}"
 
 
-def _staged(producer: ProducerStatus) -> str:
-    epochs = producer.staged_epochs
-    named = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}"
-    state = "has stopped" if producer.closed else f"was last heard {text(producer.last_heard)}"
-    return f"producer {producer.producer!r} has reported {named} and not committed it, so it does not count; it {state}"
+def _staged(staged: StagedStatus, job: JobStatus) -> str:
+    """An epoch that has something of the substream and is not committed."""
+    counts = [f"{each.sent} sent and {each.received} received on {each.segment!r}" for each in staged.segments]
+    closes = [f"that {front or 'its only source'!r} closes it" for front in staged.closed_by]
+    numbers = [f"how many elements {front!r} sends" for front in staged.expected_by]
+    done = "sealed" if staged.sealed else "reported"
+    counting = "so it does not count" if staged.mode == "staged" else "so what counts of it can be taken back"
+    return (
+        f"producer {staged.producer!r} has {done} epoch {staged.epoch} and not committed it "
+        f"({', '.join([*counts, *closes, *numbers])}), {counting}; {_contact(staged.producer, job)}"
+    )
+
+
+def _promises_staged(job: JobStatus, substream: SubstreamStatus, found: Explained) -> Iterator[str]:
+    """Epochs that have nothing of the substream itself, but may have a promise that it waits for."""
+    owners = {front.front: front.producer for front in job.fronts}
+    named = {(each.producer, each.epoch) for each in found.staged}
+    for name in substream.waiting_for:
+        owner = next((each for each in job.producers if each.producer == owners.get(name)), None)
+        epochs = [epoch for epoch in owner.staged_epochs if (owner.producer, epoch) not in named] if owner else []
+        if owner is not None and epochs:
+            which = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}"
+            yield (
+                f"producer {owner.producer!r}, the owner of front {name!r}, has reported {which} and not committed it, "
+                f"so what it promises there does not count; {_contact(owner.producer, job)}"
+            )
+
+
+def _contact(producer: str, job: JobStatus) -> str:
+    status = next((each for each in job.producers if each.producer == producer), None)
+    if status is None or status.closed:
+        return "its run is closed"
+    return f"its last report or commit came {text(status.last_heard)} ({ago(status.last_heard)})"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 
 from tracker.cli import asking
-from tracker.cli.output import print_json, print_pairs, print_table
+from tracker.cli.output import ago, print_json, print_pairs, print_table, say, text, time_text
 from tracker.client import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus, TrackerError
+
+_MOST_SCOPES = 4  # of a front's frontiers that are shown
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,6 +68,9 @@ def list_jobs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(statuses, indent=2)
         return 0
+    if not statuses:
+        say(f"no jobs at {arguments.server}")
+        return 0
     print_table(
         ["JOB", "DEPLOYMENT", "OPEN", "IN FLIGHT", "ENDED", "LATE", "LAST EVENT", "DRAIN"],
         [
@@ -88,20 +93,21 @@ def list_jobs(arguments: argparse.Namespace) -> int:
 def show_job(arguments: argparse.Namespace) -> int:
     with asking.client(arguments) as client:
         status = client.job(arguments.job)
+        oldest = None if arguments.json else next(client.substreams(arguments.job), None)
     if arguments.json:
         print_json(status, indent=2)
         return 0
-    _print_job(status)
+    _print_job(status, oldest)
     if status.producers:
-        print()
+        say()
         _print_producers(status.producers)
     if status.fronts:
-        print()
+        say()
         _print_fronts(status.fronts)
     return 0
 
 
-def _print_job(status: JobStatus) -> None:
+def _print_job(status: JobStatus, oldest: SubstreamStatus | None) -> None:
     spec = status.spec
     graph = [f"{segment} -> {' + '.join(feeds)}" if feeds else segment for segment, feeds in spec.segments.items()]
     drain = status.drain
@@ -116,8 +122,17 @@ def _print_job(status: JobStatus) -> None:
             ("expire after", spec.expire_after or "never"),
             ("idle after", spec.idle_after or "never"),
             ("retention", spec.retention),
+            ("remember", spec.remember or "as long as there is the job"),
             ("open", f"{status.open_substreams} substreams, {status.in_flight} elements in flight"),
-            ("ended", f"{status.ended_substreams} substreams remembered"),
+            ("oldest open", _oldest(oldest)),
+            ("never read", status.unread_segments),
+            ("expected", _expected(status)),
+            ("ended", f"{status.ended_substreams} substreams kept, {status.tombstones} more names remembered"),
+            (
+                "staged",
+                f"{status.staged_units} epochs and units, {status.staged_entries} entries and promises, "
+                f"{status.staged_substreams} substreams that are only named",
+            ),
             ("late", f"{status.late_reports} reports"),
             ("events", f"{status.first_seq} to {status.last_seq} kept, log {status.log_id}"),
             ("drain", f"{drain.state} {drain.drain_id}".rstrip()),
@@ -125,9 +140,23 @@ def _print_job(status: JobStatus) -> None:
     )
 
 
+def _oldest(substream: SubstreamStatus | None) -> str | None:
+    if substream is None:
+        return None
+    named = f"{substream.scope}/{substream.name}" if substream.scope else substream.name
+    return f"{named}, known since {text(substream.created)} ({ago(substream.created)})"
+
+
+def _expected(status: JobStatus) -> str:
+    if not status.incomplete_substreams:
+        return "nothing is missing"
+    sent = f"{status.expected_sent} of {status.expected} elements sent"
+    return f"{status.incomplete_substreams} substreams incomplete, {sent}"
+
+
 def _print_producers(producers: Sequence[ProducerStatus]) -> None:
     print_table(
-        ["PRODUCER", "RUN", "MODE", "COMMITTED", "STAGED", "STATE", "LAST HEARD"],
+        ["PRODUCER", "RUN", "MODE", "COMMITTED", "STAGED", "STATE", "LAST REPORT"],
         [
             [
                 producer.producer,
@@ -136,7 +165,7 @@ def _print_producers(producers: Sequence[ProducerStatus]) -> None:
                 producer.committed_epoch,
                 _staged(producer),
                 "closed" if producer.closed else "open",
-                producer.last_heard,
+                ago(producer.last_heard),
             ]
             for producer in producers
         ],
@@ -145,18 +174,34 @@ def _print_producers(producers: Sequence[ProducerStatus]) -> None:
 
 def _print_fronts(fronts: Sequence[FrontStatus]) -> None:
     print_table(
-        ["FRONT", "STATE", "FRONTIERS", "OWNER", "LAST PROMISE"],
+        ["FRONT", "STATE", "FRONTIERS", "OWNER", "LAST PROMISE", "FEEDS"],
         [
             [
                 front.front,
                 "finished" if front.finished else "idle" if front.idle else "running",
-                [f"{scope}: {time}" for scope, time in front.frontiers.items()],
+                _frontiers(front.frontiers),
                 front.producer or None,
-                front.last_promise,
+                ago(front.last_promise),
+                list(front.segments) or "every segment",
             ]
             for front in fronts
         ],
     )
+
+
+def _frontiers(frontiers: Mapping[str, int]) -> str | None:
+    """The frontier for every scope, and the scopes that are least far: the others are in --json.
+
+    >>> _frontiers({"b": 7, "*": 3, "c": 4, "a": 7, "d": 9})
+    '*: 3, c: 4, a: 7, b: 7, d: 9'
+    """
+    scopes = sorted((time, scope) for scope, time in frontiers.items() if scope != "*")
+    shown = [f"{scope or repr(scope)}: {time_text(time)}" for time, scope in scopes[:_MOST_SCOPES]]
+    if "*" in frontiers:
+        shown.insert(0, f"*: {time_text(frontiers['*'])}")
+    if len(scopes) > _MOST_SCOPES:
+        shown.append(f"{len(scopes) - _MOST_SCOPES} more")
+    return ", ".join(shown) or None
 
 
 def _staged(producer: ProducerStatus) -> str | None:
@@ -177,25 +222,47 @@ def list_substreams(arguments: argparse.Namespace) -> int:
             for substream in shown:
                 print_json(substream)
             return 0
+        first = next(shown, None)
+        if first is None:
+            say(_nothing(arguments))
+            return 0
         print_table(
-            ["SCOPE", "NAME", "END TIME", "STATE", "IN FLIGHT", "WAITS FOR", "SEGMENTS (RECEIVED/SENT)", "CHANGED"],
+            [
+                "SCOPE",
+                "NAME",
+                "END TIME",
+                "STATE",
+                "IN FLIGHT",
+                "WAITS FOR",
+                "SEGMENTS (RECEIVED/SENT)",
+                "CHANGED",
+            ],
             [
                 [
                     substream.scope,
                     substream.name,
-                    substream.end_time,
+                    time_text(substream.end_time),
                     _state(substream),
                     substream.in_flight,
                     _waits_for(substream),
                     [_account(segment) for segment in substream.segments],
-                    substream.changed,
+                    ago(substream.changed),
                 ]
-                for substream in shown
+                for substream in chain([first], shown)
             ],
         )
         if next(found, None) is not None:
-            print(f"… and more: these are the first {limit}; --limit 0 lists all")
+            say(f"… and more: these are the first {limit}; --limit 0 lists all")
     return 0
+
+
+def _nothing(arguments: argparse.Namespace) -> str:
+    of = f" of scope {', '.join(arguments.scope)}" if arguments.scope else ""
+    if arguments.stalled:
+        return f"no stalled substreams{of} in job {arguments.job}; a job without stall_after never has any"
+    if arguments.ended:
+        return f"no substreams{of} in job {arguments.job}"
+    return f"no open substreams{of} in job {arguments.job}; --ended lists those that have ended as well"
 
 
 def _state(substream: SubstreamStatus) -> str:
@@ -212,7 +279,8 @@ def _account(segment: SegmentStatus) -> str:
     note = " ended" if segment.ended else ""
     if segment.xor and segment.sent == segment.received:
         note = " another element was received than was sent"
-    return f"{segment.segment} {segment.received}/{segment.sent}{note}"
+    of = "" if segment.expected is None else f" of {segment.expected}"
+    return f"{segment.segment} {segment.received}/{segment.sent}{of}{note}"
 
 
 def delete_job(arguments: argparse.Namespace) -> int:
@@ -221,5 +289,5 @@ def delete_job(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"deleted": arguments.job})
     else:
-        print(f"{arguments.job} is deleted")
+        say(f"{arguments.job} is deleted")
     return 0

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tracker.cli import bench, drains, events, explain, jobs, load, relay, repairs, serve
+from tracker.cli import asking, bench, drains, events, explain, info, jobs, load, relay, repairs, serve, subscriptions
+from tracker.cli.output import say
 from tracker.client import TrackerError, TrackerUnavailable
 
 _REFUSED = 1
@@ -44,15 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with status 2, for a command line that makes no sense.
     """
-    parsed = _parser().parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
         sys.stdout.flush()
     except TrackerError as refused:
-        print(f"tracker: {refused}", file=sys.stderr)
+        say(f"tracker: {refused}", error=True)
         return _REFUSED
     except TrackerUnavailable as unavailable:
-        print(f"tracker: {unavailable}", file=sys.stderr)
+        say(f"tracker: {unavailable}", error=True)
         return _UNREACHABLE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -62,21 +63,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The whole command line, as a parser."""
+    whole = argparse.ArgumentParser(
         prog="tracker",
         description="Knows exactly when a substream of a streaming job has ended.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[asking.options(first=True)],
     )
-    parser.add_argument("--version", action="version", version=f"tracker {version('substream-tracker')}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    whole.add_argument("--version", action="version", version=f"tracker {version('substream-tracker')}")
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
     serving = commands.add_parser("serve", help="run a tracker")
     serve.add_arguments(serving)
     serving.set_defaults(run=serve.run)
-    for commands_of in (jobs, explain, events, drains, repairs, relay, bench, load):
+    for commands_of in (jobs, explain, events, subscriptions, info, drains, repairs, relay, bench, load):
         commands_of.add_commands(commands)
-    return parser
+    return whole
 
 
 if __name__ == "__main__":

@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from tracker.client import Event
+
+_END_OF_TIME: Final = 2**63 - 1
+_FIRST_TIME: Final = 31_536_000 * 10**6  #: 1971 began, in microseconds
+_LAST_TIME: Final = 7_258_118_400 * 10**6  #: 2200 begins
+
+
+def shown(name: str) -> str:
+    """Text as it may go to a terminal, on one line: what a terminal would act on is written as an escape sequence.
+
+    Names come from whoever reports. One may hold what clears a screen, colours it, turns text around or forges a line.
+
+    >>> print(shown("JFK \\x1b[2J\\r\\n"))
+    JFK \\x1b[2J\\r\\n
+    """
+    return name if name.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in name)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def say(line: str = "", *, flush: bool = False, error: bool = False) -> None:
+    """Prints one line, whatever names are in it. Everything that a command says goes through here or `print_json`.
+
+    Args:
+        error: to stderr.
+    """
+    print(shown(line), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -28,7 +58,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
             cell.rjust(width) if number else cell.ljust(width)
             for cell, width, number in zip(row, widths, numbers, strict=True)
         ]
-        print("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
@@ -41,12 +71,15 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     known = list(pairs)
     width = max(len(name) for name, _ in known)
     for name, value in known:
-        print(f"{name:<{width}}  {text(value)}".rstrip())
+        say(f"{name:<{width}}  {text(value)}".rstrip())
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:
     """Prints one JSON document; without `indent` on one line, for a stream of them."""
-    print(json.dumps(plain(value), indent=indent, ensure_ascii=False), flush=True)
+    document = json.dumps(plain(value), indent=indent, ensure_ascii=False)
+    # Line ends are the document's own: those of names are escaped already.
+    safe = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in document)
+    print(safe, flush=True)
 
 
 def text(value: object) -> str:
@@ -59,7 +92,37 @@ def text(value: object) -> str:
         case tuple() | list():
             return ", ".join(map(text, value)) or "-"
         case _:
-            return str(value)
+            return shown(str(value))
+
+
+def time_text(time: int | None) -> object:
+    """An end time or a frontier as people read it. The tracker does not know their unit: a number that is a time of the
+    years 1971 to 2200 in microseconds since 1970, as the Spark client has them, is shown as that time, in UTC.
+
+    >>> time_text(1356998400000000), time_text(24), time_text(2**63 - 1)
+    ('2013-01-01 00:00:00', 24, 'the end')
+    """
+    if time == _END_OF_TIME:
+        return "the end"
+    if time is None or not _FIRST_TIME <= time < _LAST_TIME:
+        return time
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time)
+    return moment.isoformat(sep=" ").removesuffix("+00:00")
+
+
+def ago(moment: datetime | None) -> str | None:
+    """How long ago something happened, in the largest unit.
+
+    >>> ago(datetime.now(UTC) - timedelta(hours=50))
+    '2d ago'
+    """
+    if moment is None:
+        return None
+    seconds = max(0, int((datetime.now(UTC) - moment).total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
 
 
 def plain(value: object) -> object:

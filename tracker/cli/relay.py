@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 
 from tracker.cli.asking import DEFAULT_SERVER, SERVER_VARIABLE
@@ -24,7 +23,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     relay.add_argument(
         "--server",
         metavar="HOST:PORT",
-        default=os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER),
+        default=argparse.SUPPRESS,
         help="the tracker's address, exactly as its clients are told it: reports that are meant for another are not "
         f"taken (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )

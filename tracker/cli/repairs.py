@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tracker.cli import asking
-from tracker.cli.output import print_json
+from tracker.cli.output import print_json, say
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,5 +65,5 @@ def _done(arguments: argparse.Namespace, what: str, name: str) -> int:
     if arguments.json:
         print_json({what: name})
     else:
-        print(f"{name} is {what}")
+        say(f"{name} is {what}")
     return 0

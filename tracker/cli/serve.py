@@ -45,6 +45,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="change a limit; may be given again. The names are those that GetServerInfo answers",
     )
     parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="start although acknowledged records of the journal are lost; every job's log gets a new id. For once",
+    )
+    parser.add_argument(
+        "--set-aside",
+        metavar="RECORD",
+        type=int,
+        action="append",
+        default=[],
+        help="leave a record of the journal out from now on, one at which starts end; may be given again",
+    )
+    parser.add_argument(
+        "--reflection",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="answer which services and messages there are, for tools such as grpcurl",
+    )
+    parser.add_argument(
         "--log-level", choices=["debug", "info", "warning", "error"], default="info", help="what to log"
     )
 
@@ -68,6 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
             retention_s=round(arguments.retention * 3600),
             snapshot_bytes=arguments.snapshot_every << 20,
             limits=parse_limits(arguments.limit),
+            reflection=arguments.reflection,
+            accept_loss=arguments.accept_loss,
+            set_aside=frozenset(arguments.set_aside),
         )
         asyncio.run(serve(options))
     except ValueError as error:

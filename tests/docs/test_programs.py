@@ -1,0 +1,116 @@
+"""The programs of the documentation run as they stand there, but for the tracker's address."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import spec
+from tests.client.processes import TRACKER, Server
+from tracker.client import Event, JobSpec, ShardedClient, TrackerClient
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str, heading: str, language: str) -> list[str]:
+    """The blocks of one language under a heading."""
+    _, _, rest = (ROOT / page).read_text().partition(f"\n## {heading}\n")
+    assert rest, f"{page} has no heading {heading!r}"
+    return [block for found, block in FENCE.findall(rest.partition("\n## ")[0]) if found == language]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("tracker"), "memory")
+    yield server
+    server.stop()
+
+
+def test_the_readmes_program_runs_and_runs_again(server: Server) -> None:
+    [program] = blocks("README.md", "Without Spark", "python")
+    assert "127.0.0.1:7654" in program
+    for _ in range(3):
+        ran = subprocess.run(
+            [sys.executable, "-c", program.replace("127.0.0.1:7654", server.address)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            cwd=ROOT,
+        )
+        assert (ran.stdout, ran.stderr) == ("30 images are done\n", "")
+
+
+def test_the_reader_that_may_be_away(server: Server) -> None:
+    """docs/concepts.md: it sends everything once it has happened, and acknowledges it."""
+    [program] = blocks("docs/concepts.md", "Readers that may be away", "python")
+    client = TrackerClient(server.address)
+    client.define_job(JobSpec(job="flights", deployment="d1", segments={"raw": ["clean"], "clean": []}))
+    with client.open_producer("flights", "p", "1") as producer:
+        for name, report in zip(("w0", "w1"), producer.epochs(), strict=False):
+            report.close("s", name)
+            report.report(commit=True)
+    sent: list[object] = []
+
+    class EnoughError(Exception):
+        pass
+
+    def send(kind: object) -> None:
+        if len(sent) == 1:
+            raise EnoughError
+        sent.append(kind)
+
+    with pytest.raises(EnoughError):
+        exec(program, {"client": client, "send": send})
+    assert [(kind.segment, kind.name) for kind in sent] == [("clean", "w0")]  # type: ignore[attr-defined]
+    assert [each.name for each in client.subscriptions("flights")] == ["mailer"]
+    with client.subscribe("flights", "mailer", segments=["clean"]) as again:
+        event: Event = next(again)
+    assert event.kind.name == "w1"  # type: ignore[union-attr]
+    client.delete_job("flights", force=True)
+
+
+def test_one_job_on_several_servers(server: Server, tmp_path: Path) -> None:
+    [program] = blocks("docs/scale.md", "One job on several servers", "python")[:1]
+    other = Server(tmp_path, "memory")
+    servers = f"{server.address},{other.address}"
+    known: dict[str, object] = {"spec": spec("flights", ordering="scope")}
+    exec(program.replace("tracker-{0..3}.tracker:7654", servers), known)
+    report = known["report"]
+    report.sent("raw", "s", "n", 1)  # type: ignore[attr-defined]
+    report.report(commit=True)  # type: ignore[attr-defined]
+    assert ShardedClient(servers, ordering="scope").job("flights").in_flight == 1
+    other.stop()
+
+
+def test_the_commands_that_look_at_a_tracker(server: Server) -> None:
+    """docs/operations.md: each is carried out on a job that has what they ask for."""
+    client = TrackerClient(server.address)
+    client.define_job(spec("looked-at"))
+    with client.open_producer("looked-at", "p", "1") as producer:
+        report = producer.epoch()
+        report.sent("raw", "SCOPE", "NAME", 1)
+        report.report(commit=True)
+    [block] = blocks("docs/operations.md", "Watching it", "sh")
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert len(lines) > 5
+    for words in lines:
+        if words[1] == "watch":  # it never ends; the tests of the command line see it
+            continue
+        arguments = [{"JOB": "looked-at", "SEGMENT": "raw"}.get(word, word) for word in words[1:]]
+        waits = ["--timeout", "0.1"] if words[1] == "wait" else []
+        ran = subprocess.run(
+            [*TRACKER, *arguments[:5], *waits, "--server", server.address],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ran.returncode == (1 if waits else 0), (words, ran.stderr)

@@ -1,0 +1,78 @@
+"""`tracker subscriptions` and `unsubscribe`: who keeps events of a job, and how far each has come."""
+
+from __future__ import annotations
+
+import argparse
+
+from tracker.cli import asking
+from tracker.cli.output import print_json, print_table, say, text
+from tracker.client import SubscriptionStatus
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the commands of this module."""
+    options = [asking.options()]
+    subscriptions = commands.add_parser(
+        "subscriptions",
+        parents=options,
+        help="list a job's durable readers",
+        description="List a job's subscriptions: durable readers, whose events are kept until they have acknowledged "
+        "them. KEPT says how many events the tracker keeps for one beyond the job's retention.",
+    )
+    subscriptions.add_argument("job", metavar="JOB")
+    subscriptions.set_defaults(run=list_subscriptions)
+
+    unsubscribe = commands.add_parser(
+        "unsubscribe",
+        parents=options,
+        help="end a subscription, also one that has expired",
+        description="End a subscription: the tracker keeps nothing for it any more, and refuses whoever reads as it.",
+    )
+    unsubscribe.add_argument("job", metavar="JOB")
+    unsubscribe.add_argument("name", metavar="NAME")
+    unsubscribe.set_defaults(run=end_subscription)
+
+
+def list_subscriptions(arguments: argparse.Namespace) -> int:
+    with asking.single_client(arguments) as client:
+        found = client.subscriptions(arguments.job)
+    if arguments.json:
+        print_json(found, indent=2)
+        return 0
+    if not found:
+        say(f"job {arguments.job} has no subscriptions")
+        return 0
+    print_table(
+        ["NAME", "SEGMENTS", "SCOPES", "ACKNOWLEDGED", "KEPT", "OLDEST KEPT", "MAX AGE", "LAST ACK", "STATE"],
+        [
+            [
+                each.name,
+                each.segments or "all",
+                each.scopes or "all",
+                each.acknowledged,
+                each.retained,
+                each.oldest_retained,
+                each.max_age,
+                each.last_ack,
+                _state(each),
+            ]
+            for each in found
+        ],
+    )
+    return 0
+
+
+def _state(subscription: SubscriptionStatus) -> str:
+    if subscription.expired is None:
+        return "stands"
+    return f"expired {text(subscription.expired)}: {subscription.expired_because}"
+
+
+def end_subscription(arguments: argparse.Namespace) -> int:
+    with asking.single_client(arguments) as client:
+        client.unsubscribe(arguments.job, arguments.name)
+    if arguments.json:
+        print_json({"unsubscribed": arguments.name})
+    else:
+        say(f"{arguments.name} is unsubscribed")
+    return 0
