@@ -17,7 +17,7 @@ from spark_client.channels import Channel, FileChannel
 from spark_client.database import TableChannel, channel_tables
 from spark_client.errors import TrackingError, UsageError
 from spark_client.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
-from spark_client.fronts import Front, Marks, Schedule
+from spark_client.fronts import Front, Marks
 from spark_client.fronts import WithDelay as Frontier
 from spark_client.kafka import KafkaChannel, Topic
 from spark_client.labels import child_label, source_label
@@ -25,6 +25,7 @@ from spark_client.quarantine import LATE_SCHEMA
 from spark_client.receipts import RECEIPT_SCHEMA
 from spark_client.release import Released
 from spark_client.revisions import Revision
+from spark_client.schedule import Counts, Schedule
 from spark_client.session import Tracking
 from spark_client.sinks import Sink
 from spark_client.streams import TrackedStream
@@ -40,6 +41,7 @@ __all__ = [
     "TRACKER",
     "Aggregate",
     "Channel",
+    "Counts",
     "FileChannel",
     "Front",
     "Frontier",

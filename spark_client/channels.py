@@ -17,18 +17,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.directories import local_path, publish, read_json, remove, write_json, write_parquet
+from spark_client.directories import (
+    check_store,
+    local_path,
+    publish,
+    read_json,
+    remove,
+    sweep,
+    write_json,
+    write_parquet,
+)
 from spark_client.epochs import Shelf, epochs_of
-from spark_client.errors import UsageError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.fileforms import FileForm, Told, form_of
 from spark_client.labels import child_label
-from spark_client.substreams import TRACKER, TRACKER_TYPE, Substreams
+from spark_client.substreams import TRACKER, TRACKER_TYPE, Substreams, named
 
+_NUMBER: Final = "_tracker_number"
 _DESCRIPTION: Final = "_channel.json"
+
+
+class DoubledLabelsError(TrackingError):
+    """Rows of an epoch share labels, in a channel that would take them for copies. Nothing of it was published."""
 
 
 class Channel(ABC):
@@ -65,13 +79,16 @@ class Channel(ABC):
         written = T.StructType([*(field for field in rows.fields if field.name != TRACKER)])
         # What Parquet gives back: everything may be null.
         schema = T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]).toNullable()
+        self.check_store()
         said = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
         if told is not None and told.fits(schema):
             said["told"] = {"scope": told.scope, "key": told.key}
         known = read_json(self.path / _DESCRIPTION)
         if known is None:
             write_json(self.path / _DESCRIPTION, said)
-        elif _unordered(known) != _unordered(said):
+            return
+        known["substreams"] = Substreams.from_json(known["substreams"]).to_json()  # it may be an earlier version's
+        if _unordered(known) != _unordered(said):
             raise UsageError(
                 f"channel {self.segment!r} at {self.path} was written as {_differences(known, said)}: keep the "
                 "columns, or give the channel a new path (and its queries new checkpoints)"
@@ -125,6 +142,14 @@ class Channel(ABC):
         """
 
     @abstractmethod
+    def sweep(self, sender: str) -> None:
+        """Removes what drivers of a sender that were killed have left half written.
+
+        Args:
+            sender: whose driver has taken over.
+        """
+
+    @abstractmethod
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
         """What the receiving query reads.
 
@@ -151,18 +176,53 @@ class Channel(ABC):
     def native(self, spark: SparkSession) -> DataFrame:
         """The rows as a plain stream, for queries with native stateful operators."""
 
+    def check_store(self) -> None:
+        """Whether its directory is on a file system that can do what is relied on.
+
+        Raises:
+            UsageError: it is not.
+        """
+        check_store(self.path, f"the path of channel {self.segment!r},")
+
     def publish_children(
         self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], told: Told | None = None
     ) -> None:
         """Publishes rows with labels of their own, as the channel's columns say, unless they were published before."""
         children = rows.select(*self._children_of(ordinal, told))
-        if not publish(target, write_parquet(children)):
+
+        def write(path: str) -> None:
+            write_parquet(children)(path)
+            self.check(Path(path))
+
+        if not publish(target, write):
             children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+
+    def check(self, path: Path) -> None:  # noqa: B027 - most have nothing to look for
+        """Looks at an epoch's files before anybody else can.
+
+        Args:
+            path: of the directory.
+
+        Raises:
+            TrackingError: they cannot be sent.
+        """
+
+    def surplus(self, rows: DataFrame, ordinal: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
+        """Of rows, one for each label that they would have here; and those that are left.
+
+        Args:
+            rows: with the parents' `_tracker`.
+            ordinal: columns that tell the children of one parent apart.
+        """
+        label = child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
+        alike = Window.partitionBy(label).orderBy(F.to_json(F.struct(*map(named, rows.columns))))
+        numbered = rows.withColumn(_NUMBER, F.row_number().over(alike))
+        return numbered.where(f"{_NUMBER} = 1").drop(_NUMBER), numbered.where(f"{_NUMBER} > 1").drop(_NUMBER)
 
     def _children_of(self, ordinal: tuple[str, ...], told: Told | None) -> list[Column]:
         """The columns of rows' children in files: made once, since each costs some calls into the JVM."""
         if (ordinal, told) not in self._children:
-            label = child_label(F.col(f"{TRACKER}.label"), self.segment, [F.col(name) for name in ordinal])
+            label = child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
             schema, _ = self.description()
             own = [name for name in schema.fieldNames() if name != TRACKER]
             self._children[ordinal, told] = self.form.to_files(own, label, told)
@@ -186,7 +246,7 @@ class FileChannel(Channel):
 
     exact = True
 
-    def __init__(self, segment: str, path: str | os.PathLike[str], keep: bool = True) -> None:
+    def __init__(self, segment: str, path: str | os.PathLike[str], keep: bool = False) -> None:
         super().__init__(segment, path)
         self._keep = keep
 
@@ -199,6 +259,9 @@ class FileChannel(Channel):
         target = self.path / sender / f"{epoch:012d}"
         self.publish_children(target, rows, ordinal, told)
         return target
+
+    def sweep(self, sender: str) -> None:
+        sweep(self.path / sender)
 
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
         return epochs_of(spark, self.segment, _Directories(self.path), bell, max_epochs, self._keep)

@@ -28,11 +28,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_client import jsonrows
 from spark_client.channels import Channel
-from spark_client.directories import remove
+from spark_client.directories import remove, sweep
 from spark_client.epochs import Shelf, epochs_of
 from spark_client.fileforms import Told
 from spark_client.substreams import TRACKER, Substreams
-from spark_client.tables import Connection, check_transactions
+from spark_client.tables import Connection, check_placeholder, check_transactions
 
 _PIECE: Final = 10_000  #: rows that a task sends, or holds, at once
 _ROW: Final = pa.schema(
@@ -71,7 +71,7 @@ class Store:
 
     def sql(self, text: str) -> str:
         """A statement with the tables' names and the driver's placeholders."""
-        return text.format(rows=self.name, epochs=f"{self.name}_epochs").replace("?", self.placeholder)
+        return text.replace("?", self.placeholder).format(rows=self.name, epochs=f"{self.name}_epochs")
 
     def ask(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a query, on a connection of its own."""
@@ -103,9 +103,10 @@ class TableChannel(Channel):
         table: str,
         path: str | os.PathLike[str],
         placeholder: str = "%s",
-        keep: bool = True,
+        keep: bool = False,
     ) -> None:
         super().__init__(segment, path)
+        check_placeholder(placeholder)
         self._store = Store(connect, table, placeholder)
         self._keep = keep
 
@@ -154,6 +155,9 @@ class TableChannel(Channel):
             )
             cursor.execute(left_over, (sender, epoch - 1, epoch))  # an attempt may have gone on after its epoch
             connection.commit()
+
+    def sweep(self, sender: str) -> None:
+        sweep(self.path / "outbox" / sender)
 
     # ---------------------------------------------------------------- receiving
 

@@ -1,23 +1,30 @@
 """Directories that appear whole or not at all, on a file system that driver and executors share.
 
 What a batch writes goes to a hidden directory first and is published by one rename. The first publication of a name
-stands: a replay finds it and leaves it as it is, so readers never see two versions of an epoch.
+stands: a replay finds it and leaves it as it is, so readers never see two versions of an epoch. What a driver that was
+killed has left hidden, the next one sweeps up.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
 
-from spark_client.errors import UsageError
+from spark_client.errors import TrackingError, UsageError
+
+_HIDDEN: Final = re.compile(r"_.+\.[0-9a-f]{8}", re.DOTALL)
 
 _AT_ONCE = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
@@ -38,7 +45,71 @@ def local_path(location: str | os.PathLike[str], what: str) -> Path:
             f"{what} {text!r}: has to be on a file system that the driver and the executors see as a path (a local "
             "disk with local[*], else a shared mount), since directories are published there by rename"
         )
-    return Path(unquote(parsed.path) if parsed.scheme else text).absolute()
+    path = Path(unquote(parsed.path) if parsed.scheme else text).absolute()
+    if signs := sorted(_PATTERN & set(str(path))):
+        raise UsageError(
+            f"{what} {text!r}: has {' '.join(signs)}, which Spark takes for a pattern: choose another path"
+        )
+    return path
+
+
+def check_store(path: Path, what: str) -> None:
+    """Whether a file system can do what is relied on there: appear whole by rename, and once by a hard link.
+
+    Args:
+        path: a directory, which is made.
+        what: it is, for the message.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    trial = path / f"_check.{uuid.uuid4().hex[:8]}"
+    try:
+        (trial / "one").mkdir(parents=True)
+        (trial / "one" / "file").write_text("")
+        os.link(trial / "one" / "file", trial / "link")
+        with suppress(FileExistsError):
+            os.link(trial / "one" / "file", trial / "link")
+            raise OSError(errno.ENOTSUP, "a hard link takes the place of a file that is there")
+        (trial / "two").mkdir()
+        (trial / "two" / "file").write_text("")
+        with suppress(OSError):
+            (trial / "one").rename(trial / "two")
+            raise _Replaces
+        (trial / "one").rename(trial / "three")
+    except (_Replaces, OSError) as error:
+        raise UsageError(
+            f"{what} {path}: the file system cannot do what exactly-once needs there: {error}. It takes one on which "
+            "this user may write, a directory is renamed in one step, and files have hard links (a local disk, NFS, "
+            "Lustre; not SMB, FAT, or most object stores that are mounted)"
+        ) from error
+    finally:
+        shutil.rmtree(trial, ignore_errors=True)
+
+
+class _Replaces(Exception):  # noqa: N818 - an answer
+    """A directory took the place of another one, that was not empty."""
+
+    def __str__(self) -> str:
+        return "a directory can be renamed onto one that is not empty"
+
+
+_PATTERN = frozenset("*?[]{}\\")
+_may_publish: ContextVar[Callable[[], object]] = ContextVar("may_publish", default=lambda: None)
+
+
+@contextmanager
+def publishing_after(ready: Callable[[], object]) -> Iterator[None]:
+    """What this thread publishes meanwhile is written at once, and appears when `ready` has returned.
+
+    Args:
+        ready: raises if nothing must appear.
+    """
+    token = _may_publish.set(ready)
+    try:
+        yield
+    finally:
+        _may_publish.reset(token)
 
 
 def publish(target: Path, write: Callable[[str], object]) -> bool:
@@ -54,11 +125,16 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
     if target.is_dir():
         return False
     hidden = target.parent / f"_{target.name}.{uuid.uuid4().hex[:8]}"
-    hidden.parent.mkdir(parents=True, exist_ok=True)
+    hidden.mkdir(parents=True)
+    mark, content = hidden / "_mark", hidden / "content"
+    mark.touch()
     try:
-        write(str(hidden))
+        write(str(content))
+        _may_publish.get()()
+        if not mark.exists():  # tasks that went on after it was swept have made a directory of the same name
+            raise TrackingError(f"{hidden} was swept up meanwhile: another driver of this query has taken over")
         try:
-            hidden.rename(target)
+            content.rename(target)
         except OSError:
             if not target.is_dir():
                 raise
@@ -66,6 +142,22 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     return True
+
+
+def sweep(path: Path) -> None:
+    """Removes from a directory what drivers that were killed have left half written, or half removed.
+
+    Only for the driver that has taken over: an earlier one that is still at work there fails, and publishes nothing.
+    """
+    try:
+        left = [entry for entry in path.iterdir() if _HIDDEN.fullmatch(entry.name)]
+    except FileNotFoundError:
+        return
+    for entry in left:
+        if entry.is_dir():
+            remove(entry)  # renamed first: whoever is still writing there must not find half of it
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def write_parquet(rows: DataFrame) -> Callable[[str], None]:

@@ -9,12 +9,13 @@ them again in one step and goes on.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
 
 from spark_client.errors import TrackingError
 from spark_client.runs import Run
-from tracker.client import DrainState, DrainStatus, Producer, TrackerClient, TrackerUnavailable
+from tracker.client import DrainState, DrainStatus, Producer, TrackerClient, TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")
 
@@ -31,28 +32,38 @@ class Drain:
         job: that is drained.
         deployment: of it.
         runs: of the queries that have something to do when everything has ended.
+        stopped: set when this application takes no part in it any more.
 
     Raises:
         TrackerError: the tracker refuses, as another driver has taken over.
     """
 
-    def __init__(self, client: TrackerClient, job: str, deployment: str, runs: Iterable[Run]) -> None:
+    def __init__(
+        self, client: TrackerClient, job: str, deployment: str, runs: Iterable[Run], stopped: threading.Event
+    ) -> None:
         self._client = client
         self._job = job
         self._deployment = deployment
-        self._held: list[tuple[Producer, int]] = []
-        for run in runs:
-            producer = client.open_producer(job, f"{run.query}{_HOLDS}", run.run)
-            epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1
-            producer.epoch(epoch).report(units=[_UNIT])
-            self._held.append((producer, epoch))
+        self._stopped = stopped
+        self._held: list[tuple[Run, Producer, int]] = [(run, *self._hold(run)) for run in runs]
+
+    def _hold(self, run: Run) -> tuple[Producer, int]:
+        producer = self._client.open_producer(self._job, f"{run.query}{_HOLDS}", f"{run.run}/{uuid.uuid4().hex[:8]}")
+        epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1
+        producer.epoch(epoch).report(units=[_UNIT])
+        return producer, epoch
 
     def check(self) -> DrainStatus:
         """How far it is.
 
         Raises:
-            TrackingError: it was cancelled, or another deployment has taken over.
+            TrackingError: it was cancelled, another deployment has taken over, or the queries here were stopped.
         """
+        if self._stopped.is_set():
+            raise TrackingError(
+                "the queries were stopped while their job drained: start them again under the same deployment=, and "
+                "the drain goes on"
+            )
         drain = self._client.get_drain(self._job)
         if drain.deployment != self._deployment:
             raise TrackingError(f"deployment {drain.deployment!r} has taken over")
@@ -67,16 +78,28 @@ class Drain:
         Raises:
             TrackingError: as `check`.
         """
-        while True:
-            try:
-                drain = self.check()
-            except TrackerUnavailable as error:
-                _log.warning("the drain of job %s waits for the tracker: %s", self._job, error)
-                continue
+        for drain in self._looks():
             staged = [producer for producer in drain.uncommitted_producers if not producer.endswith(_HOLDS)]
             if not (drain.unfinished_fronts or drain.open_substreams or staged):
                 return
-            time.sleep(_LOOK_EVERY)
+
+    def await_drained(self) -> None:
+        """Waits until the job is drained, everywhere.
+
+        Raises:
+            TrackingError: as `check`.
+        """
+        for drain in self._looks():
+            if drain.state is DrainState.DRAINED:
+                return
+
+    def _looks(self) -> Iterator[DrainStatus]:
+        while True:
+            try:
+                yield self.check()
+            except TrackerUnavailable as error:
+                _log.warning("the drain of job %s waits for the tracker: %s", self._job, error)
+            self._stopped.wait(_LOOK_EVERY)
 
     def confirm(self) -> None:
         """Holds it no longer: everything is out.
@@ -84,6 +107,14 @@ class Drain:
         Raises:
             TrackerError: the tracker refuses, as another driver has taken over.
         """
-        for producer, epoch in self._held:
-            producer.commit(epoch)
-            producer.close()
+        for run, producer, epoch in self._held:
+            try:
+                producer.commit(epoch)
+                producer.close()
+            except TrackerError as error:
+                if error.reason != "FENCED" or not run.is_current():
+                    raise
+                # A driver whose run is over took the hold away from this one. Its own must not stay.
+                again, epoch = self._hold(run)
+                again.commit(epoch)
+                again.close()

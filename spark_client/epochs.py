@@ -6,6 +6,8 @@ a batch has, in offsets that Spark's checkpoint keeps; the channel reads their r
 
 from __future__ import annotations
 
+import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,9 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
+from spark_client.available_now import AvailableNow
 from spark_client.errors import TrackingError
 
 _MANY: Final = 1000
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Shelf(ABC):
@@ -67,7 +71,9 @@ def epochs_of(
     class PublishedEpochs(DataSource):
         @classmethod
         def name(cls) -> str:
-            return f"tracker-epochs-{segment}"
+            # Spark takes some signs in the name of a source for a path's, or a package's.
+            plain = _PLAIN.fullmatch(segment)
+            return f"tracker-epochs-{segment if plain else hashlib.sha256(segment.encode()).hexdigest()}"
 
         def schema(self) -> str:
             return "sender string, epoch long"
@@ -84,13 +90,20 @@ def epochs_of(
     )
 
 
-class _EpochStream(SimpleDataSourceStreamReader):
+class _EpochStream(SimpleDataSourceStreamReader, AvailableNow):
     """Offsets are ``{sender: the last of its epochs taken}``."""
 
     def __init__(self, shelf: Shelf, limit: int, keep: bool) -> None:
         self._shelf = shelf
         self._limit = limit
         self._keep = keep
+        self._target: dict[str, int] | None = None  # with availableNow: the last of each sender that is taken
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is published from now on is for the next run."""
+        self._target = {
+            sender: epochs[-1] for sender in self._shelf.senders() if (epochs := self._shelf.published(sender, -1))
+        }
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {}
@@ -99,7 +112,10 @@ class _EpochStream(SimpleDataSourceStreamReader):
         end = dict(start)
         taken: list[tuple[str, int]] = []
         for sender in self._shelf.senders():
-            for epoch in self._shelf.published(sender, start.get(sender, -1))[: self._limit - len(taken)]:
+            published = self._shelf.published(sender, start.get(sender, -1))
+            if self._target is not None:
+                published = [epoch for epoch in published if epoch <= self._target.get(sender, -1)]
+            for epoch in published[: self._limit - len(taken)]:
                 taken.append((sender, epoch))
                 end[sender] = epoch
         return iter(taken), end

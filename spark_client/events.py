@@ -9,13 +9,20 @@ This module runs in Spark's Python workers too. It only reads.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
+from spark_client.available_now import AvailableNow, await_commits
 from spark_client.errors import TrackingError, UsageError
 from tracker.client import (
     Advanced,
@@ -25,15 +32,21 @@ from tracker.client import (
     DrainTimedOut,
     Ended,
     Event,
+    Excess,
     FrontIdle,
     Late,
     Stalled,
+    Subscription,
     SubstreamStatus,
     TrackerClient,
     TrackerError,
 )
 
 FORMAT: Final = "tracker"
+RINGS: Final = "rings"  #: the option of this package's own: rows only say that there are events, and are never missing
+
+_MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;
+_OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is less
 
 EVENT_SCHEMA: Final = T.StructType(
     [
@@ -56,6 +69,8 @@ EVENT_SCHEMA: Final = T.StructType(
         T.StructField("idle", T.BooleanType()),  # FrontIdle
         T.StructField("drain_id", T.StringType()),  # Drain…
         T.StructField("time", T.LongType()),  # Advanced: everything up to it has ended on the segment
+        T.StructField("by_drain", T.BooleanType()),  # Ended: only a drain closed it, and more may follow later
+        T.StructField("expected", T.LongType()),  # Ended, Excess, Stalled: elements that its sources had promised
     ]
 )
 
@@ -73,6 +88,7 @@ SUBSTREAM_SCHEMA: Final = T.StructType(
         T.StructField("ended", T.BooleanType(), False),
         T.StructField("sent", T.LongType(), False),
         T.StructField("received", T.LongType(), False),
+        T.StructField("expected", T.LongType()),  # elements that its sources have promised; null: no number was given
     ]
 )
 
@@ -81,6 +97,7 @@ _KINDS: Final = {
     "Late": Late,
     "Advanced": Advanced,
     "Stalled": Stalled,
+    "Excess": Excess,
     "FrontIdle": FrontIdle,
     "DrainRequested": DrainRequested,
     "Drained": Drained,
@@ -96,10 +113,13 @@ class TrackerDataSource(DataSource):
     Options:
         job: whose events. Required.
         server: the tracker's address; default ``127.0.0.1:7654``.
-        segments, scopes: only of these, comma-separated; default: all. They filter Ended, Late and Advanced.
+        segments, scopes: only of these, comma-separated; default: all. They filter Ended, Late, Excess and Advanced.
         kinds: only these, comma-separated, such as ``Ended,Late``; default: all.
         starting_seq: where a new stream begins: ``earliest`` (kept), ``latest``, or the seq of the last event not
             wanted; default ``earliest``. A stream with a checkpoint goes on where it was.
+        subscription: stream only: the name of a durable subscription of this stream's own: the tracker keeps its events
+            until Spark has committed the batch that had them, whatever the job's retention.
+        max_away: with a subscription, days for which at most; default: as the tracker likes.
         max_events_per_trigger: at most so many in a micro-batch; default 10000.
         retry_for: seconds for which a tracker that cannot be reached is waited for; default 60.
         what: batch only: ``events`` (default) or ``substreams``.
@@ -120,7 +140,8 @@ class TrackerDataSource(DataSource):
         return _BatchReader(_Wanted(self.options))
 
     def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
-        return _EventStream(_Wanted(self.options))
+        wanted = _Wanted(self.options)
+        return _Bell(wanted) if wanted.rings else _EventStream(wanted)
 
 
 def register(spark: SparkSession) -> None:
@@ -139,6 +160,8 @@ class _Wanted:
             "scopes",
             "kinds",
             "starting_seq",
+            "subscription",
+            "max_away",
             "max_events_per_trigger",
             "retry_for",
             "what",
@@ -146,13 +169,14 @@ class _Wanted:
             "up_to_seq",
             "include_ended",
             "path",
+            RINGS,
         ]
     )
 
     def __init__(self, options: Mapping[str, str]) -> None:
         unknown = sorted(key for key in options if key.lower() not in self._KNOWN)
         if unknown:
-            known = ", ".join(sorted(self._KNOWN - {"path"}))
+            known = ", ".join(sorted(self._KNOWN - {"path", RINGS}))
             raise UsageError(f'format("tracker") knows no option {unknown[0]!r}; it knows {known}')
         self.job = options.get("job", "")
         if not self.job:
@@ -167,11 +191,14 @@ class _Wanted:
         self.starting_seq = options.get("starting_seq", "earliest")
         if self.starting_seq not in ("earliest", "latest") and not self.starting_seq.isdigit():
             raise UsageError(f"starting_seq={self.starting_seq!r}: give earliest, latest or a number")
+        self.subscription = options.get("subscription", "")
+        self.max_away = timedelta(days=float(options["max_away"])) if "max_away" in options else None
         self.limit = int(options.get("max_events_per_trigger", "10000"))
         self.retry_for = float(options.get("retry_for", "60"))
         self.substreams = options.get("what", "events") == "substreams"
         self.after_seq = int(options.get("after_seq", "0"))
         self.up_to_seq = int(options.get("up_to_seq", "0"))
+        self.rings = options.get(RINGS, "")
         self.include_ended = options.get("include_ended", "false").lower() == "true"
 
     def client(self) -> TrackerClient:
@@ -189,19 +216,33 @@ class _Wanted:
             after, log_id = page.last_seq, page.log_id
 
 
-class _EventStream(SimpleDataSourceStreamReader):
+class _EventStream(SimpleDataSourceStreamReader, AvailableNow):
     """Offsets are ``{"seq": the last event taken, "log_id": of which log}``."""
 
     def __init__(self, wanted: _Wanted) -> None:
         self._wanted = wanted
         self._client: TrackerClient | None = None
         self._looked_at = 0  # events up to here are known not to be wanted, after the last one taken
+        self._moved = time.monotonic()
+        self._subscription: Subscription | None = None
+        self._target: int | None = None  # with availableNow: the last event that is taken
 
     @property
     def client(self) -> TrackerClient:
         if self._client is None:
             self._client = self._wanted.client()
         return self._client
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What happens from now on is for the next run."""
+        with _explained(self._wanted.job):
+            self._target = self.client.job(self._wanted.job).last_seq
+
+    @cached_property
+    def _move_every(self) -> float:
+        with _explained(self._wanted.job):
+            retention = self.client.job(self._wanted.job).spec.retention
+        return _MOVE_EVERY if retention is None else min(_MOVE_EVERY, retention.total_seconds() * _OF_RETENTION)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         wanted = self._wanted
@@ -217,24 +258,81 @@ class _EventStream(SimpleDataSourceStreamReader):
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
         wanted = self._wanted
         looked_at = self._looked_at if self._looked_at > start["seq"] else start["seq"]
-        with _explained(wanted.job):
+        with _explained(wanted.job, wanted.subscription):
+            if wanted.subscription and self._subscription is None:
+                self._subscription = self.client.subscribe(
+                    wanted.job,
+                    wanted.subscription,
+                    wanted.segments,
+                    wanted.scopes,
+                    after_seq=start["seq"],
+                    max_age=wanted.max_away,
+                    log_id=start["log_id"],
+                )
+            if self._target is not None and looked_at >= self._target:
+                return iter([]), start
             page = self.client.list_events(
                 wanted.job,
                 looked_at,
+                self._target or 0,
                 limit=wanted.limit,
                 segments=wanted.segments,
                 scopes=wanted.scopes,
                 log_id=start["log_id"],
+                own_position=True,
             )
         self._looked_at = page.last_seq
         rows = [_row(event) for event in page.events if isinstance(event.kind, wanted.kinds)]
-        if not rows:
+        # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
+        if not rows and not (page.last_seq > start["seq"] and time.monotonic() - self._moved > self._move_every):
             return iter([]), start
+        self._moved = time.monotonic()
         return iter(rows), {"seq": page.last_seq, "log_id": page.log_id}
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
         with _explained(self._wanted.job):
             return iter([_row(e) for e in self._wanted.range(self.client, start["seq"], end["seq"], start["log_id"])])
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has committed the batch that ends there."""
+        if self._subscription is not None:
+            with _explained(self._wanted.job, self._wanted.subscription):
+                self._subscription.ack(end["seq"])
+
+
+class _Bell(_EventStream):
+    """One row for whatever has happened: it only makes a batch happen, and who is rung for reads the events himself.
+
+    So it refuses nothing: events that have expired, or another log, are news like any other.
+    """
+
+    _awaits_commits = False
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        with _explained(self._wanted.job):
+            status = self.client.job(self._wanted.job)
+        return {"seq": status.last_seq, "log_id": status.log_id}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The run takes the ends that its own batches bring about, too."""
+        self._awaits_commits = True
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        wanted = self._wanted
+        if self._awaits_commits and wanted.rings:
+            with _explained(wanted.job):
+                await_commits(self.client, wanted.job, Path(wanted.rings), wanted.retry_for)
+        try:
+            rows, end = super().read(start)
+        except TrackingError as error:
+            if getattr(error.__cause__, "reason", "") not in ("EVENTS_EXPIRED", "LOG_CHANGED"):
+                raise
+            self._looked_at = 0
+            return iter([_RING]), self.initialOffset()
+        return iter([_RING] if any(True for _ in rows) else []), end
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002, N802
+        return iter([_RING])
 
 
 class _BatchReader(DataSourceReader):
@@ -263,18 +361,25 @@ class _explained:  # noqa: N801 - reads as a statement
         "start the query with a new checkpoint",
         "EVENTS_EXPIRED": "the query was stopped for longer than the job's retention: start it with a new checkpoint "
         "and take what has ended meanwhile from spark.read.format('tracker').option('what', 'substreams'), or give "
-        "starting_seq",
+        "starting_seq. A stream with the option subscription= may be stopped for longer",
+        "SUBSCRIPTION_EXPIRED": "the query was stopped for longer than its subscription's max_away: "
+        "`tracker unsubscribe {job} {subscription!r}`, and start it with a new checkpoint",
     }
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, subscription: str = "") -> None:
         self._job = job
+        self._subscription = subscription
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, TrackerError) and error.reason in self._ADVICE:
-            raise TrackingError(f"{error} (job {self._job!r}: {self._ADVICE[error.reason]})") from error
+            said = self._ADVICE[error.reason].format(job=self._job, subscription=self._subscription)
+            raise TrackingError(f"{error} (job {self._job!r}: {said})") from error
+
+
+_RING: Final = (0, datetime.fromtimestamp(0, UTC), "", "", *[None] * len(_BODY))
 
 
 def _row(event: Event) -> tuple[Any, ...]:
@@ -303,8 +408,13 @@ def _substream_rows(status: SubstreamStatus, segments: Sequence[str]) -> Iterato
                 account.ended,
                 account.sent,
                 account.received,
+                account.expected,
             )
 
 
 def _words(text: str) -> tuple[str, ...]:
+    """Names in an option: between commas; or a JSON list, for names that have commas or blanks."""
+    if text.startswith("["):
+        with suppress(ValueError):
+            return tuple(map(str, json.loads(text)))
     return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.substreams import TRACKER, TRACKER_TYPE, ColumnOrName, Substreams, names_of
+from spark_client.eventtime import INSTANT, LIMIT
+from spark_client.substreams import TRACKER, TRACKER_TYPE, ColumnOrName, Substreams, named, names_of
 
 LABEL: Final = "_tracker_label"
 ELSEWHERE: Final = "_tracker_elsewhere"
@@ -87,7 +89,7 @@ class Whole:
     texts = (f"{TRACKER}.scope", f"{TRACKER}.name")
 
     def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:  # noqa: ARG002
-        return [*map(_named, columns), F.col(TRACKER).withField("label", label).alias(TRACKER)]
+        return [*map(named, columns), F.col(TRACKER).withField("label", label).alias(TRACKER)]
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
         return schema
@@ -124,7 +126,9 @@ class Told:
             return False
         scope_fits = self.scope is None or types.get(self.scope) in _TEXTS
         key = types.get(self.key)
-        return scope_fits and (key == T.TimestampType() if self.rule.windows else key in _TEXTS)
+        if self.rule.windows:
+            return scope_fits and key == T.TimestampType() and self.rule.time == INSTANT
+        return scope_fits and key in _TEXTS
 
     @property
     def texts(self) -> Sequence[str]:
@@ -140,12 +144,12 @@ class Told:
         return [*self.names, LABEL, ELSEWHERE]
 
     def _told(self) -> Mapping[str, Column]:
-        scope = F.lit("") if self.scope is None else F.col(self.scope).cast("string")
-        key = F.col(self.key)
+        scope = F.lit("") if self.scope is None else named(self.scope).cast("string")
+        key = named(self.key)
         return {"scope": scope, self.rule.keys[1]: self.rule.end_of(key) if self.rule.windows else key.cast("string")}
 
     def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:
-        held = [*map(_named, columns), label.alias(LABEL)]
+        held = [*map(named, columns), label.alias(LABEL)]
         if told == self:
             return held
         belongs = self._told()
@@ -186,9 +190,12 @@ class Told:
     def _ends(self, micros: pa.Array) -> pa.Array:
         """The ends of the windows that times fall into, in microseconds."""
         rule = self.rule
-        values = micros.fill_null(0).to_numpy()
+        values = micros.fill_null(LIMIT).to_numpy()
+        furthest = LIMIT - rule.length
+        outside = (values < -furthest) | (values > furthest)  # nulls among them
+        values = np.where(outside, 0, values)
         ends = values - (values - rule.offset) % rule.length + rule.length
-        return pa.array(ends, mask=micros.is_null().to_numpy(zero_copy_only=False) if micros.null_count else None)
+        return pa.array(ends, mask=outside if outside.any() else None)
 
 
 def told_by(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> Told | None:
@@ -204,10 +211,6 @@ def told_by(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> 
 def form_of(rule: Substreams, told: Mapping[str, Any] | None) -> Whole | Told:
     """The form of a channel's files, as its description says."""
     return Whole(rule) if told is None else Told(rule, told["scope"], told["key"])
-
-
-def _named(column: str) -> Column:
-    return F.col(f"`{column}`")
 
 
 def _texts(values: pa.Array) -> pa.Array:

@@ -12,28 +12,27 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client import durations, eventtime
+from spark_client.belonging import Condition, partition_within
+from spark_client.durations import Duration
 from spark_client.errors import UsageError
-from spark_client.substreams import (
-    ColumnOrName,
-    Duration,
-    Substream,
-    Substreams,
-    column,
-    declare,
-    microseconds,
-    names_of,
-    resolve,
-)
-from tracker.client import Finish, Frontier, Report, SubstreamStatus
+from spark_client.substreams import ColumnOrName, Substream, Substreams, column, names_of, resolve
+from tracker.client import Expected, Finish, Frontier, Report
+
+if TYPE_CHECKING:
+    from spark_client.continuing import Ledger
 
 Group = tuple[Substream, Mapping[str, Any]]  #: a substream of a batch with its aggregates
+
+
+_OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
 
 
 @dataclass(slots=True)
@@ -55,19 +54,28 @@ class Promises:
 
 
 class Front(ABC):
-    """Base of what `Tracking.source(front=…)` takes. One instance serves one source.
+    """Base of what `Tracking.source(front=…)` takes: each source binds a copy of its own.
+
+    So one object may be given to several sources and several `Tracking`s. What a front learns in `bind` and later, it
+    keeps in attributes that `bind` makes.
 
     Attributes:
         moves_progress: whether it promises, from global aggregates alone, times for all scopes, as an exact watermark
             needs them.
+        counts: whether its promises are about how many rows there are, so that all have to be counted by substream.
     """
 
     moves_progress = False
+    counts = False
 
     @property
     def reads(self) -> frozenset[str] | None:
         """The columns that it looks at, beside those that make substreams; None: not known."""
         return frozenset()
+
+    def conditions(self, rows: DataFrame) -> list[Condition]:  # noqa: ARG002 - most need nothing
+        """What has to hold for a row of the source, beside what its substream asks: see `belonging`."""
+        return []
 
     def bind(
         self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
@@ -78,8 +86,9 @@ class Front(ABC):
             name: the front's.
             rows: the source's.
             rule: how they fall into substreams.
-            keys: the scope of a row, and its window's end in microseconds or its substream's name.
-            time: the column that windows are over; None: substreams are named.
+            keys: the scope of a row, and its window's end in microseconds or its substream's name; null in rows that
+                belong to no substream.
+            time: the column that windows are over, null in such rows, too; None: substreams are named.
         """
         self.name = name
         self.rule = rule
@@ -98,20 +107,40 @@ class Front(ABC):
         """The global aggregates it needs, all null if there was no row; None: it needs `grouped` ones."""
         return {}
 
+    def suffices(self, row: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Whether what was observed of a batch is all that it needs; else it is asked to `read` the batch."""
+        return True
+
+    def read(self, rows: DataFrame) -> Mapping[str, Any]:
+        """What `of_observed` takes, by an action of its own.
+
+        Args:
+            rows: of the batch, as the source gives them.
+        """
+        aggregates = self.observed() or {}
+        collected = rows.agg(*[value.alias(name) for name, value in aggregates.items()]).collect()[0]
+        return cast(Mapping[str, Any], collected.asDict())
+
     def grouped(self) -> dict[str, Column]:
         """The aggregates it needs of each substream in a batch."""
         return {}
 
-    def resume(  # noqa: B027 - most have nothing to learn
-        self, segment: str, substreams: Iterable[SubstreamStatus], frontiers: Mapping[str, int]
-    ) -> None:
-        """Learns where the tracker stands, when a run begins.
+    def begin(self, ledger: Ledger) -> None:  # noqa: B027 - only those that count
+        """Learns what counts earlier deployments were given, when the query starts."""
+
+    def look(self, at_once: bool = False) -> None:  # noqa: B027 - most know all they will know
+        """Learns what is new where its promises come from, if it is time.
 
         Args:
-            segment: the source's.
-            substreams: all that the tracker still knows.
-            frontiers: what this front has promised, by scope; ``"*"`` for every scope.
+            at_once: it is time.
         """
+
+    def due(self) -> Sequence[Expected | Frontier]:
+        """Promises that wait for no batch; the next of them, until none are left."""
+        return ()
+
+    def promised(self, promises: Sequence[Expected | Frontier]) -> None:  # noqa: B027 - as `due`
+        """The tracker has taken these."""
 
     @abstractmethod
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
@@ -163,17 +192,35 @@ class Marks(Front):
         self._keys = keys
 
     def observed(self) -> dict[str, Column]:
-        scope, key = self._keys
-        named = F.struct(scope.alias("scope"), key.alias("key"))
+        # Spark keeps what is observed, in a hundred batches' progress: so these are few, and how many there are.
         # As JSON: what is observed in Spark 4.0 comes to Python without its arrays.
-        marked = F.to_json(F.collect_set(F.when(column(self._last), named)))
-        return {"marked": F.when(F.count("*") > 0, marked)}
+        marked = F.collect_set(F.when(self._marked, F.struct(*self._named)))
+        some = F.to_json(F.slice(marked, 1, _OBSERVED))
+        read = F.count("*") > 0
+        return {"marks": F.when(read, F.size(marked)), "marked": F.when(read, some)}
+
+    def suffices(self, row: Mapping[str, Any]) -> bool:
+        return int(row["marks"] or 0) <= _OBSERVED
+
+    def read(self, rows: DataFrame) -> Mapping[str, Any]:
+        return {"keys": [tuple(mark) for mark in rows.where(self._marked).select(*self._named).distinct().collect()]}
+
+    @property
+    def _named(self) -> list[Column]:
+        scope, key = self._keys
+        return [scope.alias("scope"), key.alias("key")]
+
+    @property
+    def _marked(self) -> Column:
+        return column(self._last) & self._keys[1].isNotNull()
 
     def grouped(self) -> dict[str, Column]:
         return {"_last": F.bool_or(column(self._last))}
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
+        keys = row.get("keys")
+        if keys is None:
+            keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
         windows = self.rule.windows
         return Promises(
             closed=[
@@ -183,114 +230,6 @@ class Marks(Front):
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:
         return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])
-
-
-class Schedule(Front):
-    """A timetable: how many rows each substream will have.
-
-    A substream is closed with the batch that brings its last row, whatever the order of the rows. How many have come is
-    known again after a restart, since the tracker has counted what was committed. In each scope the front's frontier
-    follows the substreams that are complete up to it, and over all scopes the least of them.
-
-    Args:
-        expected: rows of (scope, when, count), or of (when, count) if the source has no scope: a DataFrame, or a list
-            of tuples. `when` is any time in the window, or the substream's name. It has to be complete: what is not in
-            it is never closed by it.
-
-    >>> Schedule([("JFK", date(2013, 1, 1), 297), ("LGA", date(2013, 1, 1), 240)])             # doctest: +SKIP
-    """
-
-    def __init__(self, expected: DataFrame | Iterable[Sequence[Any]]) -> None:
-        self._expected = expected
-        self._due: dict[Substream, int] = {}
-        self._seen: dict[Substream, int] = {}
-        self._order: dict[str, list[Substream]] = {}
-        self._promised: dict[str | None, int] = {}
-
-    def __repr__(self) -> str:
-        return f"Schedule(<{len(self._due)} substreams>)"
-
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        table = self._expected
-        if not isinstance(table, DataFrame):
-            table = rows.sparkSession.createDataFrame([tuple(row) for row in table])
-        width = 2 if rule.scope is None else 3
-        if len(table.columns) != width:
-            wanted = "(when, count)" if width == 2 else "(scope, when, count)"
-            raise UsageError(f"Schedule takes rows of {wanted}, not of {len(table.columns)} columns: {table.columns}")
-        *scope, when, count = table.columns
-        rule_scope = scope[0] if scope else None
-        window = (when, f"{rule.length} microseconds") if rule.windows else None
-        _, scope_column, name_column, end_column = declare(table, rule_scope, window, None if rule.windows else when)
-        if rule.windows:
-            end_column = rule.end_of(F.col(when))
-        due = table.select(scope_column, name_column, F.unix_micros(end_column), F.col(count).cast("long")).collect()
-        for scope_value, name_value, end_value, rows_due in due:
-            substream = rule.substream(scope_value, name_value, end_value)
-            if substream in self._due:
-                raise UsageError(f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice")
-            self._due[substream] = int(rows_due)
-        for substream in sorted(self._due, key=lambda s: s.end_time or 0):
-            self._order.setdefault(substream.scope, []).append(substream)
-
-    def observed(self) -> None:
-        return None
-
-    def resume(self, segment: str, substreams: Iterable[SubstreamStatus], frontiers: Mapping[str, int]) -> None:
-        self._promised = {None if scope == "*" else scope: time for scope, time in frontiers.items()}
-        everywhere = frontiers.get("*", -(2**63))
-        self._seen = {
-            substream: due
-            for substream, due in self._due.items()
-            if substream.end_time is not None
-            and substream.end_time <= max(everywhere, frontiers.get(substream.scope, everywhere))
-        }
-        for status in substreams:
-            counted = next((account for account in status.segments if account.segment == segment), None)
-            if counted is not None:
-                substream = Substream(status.scope, status.name, status.end_time)
-                self._seen[substream] = self._due.get(substream, 0) if counted.ended else counted.sent
-
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
-        raise AssertionError("a schedule counts by substream")
-
-    def of_groups(self, groups: Sequence[Group]) -> Promises:
-        promises = Promises()
-        for substream, aggregates in groups:
-            before = self._seen.get(substream, 0)
-            self._seen[substream] = before + int(aggregates["_rows"])
-            if substream in self._due and self._complete(substream):
-                promises.closed.append(substream)
-        if self.rule.windows:
-            promises.frontiers = self._advance()
-        return promises
-
-    def _complete(self, substream: Substream) -> bool:
-        return self._seen.get(substream, 0) >= self._due[substream]
-
-    def _advance(self) -> list[Frontier]:
-        """The frontiers that have moved: for each scope up to its first substream that is not complete, and for all."""
-        frontiers = []
-        reached = []
-        for scope, substreams in self._order.items():
-            done = 0
-            while done < len(substreams) and self._complete(substreams[done]):
-                done += 1
-            if done == len(substreams):
-                time = substreams[-1].end_time
-            else:
-                time = (substreams[done].end_time or 0) - self.rule.length
-            assert time is not None
-            reached.append(time)
-            frontiers.append(Frontier(self.name, time, scope))
-        if reached:
-            frontiers.append(Frontier(self.name, min(reached), None))
-        moved = [frontier for frontier in frontiers if frontier.time > self._promised.get(frontier.scope, -(2**63))]
-        self._promised.update({frontier.scope: frontier.time for frontier in moved})
-        return moved
 
 
 class WithDelay(Front):
@@ -320,9 +259,8 @@ class WithDelay(Front):
         partitions: int = 1,
         per_scope: bool = False,
     ) -> None:
-        text = allowed_delay if isinstance(allowed_delay, str) else ""
-        zero = not allowed_delay if not isinstance(allowed_delay, str) else text.strip().split(" ")[0] == "0"
-        self._delay = 0 if zero else microseconds(allowed_delay)
+        self._allowed = allowed_delay
+        self._delay = 0
         if (partition is None) != (partitions == 1) or partitions < 1:
             raise UsageError("Frontier: give partition='column' and partitions=n (2 or more) together, or neither")
         self._partition = partition
@@ -331,7 +269,7 @@ class WithDelay(Front):
         self.moves_progress = not per_scope
 
     def __repr__(self) -> str:
-        return f"Frontier({self._delay} microseconds, partitions={self._partitions}, per_scope={self._per_scope})"
+        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"
 
     def bind(
         self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
@@ -343,11 +281,19 @@ class WithDelay(Front):
             resolve(rows, self._partition, "Frontier(partition)")
         if self._per_scope and rule.scope is None:
             raise UsageError("Frontier(per_scope=True) needs a source with a scope")
-        self._time = time.cast("timestamp")
+        self._delay = durations.microseconds(rows.sparkSession, self._allowed, "Frontier's delay")
+        if self._delay < 0:
+            raise UsageError(f"Frontier's delay {self._allowed!r} is below zero: '0 seconds' is the least")
+        self._time = rule.micros(time)
 
     @property
     def reads(self) -> frozenset[str] | None:
         return names_of([] if self._partition is None else [self._partition])
+
+    def conditions(self, rows: DataFrame) -> list[Condition]:
+        if self._partition is None:
+            return []
+        return [partition_within(rows, self._partition, self._partitions)]
 
     @property
     def names(self) -> list[str]:
@@ -360,14 +306,11 @@ class WithDelay(Front):
 
     def grouped(self) -> dict[str, Column]:
         if self._partition is None:
-            return {"_newest_0": F.unix_micros(F.max(self._time))}
+            return {"_newest_0": F.max(self._time)}
         partition = column(self._partition)
-        newest = {
-            f"_newest_{number}": F.unix_micros(F.max(F.when(partition == number, self._time)))
-            for number in range(self._partitions)
+        return {
+            f"_newest_{number}": F.max(F.when(partition == number, self._time)) for number in range(self._partitions)
         }
-        outside = F.max(F.when(~partition.between(0, self._partitions - 1) | partition.isNull(), F.lit(1)))
-        return {**newest, "_outside": outside}
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
         return Promises(frontiers=self._frontiers([row], None))
@@ -381,14 +324,9 @@ class WithDelay(Front):
         return Promises(frontiers=[f for scope, rows in by_scope.items() for f in self._frontiers(rows, scope)])
 
     def _frontiers(self, rows: Sequence[Mapping[str, Any]], scope: str | None) -> list[Frontier]:
-        if any(row.get("_outside") for row in rows):
-            raise UsageError(
-                f"Frontier: rows have a partition outside 0 to {self._partitions - 1}: declare partitions= as many as "
-                "the source has"
-            )
         frontiers = []
         for number, name in enumerate(self.names):
             times = [row[f"_newest_{number}"] for row in rows if row[f"_newest_{number}"] is not None]
             if times:
-                frontiers.append(Frontier(name, max(times) - self._delay, scope))
+                frontiers.append(Frontier(name, max(max(times) - self._delay, -eventtime.LIMIT), scope))
         return frontiers

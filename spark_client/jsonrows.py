@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
+from spark_client.substreams import named
 
 #: Times keep their microseconds and do not depend on the session's zone.
 OPTIONS: Final = {
@@ -21,7 +22,7 @@ OPTIONS: Final = {
 
 def to_json(columns: Sequence[str]) -> Column:
     """A row's columns as JSON."""
-    return F.to_json(F.struct(*columns), OPTIONS)
+    return F.to_json(F.struct(*map(named, columns)), OPTIONS)
 
 
 def from_json(text: Column, schema: T.StructType) -> Column:

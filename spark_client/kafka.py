@@ -15,7 +15,7 @@ Needs Spark's Kafka connector on the JVM's side; see docs/channels.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,13 +25,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import jsonrows
-from spark_client.channels import Channel
+from spark_client.channels import Channel, DoubledLabelsError
 from spark_client.deduplication import SENDING, ReceivedOnce, Sending
-from spark_client.directories import read_json, remove, write_json
-from spark_client.errors import TrackingError, UsageError
+from spark_client.directories import read_json, remove, sweep, write_json
+from spark_client.errors import UsageError
 from spark_client.fileforms import FileForm, Told
 from spark_client.folding import files
-from spark_client.substreams import TRACKER, Substreams
+from spark_client.substreams import TRACKER, Substreams, named
 
 _HEADER: Final = "tracker"
 _EPOCH_HEADER: Final = "tracker-epoch"
@@ -99,6 +99,22 @@ class KafkaChannel(Channel):
 
     # ---------------------------------------------------------------- sending
 
+    def check(self, path: Path) -> None:
+        spark = SparkSession.getActiveSession()
+        assert spark is not None  # the batch's
+        rows, _, labels = _labels_of(path, lambda: self.in_files(spark, [path]), self.form)
+        if labels < rows:
+            raise self._doubled(rows, labels)
+
+    def _doubled(self, rows: int, labels: int) -> DoubledLabelsError:
+        return DoubledLabelsError(
+            f"channel {self.segment!r}: {rows} rows have only {labels} different labels, so some would be taken for "
+            "copies. The batch was not committed, and nothing of it was published. Start the query again, with the "
+            "same checkpoint, after one of these repairs: if several rows are made of one, say what tells them apart "
+            "with channel(…, ordinal=…); if the source's identity= does not name each row, give it more columns; if "
+            "the source has rows twice, have the second ones set aside, source(…, on_bad_rows='quarantine')"
+        )
+
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
     ) -> Path:
@@ -112,19 +128,18 @@ class KafkaChannel(Channel):
         self._tidy(outbox, epoch)
         return target
 
+    def sweep(self, sender: str) -> None:
+        sweep(self.path / "outbox" / sender)
+
     def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
         """What the epoch consists of, written down beside it; None: nothing."""
         said = read_json(target / _SENT)
         if said is None:
-            rows, xor, labels = _labels_of(target, published, self.form)
+            rows, xor, labels = _labels_of(target, lambda: published, self.form)
             if rows == 0:
                 return None
-            if labels < rows:
-                raise TrackingError(
-                    f"channel {self.segment!r}: {rows} rows have only {labels} different labels, so some would be "
-                    "taken for copies. Several rows are made of one: say what tells them apart with "
-                    "channel(…, ordinal=…). Or the source's identity= does not name each row"
-                )
+            if labels < rows:  # an earlier release has published it
+                raise self._doubled(rows, labels)
             before = [int(note.parent.name) for note in target.parent.glob(f"[0-9]*/{_SENT}")]
             after = max((number for number in before if number < epoch), default=None)
             said = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
@@ -217,6 +232,8 @@ class Topic:
     >>> daily.writeStream.sink(Topic("daily", "localhost:9092", ["origin", "window", "carrier"]))   # doctest: +SKIP
     """
 
+    reads_all = True
+
     def __init__(self, topic: str, servers: str, key: Sequence[str], options: Mapping[str, str] | None = None) -> None:
         if not key:
             raise UsageError(f"a sink of topic {topic!r} needs key=: the columns that name a result for ever")
@@ -231,7 +248,9 @@ class Topic:
             raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
         origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
         headers = F.array(_header(_HEADER, origin)).alias("headers")
-        key = F.to_json(F.struct(*self._key), {**jsonrows.OPTIONS, "ignoreNullFields": "false"}).alias("key")
+        key = F.to_json(F.struct(*map(named, self._key)), {**jsonrows.OPTIONS, "ignoreNullFields": "false"}).alias(
+            "key"
+        )
         records = rows.select(key, jsonrows.to_json(rows.columns).alias("value"), headers)
         write_topic(records, self._topic, self._servers, self._options)
 
@@ -276,12 +295,12 @@ def _value_of(place: int, name: str) -> Column:
     return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
 
 
-def _labels_of(path: Path, rows: DataFrame, form: FileForm) -> tuple[int, int, int]:
+def _labels_of(path: Path, rows: Callable[[], DataFrame], form: FileForm) -> tuple[int, int, int]:
     """Rows, the XOR of their labels, and how many different labels there are."""
     written = files(path)
     if written.count_rows() > _FEW:
         label = F.col(f"{TRACKER}.label")
-        found = rows.agg(F.count("*"), F.bit_xor(label), F.count_distinct(label)).collect()[0]
+        found = rows().agg(F.count("*"), F.bit_xor(label), F.count_distinct(label)).collect()[0]
         return found[0], found[1], found[2]
     labels = written.to_table(columns={"label": form.label})["label"].to_numpy()
     return len(labels), int(np.bitwise_xor.reduce(labels)) if len(labels) else 0, len(np.unique(labels))

@@ -8,6 +8,7 @@ is 0, which would be invisible to XOR.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
@@ -22,7 +23,7 @@ def source_label(salt: str, identity: Sequence[Column]) -> Column:
 
     >>> source_label("flights", [F.col("row_id")])                                        # doctest: +SKIP
     """
-    return _never_zero(F.xxhash64(F.lit(salt), *identity))
+    return _never_zero(F.xxhash64(F.lit(salt), *identity, *_nulls(identity)))
 
 
 def positional_label(salt: str, query: str, epoch: int) -> Column:
@@ -43,7 +44,21 @@ def child_label(parent: Column, segment: str, ordinal: Sequence[Column] = ()) ->
         segment: that the child travels.
         ordinal: what tells siblings apart, if a parent can have several: the same whenever they are made again.
     """
-    return _never_zero(F.xxhash64(parent, F.lit(segment), *ordinal))
+    return _never_zero(F.xxhash64(parent, F.lit(segment), *ordinal, *_nulls(ordinal)))
+
+
+def _nulls(parts: Sequence[Column]) -> list[Column]:
+    """Which parts are null, as one more part to hash; none if no part is.
+
+    The hash passes over nulls, so (null, a) and (a, null) would have one label. And it passes over this part where it
+    is null, so that labels of rows without nulls are what they were before there was this part. It is longer than all
+    parts together, so no values can take its place.
+    """
+    if not parts:
+        return []
+    which = F.concat(*[F.when(part.isNull(), F.lit("1")).otherwise(F.lit("0")) for part in parts])
+    any_null = reduce(Column.__or__, [part.isNull() for part in parts])
+    return [F.when(any_null, F.array_repeat(which, len(parts) + 1))]
 
 
 def _never_zero(label: Column) -> Column:

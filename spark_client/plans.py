@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
-_NODE = re.compile(r"^[\s:+-]*(\w*)", re.MULTILINE)
+#: They read all that they are given, whatever else is in the plan.
+_WHOLE = frozenset(
+    {"Project", "Filter", "SubqueryAlias", "Generate", "Expand", "Repartition", "RepartitionByExpression"}
+)
 
 
 def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool:
@@ -30,7 +33,7 @@ def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool
     try:
         old, new = (rows._jdf.queryExecution().analyzed() for rows in (before, after))
         attributes = set(_attributes(old)).intersection(_attributes(new))
-        *nodes, _ = _NODE.findall(new.toString().rstrip())
+        *nodes, _ = _nodes(new)
     except (AttributeError, Py4JError):  # it is no public interface of Spark
         return False
     return set(names) <= {name.rpartition("#")[0] for name in attributes} and set(nodes) <= {"Project", "Filter"}
@@ -39,3 +42,51 @@ def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool
 def _attributes(plan: object) -> list[str]:
     """Names and numbers, as in ``ts#25``."""
     return str(plan.output().mkString("\n")).split("\n")  # type: ignore[attr-defined]
+
+
+def reads_whole(before: DataFrame, after: DataFrame) -> bool:
+    """Whether it is certain that who reads all of some rows reads all of those that they were made of.
+
+    A limit reads some of them, and so can a join: Spark stops reading one side as soon as it finds that the other one
+    is empty. Projections and filters read all, unless Spark proves beforehand that nothing can pass.
+
+    Args:
+        before: what they were made of.
+        after: the rows.
+
+    >>> reads_whole(rows, rows.where("amount > 9").withColumn("more", F.explode("items")))         # doctest: +SKIP
+    True
+    >>> reads_whole(rows, rows.limit(1000))                                                        # doctest: +SKIP
+    False
+    """
+    try:
+        old, node = (rows._jdf.queryExecution().analyzed() for rows in (before, after))
+        while not node.fastEquals(old):
+            children = node.children()
+            if children.size() != 1 or str(node.nodeName()) not in _WHOLE:
+                return False
+            node = children.head()
+        old, new = (rows._jdf.queryExecution().optimizedPlan() for rows in (before, after))
+        kept, left = ([name for name in _nodes(plan) if name not in _WHOLE] for plan in (old, new))
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return False
+    return kept == left and "Join" not in kept  # a filter can turn an outer join into an inner one
+
+
+def partitions_of(rows: DataFrame) -> int | None:
+    """How many partitions rows have; None: not known without running something."""
+    try:
+        execution = rows._jdf.queryExecution()
+        if "Exchange" in execution.executedPlan().toString():
+            return None
+        return int(execution.toRdd().getNumPartitions())
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return None
+
+
+def _nodes(plan: Any) -> Iterator[str]:
+    """The names of a plan's nodes, from its root to its last leaf."""
+    yield str(plan.nodeName())
+    children = plan.children()
+    for place in range(children.size()):
+        yield from _nodes(children.apply(place))

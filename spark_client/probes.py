@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,10 +26,13 @@ from spark_client.fronts import Group
 from spark_client.manifest import Units
 from spark_client.substreams import TRACKER, Substreams
 from tracker.client import Report, TrackerClient
+from tracker.client.pieces import Largest, split
 
 Way: TypeAlias = Literal["driver", "executors"]
 Direction: TypeAlias = Literal["sent", "received", "passing"]  #: passing: sent and received by the same query
 
+_PARTITION = "_tracker_partition"
+_USUAL = Largest()
 _FEW = 4_000_000  #: rows up to which counting them here costs less than a Spark job does
 
 
@@ -119,7 +122,9 @@ class ExecutorProbe:
         direction: which way.
         rule: how rows fall into substreams.
         epoch: which (query, run, batch); None: as the task's own context says, in a query without `foreachBatch`.
-        kept: of a query that seals: hears which attempts have reported; their units are then each attempt's own.
+        kept: told which units each partition has reported, in attempts that Spark keeps.
+        seals: whether the query seals its batches: units are then each attempt's own.
+        largest: what one report may have.
     """
 
     server: str
@@ -130,24 +135,35 @@ class ExecutorProbe:
     rule: Substreams
     epoch: tuple[str, str, int] | None = None
     kept: Accumulator[Units] | None = None
+    seals: bool = False
+    largest: Largest = _USUAL
+
+    @property
+    def place(self) -> str:
+        """Its name within the query."""
+        return f"{self.direction}:{self.segment}"
 
     def on(self, rows: DataFrame) -> DataFrame:
         """The same rows, counted on their way."""
-        return rows.mapInArrow(self, rows.schema)
+        # A task that reads several partitions (``coalesce``) has one number, and they have one each.
+        return rows.withColumn(_PARTITION, F.spark_partition_id()).mapInArrow(self, rows.schema)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted: dict[Key, tuple[int, int]] = {}
+        partition: int | None = None
         for batch in batches:
+            if batch.num_rows:
+                partition = batch.column(_PARTITION)[0].as_py()
             unite(counted, self._fold(batch))
-            yield batch
-        self._report(counted)
+            yield batch.drop_columns([_PARTITION])
+        self._report(counted, partition)
 
     def _fold(self, batch: pa.RecordBatch) -> dict[Key, tuple[int, int]]:
         tracked = batch.column(TRACKER)
         labels = None if self.direction == "passing" else tracked.field("label")
         return fold_labels(tracked.field("scope"), tracked.field("end" if self.rule.windows else "name"), labels)
 
-    def _report(self, counted: Mapping[Key, tuple[int, int]]) -> None:
+    def _report(self, counted: Mapping[Key, tuple[int, int]], partition: int | None) -> None:
         task = TaskContext.get()
         if task is None:
             raise UsageError("a probe runs inside a Spark task")
@@ -161,13 +177,17 @@ class ExecutorProbe:
                 "an executor's probe has to know its batch: start the query with tracking.write_stream(…) or "
                 "TrackedStream.writeStream"
             )
-        seals = self.kept is not None
-        producer = _client(self.server, self.retry_for).producer(self.job, query, run, keep_apart=seals)
-        report = producer.epoch(epoch)
-        groups = groups_of(((key, {"_rows": rows, "_xor": xor}) for key, (rows, xor) in counted.items()), self.rule)
-        add_groups(report, self.segment, self.direction, groups)
-        place = f"{self.direction}:{self.segment}/{task.partitionId()}"
-        unit = f"{place}#{task.taskAttemptId()}" if seals else place
-        report.report(units=[unit])
+        place = f"{self.place}/{task.partitionId() if partition is None else partition}"
+        units: tuple[str, ...] = ()
+        if partition is not None:  # else it had no rows, and the task may have others under this number
+            producer = _client(self.server, self.retry_for).producer(self.job, query, run, keep_apart=self.seals)
+            report = producer.epoch(epoch)
+            groups = groups_of(((key, {"_rows": rows, "_xor": xor}) for key, (rows, xor) in counted.items()), self.rule)
+            add_groups(report, self.segment, self.direction, groups)
+            unit = f"{place}#{task.taskAttemptId()}" if self.seals else place
+            sent = report.report_in_pieces(unit, partial(split, largest=self.largest))
+            units = tuple(name for name, _ in sent)
         if self.kept is not None:
-            self.kept.add({place: unit})  # after the tracker's answer: what is kept has been reported
+            self.kept.add(
+                {place: (task.taskAttemptId(), units)}
+            )  # after the tracker's answer: what is kept has been reported

@@ -7,27 +7,42 @@ a driver that was restarted, and remembers less, sets nothing aside twice. Nothi
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Set
 from dataclasses import astuple, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.directories import is_table_of, publish, read_json, write_first, write_json, write_parquet
+from spark_client.directories import (
+    is_table_of,
+    publish,
+    read_json,
+    sweep,
+    write_first,
+    write_json,
+    write_parquet,
+)
 from spark_client.errors import TrackingError, UsageError
 from spark_client.state import Account
-from spark_client.substreams import Substream
+from spark_client.substreams import TRACKER, Substream, named
 
 LATE_SCHEMA: Final = T.StructType(
     [
         T.StructField("epoch", T.LongType()),  # of the release's query, that set it aside
-        T.StructField("kind", T.StringType()),  # row: as it came; aggregate: the result row it would have made
+        # row: late, as it came; aggregate: the result row that late rows would have made; bad: a row that belongs to no
+        # substream, as it came; doubled-<segment>: one that the channel would take for the copy of another
+        T.StructField("kind", T.StringType()),
         T.StructField("scope", T.StringType()),
         T.StructField("name", T.StringType()),  # of the substream; null for windows
         T.StructField("end_time", T.TimestampType()),  # of the window; null for named substreams
         T.StructField("data", T.StringType()),  # the row, as JSON
+        T.StructField("reason", T.StringType()),  # of a bad row: what is wrong with it
     ]
 )
 
@@ -104,11 +119,7 @@ class Quarantine:
         Raises:
             UsageError: the table is another query's.
         """
-        if not is_table_of(self._table, read_json(self._checkpoint / "metadata")["id"]):
-            raise UsageError(
-                f"late_path {self._table} has the late rows of another query, whose epochs have the same numbers: give "
-                "each release its own"
-            )
+        self._own()
         publish(_part(self._table, epoch, kind), write_parquet(rows))
         if self._shape is not None:
             index = {
@@ -121,6 +132,53 @@ class Quarantine:
                 write_json(Path(path) / _INDEX, index)
 
             publish(_part(_mergeable(self._path), epoch, kind), write)
+
+    def put_bad(self, epoch: int, rows: DataFrame) -> None:
+        """Sets rows aside that belong to no substream; what the epoch's first attempt has set aside stands.
+
+        Args:
+            epoch: of the batch.
+            rows: of the table: data, reason.
+
+        Raises:
+            UsageError: the table is another query's.
+        """
+        self._own()
+        nothing = [F.lit(None).cast(LATE_SCHEMA[name].dataType).alias(name) for name in ("scope", "name", "end_time")]
+        publish(_part(self._table, epoch, "bad"), write_parquet(rows.select(*nothing, "data", "reason")))
+
+    def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:
+        """Sets rows aside that a channel would take for copies of others.
+
+        Args:
+            epoch: of the batch.
+            segment: the channel's.
+            rows: with `_tracker`.
+
+        Raises:
+            UsageError: the table is another query's.
+        """
+        self._own()
+        of = F.col(TRACKER)
+        data = F.to_json(F.struct(*[named(name) for name in rows.columns if name != TRACKER]))
+        reason = F.lit(f"another row of the batch has the same label on {segment!r}")
+        columns = [of["scope"].alias("scope"), of["name"].alias("name"), of["end"].alias("end_time")]
+        aside = rows.select(*columns, data.alias("data"), reason.alias("reason"))
+        publish(_part(self._table, epoch, f"doubled-{_short(segment)}"), write_parquet(aside))
+
+    def _own(self) -> None:
+        """Takes the table for this query."""
+        if not is_table_of(self._table, read_json(self._checkpoint / "metadata")["id"]):
+            raise UsageError(
+                f"late_path {self._table} has the late rows of another query, whose epochs have the same numbers: give "
+                "each query its own"
+            )
+
+    def sweep(self) -> None:
+        """Removes what drivers that were killed have left half written."""
+        sweep(self._path / "overdue")
+        for epoch in chain(self._table.glob("epoch=*"), _mergeable(self._path).glob("epoch=*")):
+            sweep(epoch)
 
     def partials(self, epoch: int, kind: str) -> str:
         """Where the partial rows are that an epoch has set aside.
@@ -164,6 +222,13 @@ def mergeable_items(path: Path, last: int) -> list[Item] | None:
 
 def _mergeable(path: Path) -> Path:
     return path / "quarantine"
+
+
+def _short(segment: str) -> str:
+    """A segment in the name of a directory, whatever is in it."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", segment):
+        return segment
+    return hashlib.sha256(segment.encode()).hexdigest()[:12]
 
 
 def _part(path: Path, epoch: int, kind: str) -> Path:

@@ -6,20 +6,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.continuing import Ledger
 from spark_client.directories import last_commit
 from spark_client.errors import TrackingError
+from spark_client.failures import sentence_of, shortened
 from spark_client.fronts import Front
+from spark_client.gate import Gate, Stopped
 from spark_client.intake import Intake
 from spark_client.manifest import Manifest
 from spark_client.observations import observation_name
 from spark_client.outputs import Output
 from spark_client.probes import ExecutorProbe, add_groups
+from spark_client.quarantine import Quarantine
 from spark_client.release import ReleaseQuery
 from spark_client.runs import Run, explained
 from spark_client.streams import TrackedStream
@@ -34,59 +39,8 @@ _CONF = {
     "spark.sql.adaptive.enabled": "true",  # few files for few rows
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # with statistics, so that reading can skip
 }
+_INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
 _OPENING = 300.0  #: seconds in which a query that starts has to be able to open its run
-
-
-class Stopped(Exception):  # noqa: N818 - not an error
-    """Ends a batch that must not begin.
-
-    Spark takes an interrupted call for a stop, not for a failure, when the call's message has this form. It was never
-    committed, so it will be read again.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling the tracker's stop\n: "
-            "java.lang.InterruptedException: stopped between two batches"
-        )
-
-
-class Gate:
-    """Lets batches in one at a time, until it is closed."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside = False
-        self._closed = False
-        self._stopping = threading.Event()
-        self.last_epoch: int | None = None  #: that was let in and is over
-
-    def __enter__(self) -> None:
-        with self._changed:
-            if not self._closed:
-                self._inside = True
-                return
-        self._stopping.wait()
-        raise Stopped
-
-    def done(self, epoch: int) -> None:
-        """The batch has done its work."""
-        self.last_epoch = epoch
-
-    def __exit__(self, *error: object) -> None:
-        with self._changed:
-            self._inside = False
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Lets no batch in any more; waits for the one that is inside."""
-        with self._changed:
-            self._closed = True
-            self._changed.wait_for(lambda: not self._inside)
-
-    def release(self) -> None:
-        """The query is being stopped: a batch that waits to come in may give up."""
-        self._stopping.set()
 
 
 class TrackedQuery:
@@ -105,6 +59,8 @@ class TrackedQuery:
         self.checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self.gate = Gate()
+        self.cancelled = False  #: it is to be stopped as soon as Spark has started it
+        self.failed: Exception | None = None  #: what has ended its last batch
         self._open_run = open_run
         self._opened = threading.Event()
         self._opening = threading.Lock()
@@ -151,25 +107,49 @@ class TrackedQuery:
             self._opened.set()
 
     def resumed(self, run: Run) -> None:
-        """Tells the fronts where the tracker stands."""
-        for stream in self.reads:
-            if stream.input.front is not None:
-                run.resume_front(stream.input.front, stream.segment)
+        """Makes the promises that are known before any batch.
 
-    def follow(self) -> None:
+        Raises:
+            TrackingError: the tracker has lost what it knew, or refuses a promise.
+        """
+        run.check_log(self.checkpoint / "tracker" / "log.json")
+        for number, stream in enumerate(self.reads):
+            front = stream.input.front
+            if front is not None:
+                if front.counts:
+                    front.begin(Ledger(self.checkpoint / "tracker" / "counts" / str(number), run, stream.segment))
+                run.announce(front)
+
+    def follow(self) -> bool:
         """Tells the tracker what Spark has committed since the last look, and closes the run if the query has ended.
+
+        Returns:
+            Whether there is something left to follow.
 
         Raises:
             TrackerError: the tracker refuses it.
+            TrackerUnavailable: no answer; to be called again.
         """
         if self._closed or self._run is None or self.query is None:
-            return
+            return not self._closed
         self._committed(self._run)
+        if self._run.failure is None:
+            self._announce(self._run)
         now = time.monotonic()
         if now >= self._look_again:
             self._look_again = now + _LIVES_EVERY
             if not self.query.isActive:
-                self.close()
+                return not self.close(patient=False)
+        return True
+
+    def _announce(self, run: Run) -> None:
+        """Makes the promises that have become known meanwhile."""
+        try:
+            for front in self.fronts:
+                front.look()
+                run.announce(front, patient=False)
+        except TrackingError as error:
+            run.failure = error  # the next batch fails with it
 
     def _committed(self, run: Run) -> None:
         if run.owes:
@@ -181,27 +161,70 @@ class TrackedQuery:
         """The tracker has refused this run: its query must not go on untracked."""
         self._closed = True
 
-    def close(self) -> None:
-        """The query has stopped, for whatever reason."""
-        self._closed = True
-        last = last_commit(self.checkpoint)
-        self.run.close(0 if last is None else last + 1)
+    def close(self, patient: bool = True) -> bool:
+        """The query has stopped, for whatever reason.
 
-    def stop(self) -> None:
-        """Stops the query after the batch in hand, once that is committed, and before the next."""
+        Args:
+            patient: whether a tracker that is away is waited for.
+
+        Returns:
+            Whether the tracker knows.
+        """
+        last = last_commit(self.checkpoint)
+        known = self._run is None or self._run.close(0 if last is None else last + 1, patient)
+        if known or patient:
+            self._closed = True
+            self.release_resources()
+        return known
+
+    def release_resources(self) -> None:
+        """Gives back what the query needed while it ran."""
+
+    def failure(self) -> TrackingError | None:
+        """What has gone wrong, as a user reads it; None: nothing."""
         query = self.query
         if query is None:
+            return None
+        cause: BaseException | None = query.exception()
+        if cause is None:
+            cause = self._run.failure if self._run is not None and query.isActive else None
+            if cause is None:
+                return None
+        sentence = sentence_of(self.failed or cause) or sentence_of(cause)
+        said = f"query {query.id} has failed: {cause}" if sentence is None else f"{sentence} (query {query.id})"
+        failure = TrackingError(said)
+        failure.__cause__ = self.failed or cause
+        return failure
+
+    def stop(self, patience: float | None = None) -> None:
+        """Stops the query after the batch in hand, once that is committed, and before the next.
+
+        Args:
+            patience: seconds after which the batch in hand is interrupted; it will be read again. None: it is waited
+                for as long as it takes.
+        """
+        until = float("inf") if patience is None else time.monotonic() + patience
+        if patience is not None and self._run is not None:
+            self._run.hurry(patience)
+        idle = self.gate.close(patience)
+        query = self.query
+        if query is None:
+            self.cancelled = True
             return
-        self.gate.close()
-        while query.isActive and self.gate.last_epoch is not None:
-            if (last_commit(self.checkpoint) or 0) >= self.gate.last_epoch:
+        while idle and query.isActive and self.gate.last_epoch is not None:
+            last = last_commit(self.checkpoint)
+            if (last is not None and last >= self.gate.last_epoch) or time.monotonic() > until:
                 break
             time.sleep(0.01)
         stopping = threading.Thread(target=query.stop, name="tracking-stop", daemon=True)
         stopping.start()
         stopping.join(0.3)  # a batch that waits at the gate must find the query marked as stopped
         self.gate.release()
-        stopping.join()
+        stopping.join(None if patience is None else max(_INTERRUPTING, until - time.monotonic()))
+        if stopping.is_alive():
+            _log.warning(
+                "query %s: its batch does not end although it was interrupted; the query stops when it does", query.id
+            )
 
     def settle(self) -> None:
         """Waits until everything that is there has been processed, and the tracker knows of it."""
@@ -209,7 +232,7 @@ class TrackedQuery:
             self.query.processAllAvailable()
             last = last_commit(self.checkpoint)
             if last is not None:
-                self.run.committed(last)
+                self.run.await_committed(last)
 
 
 class BatchQuery(TrackedQuery):
@@ -222,8 +245,10 @@ class BatchQuery(TrackedQuery):
         sends: whether `output` sends rows on.
         labels: whether rows need labels.
         probe: makes the executors' probe of a batch; None: the driver counts.
-        manifest: hears whose reports are kept; None: the query does not seal its batches.
+        manifest: told whose reports are kept; None: the driver counts.
+        seals: whether the query seals its batches.
         aggregates: that are observed on the stream: as `observed_of` gives them.
+        quarantine: where rows go that belong to no substream.
     """
 
     def __init__(
@@ -236,7 +261,9 @@ class BatchQuery(TrackedQuery):
         sends: bool,
         probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
         manifest: Manifest | None,
+        seals: bool,
         aggregates: Mapping[str, Column] | None,
+        quarantine: Quarantine,
     ) -> None:
         super().__init__([stream], checkpoint, open_run)
         self._stream = stream
@@ -245,25 +272,51 @@ class BatchQuery(TrackedQuery):
         self._sends = sends
         self._probe = probe
         self._manifest = manifest
+        self._seals = seals
         self._aggregates = aggregates
+        self._quarantine = quarantine
+        self._swept = False
 
     @property
     def outlives_its_sources(self) -> bool:
         return self.release is not None or not self.fronts
 
+    def _committed(self, run: Run) -> None:
+        super()._committed(run)
+        if self.release is not None and run.last_epoch is not None:
+            self.release.committed(run.last_epoch)
+
+    def release_resources(self) -> None:
+        if self.release is not None:
+            self.release.close()
+
     def process(self, batch: DataFrame, epoch: int) -> None:
         """The body of `foreachBatch`."""
+        try:
+            self._process(batch, epoch)
+        except Stopped:
+            raise
+        except Exception as error:
+            self.failed = error
+            if (short := shortened(error)) is not error:
+                raise short from None  # Spark shows the whole chain, with the sentence at its end
+            raise
+
+    def _process(self, batch: DataFrame, epoch: int) -> None:
         run = self.run
         with self.gate:
             if run.failure is not None:
                 raise explained(run.failure)
+            if not self._swept:
+                self._sweep(run)
             if epoch:
-                run.committed(epoch - 1)  # else Spark would not have begun this one
+                run.await_committed(epoch - 1)  # else Spark would not have begun this one
             spark = batch.sparkSession
             for key, value in _CONF.items():
                 spark.conf.set(key, value)
-            if self._manifest is not None:
-                self._manifest.begin()
+            manifest = self._manifest
+            if manifest is not None:
+                manifest.begin()
             name = (run.query, run.run, epoch)
             probe = None if self._probe is None else self._probe(name)
             rows = self._stream.input.rows(batch, run.query, epoch)
@@ -275,6 +328,7 @@ class BatchQuery(TrackedQuery):
                 intake = Intake(
                     self._stream,
                     rows,
+                    self._stream.input.all_rows(batch),
                     name,
                     probe,
                     labels,
@@ -282,20 +336,39 @@ class BatchQuery(TrackedQuery):
                     xors=xors,
                     aggregates=self._aggregates,
                     running=lambda: self.query,
+                    reads_all=releases or self._output.reads_all,
+                    reported=None if probe is None or manifest is None else partial(manifest.has, probe.place),
                 )
-            if self.release is not None:
-                self.release.process(intake, run, epoch, spark)
-            elif intake is not None:
-                self._forward(intake, run, epoch)
-            if self._manifest is not None:
-                run.seal(epoch, self._manifest.units)
+            try:
+                if self.release is not None:
+                    self.release.process(intake, run, epoch, spark)
+                elif intake is not None:
+                    self._forward(intake, run, epoch)
+            except Exception as error:
+                explanation = error if intake is None else intake.explained(error)
+                if explanation is error:
+                    raise
+                raise explanation from None
+            if manifest is not None and self._seals:
+                run.seal(epoch, manifest.units)
             self.gate.done(epoch)
+
+    def _sweep(self, run: Run) -> None:
+        """Removes what drivers that were killed have left half written, unless this one has been superseded itself."""
+        if run.is_current():
+            self._output.sweep(run.query)
+            self._quarantine.sweep()
+            if self.release is not None:
+                self.release.sweep(run.query)
+        self._swept = True
 
     def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
         sent = self._output.write(intake.rows, run, epoch, intake.told)
         report = run.report(epoch)
         for segment, groups in sent.items():
             add_groups(report, segment, "sent", groups)
+        intake.read_the_rest()
+        intake.set_aside(self._quarantine)
         intake.say(report, intake.count() if intake.must_count else None)
         run.send(report, epoch)
 
@@ -345,8 +418,3 @@ class NativeQuery(TrackedQuery):
         super().abandon()
         if self.query is not None:
             threading.Thread(target=self.query.stop, name="tracking-stop", daemon=True).start()
-
-    def stop(self) -> None:
-        """Stops the query when it rests."""
-        if self.query is not None and self.query.isActive:
-            self.query.stop()

@@ -21,11 +21,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.batches import planned
-from spark_client.directories import local_path, publish
+from spark_client.directories import check_store, local_path, publish, sweep
+from spark_client.eventtime import micros_of
 from spark_client.runs import Run
 from spark_client.sinks import Sink
 from spark_client.state import Account, PartialState
-from spark_client.substreams import Substream, micros_of
+from spark_client.substreams import Substream
 from tracker.client import Ended, Event, Late
 
 RECEIPT_SCHEMA: Final = T.StructType(
@@ -39,11 +40,15 @@ RECEIPT_SCHEMA: Final = T.StructType(
         T.StructField("revision", T.LongType()),  # 0; 1, 2, … of what was reopened
         T.StructField("reason", T.StringType()),  # COMPLETE, EXPIRED, ABANDONED; LATE: see the docs
         T.StructField("elements", T.LongType()),  # the tracker's count: sent on this segment
+        T.StructField("expected", T.LongType()),  # how many its sources had said there would be; null: they had not
+        T.StructField("by_drain", T.BooleanType()),  # only a drain closed it: more may follow in the next deployment
+        T.StructField("before", T.LongType()),  # elements of it that earlier deployments' drains have released; 0: none
         T.StructField("in_flight", T.LongType()),  # the tracker's: lost sight of; 0 if COMPLETE
         T.StructField("upstream", T.StringType()),  # the tracker's, as JSON: sent on each segment that leads here
         T.StructField("rows", T.LongType()),  # taken in by the release
         T.StructField("xor", T.LongType()),  # of their labels; null: they have none that last
         T.StructField("late", T.LongType()),  # rows set aside when it ended; those of later epochs are not in it
+        T.StructField("bad", T.LongType()),  # rows the query has set aside so far, in all, that belong to no substream
         T.StructField("results", T.LongType()),  # result rows
         T.StructField("first_epoch", T.LongType()),  # in which rows were taken in
         T.StructField("last_epoch", T.LongType()),
@@ -59,7 +64,7 @@ RECEIPT_SCHEMA: Final = T.StructType(
     ]
 )
 
-_TYPES: Final = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.int64()}
+_TYPES: Final = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.int64()}
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -73,6 +78,7 @@ class End:
         revision: 0, or the revision's number.
         account: of the rows that the result is made of.
         late: how many rows of it are set aside in the same epoch.
+        before: elements of it that earlier deployments' drains have released.
     """
 
     event: Event
@@ -80,6 +86,7 @@ class End:
     revision: int
     account: Account
     late: int
+    before: int = 0
 
 
 class Receipts:
@@ -95,6 +102,8 @@ class Receipts:
         self._sink = None if isinstance(to, str | os.PathLike) else to
         self._path = local_path(to, "the path of the receipts,") if isinstance(to, str | os.PathLike) else Path()
         self._checkpoint = checkpoint
+        if self._sink is None:
+            check_store(self._path, "the path of the receipts,")
 
     def write(
         self,
@@ -136,15 +145,26 @@ class Receipts:
 
         publish(self._path / f"query={run.query}" / f"epoch={epoch}", write)
 
+    def sweep(self, query: str) -> None:
+        """Removes what drivers of this query that were killed have left half written."""
+        if self._sink is None:
+            sweep(self._path / f"query={query}")
+
 
 def _of(end: End) -> dict[str, object]:
     """What the tracker has said."""
     kind = end.event.kind
     if isinstance(kind, Ended):
-        said = {"reason": str(kind.reason), "elements": kind.elements, "in_flight": kind.in_flight}
+        said = {
+            "reason": str(kind.reason),
+            "elements": kind.elements,
+            "in_flight": kind.in_flight,
+            "expected": kind.expected,
+            "by_drain": kind.by_drain,
+        }
     else:
         assert isinstance(kind, Late)
-        said = {"reason": "LATE", "elements": kind.sent, "in_flight": 0}
+        said = {"reason": "LATE", "elements": kind.sent, "in_flight": 0, "expected": None, "by_drain": False}
     return {
         **said,
         "deployment": end.event.deployment,
@@ -153,6 +173,7 @@ def _of(end: End) -> dict[str, object]:
         "name": end.substream.name,
         "end_time": end.substream.end_time,
         "revision": end.revision,
+        "before": end.before,
         "ended": micros_of(end.event.at),
         "seq": end.event.seq,
     }
@@ -167,6 +188,7 @@ def _taken_in(end: End, state: PartialState) -> dict[str, object]:
         "rows": account.rows,
         "xor": account.xor,
         "late": end.late,
+        "bad": state.bad,
         "first_epoch": account.first,
         "last_epoch": account.last,
         "offsets_from": first.since,

@@ -11,28 +11,32 @@ revision: a result of its own.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import cached_property, partial, reduce
+from datetime import timedelta
+from functools import cached_property, reduce
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.aggregates import Aggregate, decompose, result_type
+from spark_client.aggregates import Aggregate, decompose, result_field, storable
 from spark_client.batches import planned
-from spark_client.directories import read_json, write_first
+from spark_client.belonging import no_revision
+from spark_client.directories import publishing_after
 from spark_client.errors import TrackingError, UsageError
 from spark_client.exchanges import exchanging
 from spark_client.folding import files, fold_table
 from spark_client.fronts import Group
+from spark_client.inbox import Inbox
 from spark_client.intake import Intake
 from spark_client.labels import child_label
+from spark_client.names import alike, check_columns
 from spark_client.outputs import Counted, Output
 from spark_client.probes import add_groups, groups_of
 from spark_client.quarantine import Quarantine
@@ -41,15 +45,18 @@ from spark_client.revisions import Revision, Revisions, numbered
 from spark_client.runs import Run
 from spark_client.state import Account, PartialState
 from spark_client.streams import TrackedStream
-from spark_client.substreams import TRACKER, ColumnOrName, Substream, column, names_of, resolve
-from tracker.client import Ended, Event, Late, Reason, Report, label
+from spark_client.substreams import TRACKER, ColumnOrName, Substream, column, named, names_of, resolve
+from tracker.client import Ended, Event, Late, Report, label
 
 if TYPE_CHECKING:
     from spark_client.writer import TrackedWriter
 
+OnOverflow: TypeAlias = Literal["fail", "null"]
+
 _REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
 _LISTED = 200  #: substreams that are looked for by a list rather than by a join
 _REVISION = "revision"  #: the results' column that tells their revision
+_COMPLETENESS = "completeness"  #: the results' column that tells what of their substream they are of
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,22 @@ class Measure:
     aggregate: Aggregate
     parts: tuple[str, ...]
     result: T.DataType
+    nullable: bool
+
+    @property
+    def value(self) -> Column:
+        """The result, from the merged parts; null, or wrapped, if it has overflowed."""
+        value = self.aggregate.finish(*map(F.col, self.parts)).cast(self.result)
+        if self.nullable:
+            return value
+        nothing = F.array() if isinstance(self.result, T.ArrayType) else F.lit(0)
+        return F.coalesce(value, nothing.cast(self.result))
+
+    @property
+    def overflowed(self) -> Column | None:
+        """Whether it has overflowed; None: it cannot."""
+        check = self.aggregate.overflowed
+        return None if check is None else check(*map(F.col, self.parts))
 
 
 class Released:
@@ -67,7 +90,7 @@ class Released:
 
     Attributes:
         columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates, and
-            ``revision`` if there are revisions.
+            ``revision`` if there are revisions, and ``completeness`` if that was asked for.
     """
 
     def __init__(
@@ -76,26 +99,47 @@ class Released:
         keys: Sequence[ColumnOrName],
         aggs: Mapping[str, Aggregate | Column],
         revisions: bool = False,
+        completeness: bool = False,
+        on_overflow: OnOverflow = "fail",
     ) -> None:
         if not aggs:
             raise UsageError("release needs aggs={'name': F.count('*'), …}")
+        if on_overflow not in ("fail", "null"):
+            raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
+        self._on_overflow = on_overflow
+        self._made: dict[bool, list[Column]] = {}  # what `_checked` gives, in ANSI mode and without
         self.stream = stream
         self.rule = stream.input.rule
         self.revisions = revisions
+        self.completeness = completeness
+        check_columns(stream.df, f"release of {stream.segment!r}")  # what comes late is kept by its columns' names
+        if revisions and not self.rule.windows and stream.input.belonging is not None:
+            stream.input.belonging.require(no_revision(str(self.rule.name)))
         fields = [resolve(stream.df, key, "keys") for key in keys]
+        if unfit := [field for field in fields if not storable(field.dataType)]:
+            raise UsageError(
+                f"keys: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
+                "cast it to a type that Parquet has"
+            )
         self.keys = [field.name for field in fields]
         self._key_columns = [column(key) for key in keys]
         self.measures = []
         for number, (name, value) in enumerate(aggs.items()):
             aggregate = decompose(name, value, stream.df)
             parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
-            self.measures.append(Measure(name, aggregate, parts, result_type(stream.df, aggregate)))
-        revision = [_REVISION] if revisions else []
-        self.columns = [*self._own_columns(), *self.keys, *(measure.name for measure in self.measures), *revision]
-        doubled = {name for name in self.columns if self.columns.count(name) > 1 or name.startswith("_")}
-        if doubled:
+            result = result_field(stream.df, aggregate)
+            self.measures.append(Measure(name, aggregate, parts, result.dataType, result.nullable))
+        self.added = [*([_REVISION] if revisions else []), *([_COMPLETENESS] if completeness else [])]
+        self.columns = [*self._own_columns(), *self.keys, *(measure.name for measure in self.measures), *self.added]
+        taken = {*alike(self.columns, stream.df.sparkSession), *(name for name in self.columns if name.startswith("_"))}
+        if taken:
             raise UsageError(
-                f"release: the names {sorted(doubled)} are taken, or begin with an underscore: choose others"
+                f"release: the names {sorted(taken)} are taken or empty, or begin with an underscore: choose others, "
+                "for keys with .alias('…')"
+            )
+        if passing := [name for name in self.keys if "lambda" in name and name not in stream.df.columns]:
+            raise UsageError(
+                f"release: the key {passing[0]!r} is called otherwise at each start: give it a name, with .alias('…')"
             )
 
     def __repr__(self) -> str:
@@ -112,7 +156,8 @@ class Released:
         """What shapes its state, as plain data."""
         parts = {field.name: field.dataType.simpleString() for field in self.part_schema.fields}
         aggregates = {
-            measure.name: f"{measure.aggregate.native} kept as {', '.join(parts[part] for part in measure.parts)}"
+            measure.name: f"{measure.aggregate.description} kept as "
+            + ", ".join([*filter(None, [measure.aggregate.form]), *(parts[part] for part in measure.parts)])
             for measure in self.measures
         }
         return {"keys": {key: parts[key] for key in self.keys}, "aggregates": aggregates}
@@ -151,21 +196,47 @@ class Released:
     @cached_property
     def _merge(self) -> list[Column]:
         parts = [
-            merge(F.col(name)).cast(self.part_schema[name].dataType).alias(name)
+            merge(*map(F.col, measure.parts)).cast(self.part_schema[name].dataType).alias(name)
             for measure in self.measures
             for name, merge in zip(measure.parts, measure.aggregate.merge, strict=True)
         ]
         return [*parts, F.sum("_rows").alias("_rows")]
 
     @cached_property
-    def _result(self) -> list[Column]:
+    def _own_result(self) -> list[Column]:
         name, end = (F.lit(None), F.col("_key")) if self.rule.windows else (F.col("_key"), F.lit(None))
-        own = self.rule.result_columns(F.col("_scope"), name, end)
-        values = [
-            measure.aggregate.finish(*[F.col(name) for name in measure.parts]).cast(measure.result).alias(measure.name)
-            for measure in self.measures
-        ]
-        return [*own, *[F.col(name) for name in self.keys], *values]
+        return [*self.rule.result_columns(F.col("_scope"), name, end), *[named(key) for key in self.keys]]
+
+    @cached_property
+    def _values(self) -> list[Column]:
+        return [measure.value.alias(measure.name) for measure in self.measures]
+
+    def _checked(self, spark: SparkSession) -> list[Column]:
+        """The values, and what an overflow makes of them: it is Spark's, unless it is to be null."""
+        ansi = spark.conf.get("spark.sql.ansi.enabled") == "true"
+        if ansi not in self._made:
+            self._made[ansi] = [self._unless_overflowed(measure, ansi).alias(measure.name) for measure in self.measures]
+        return self._made[ansi]
+
+    def _unless_overflowed(self, measure: Measure, ansi: bool) -> Column:
+        overflowed, value = measure.overflowed, measure.value
+        if overflowed is None:
+            return value
+        if self._on_overflow == "null":
+            return F.when(~F.coalesce(overflowed, F.lit(False)), value)
+        if not ansi and not measure.aggregate.fails:
+            return value
+        where = F.to_json(F.struct("_scope", "_key", *[named(key) for key in self.keys]))
+        fault = F.concat(
+            F.lit(f"the aggregate {measure.name!r} of "),
+            where,
+            F.lit(
+                f" does not fit {measure.result.simpleString()}, and Spark's own would fail. Nothing is lost: start "
+                "the query again, with the same checkpoint and release(…, on_overflow='null'): such results are null"
+                + ("; or with spark.sql.ansi.enabled=false, and they are what Spark gives then" if ansi else "")
+            ),
+        )
+        return F.when(overflowed, F.raise_error(fault).cast(measure.result)).otherwise(value)
 
     def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
         """A batch's partial rows: ``_scope``, ``_key``, the keys, the parts, ``_rows`` and the front's measures."""
@@ -193,11 +264,25 @@ class Released:
     def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The partial rows of some substreams, one for each key."""
         found = self.of(partials, wanted)
-        return found.groupBy("_scope", "_key", *self.keys).agg(*self._merge)
+        return found.groupBy("_scope", "_key", *map(named, self.keys)).agg(*self._merge)
 
-    def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = ()) -> DataFrame:
-        """The result rows of merged partial rows, with some of their columns kept."""
-        return merged.select(*self._result, *keep)
+    def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:
+        """The result rows of merged partial rows, with some of their columns kept.
+
+        Args:
+            merged: the rows.
+            keep: of their columns.
+            checked: whether an overflow fails where Spark's own aggregate would; else it is null or wrapped.
+        """
+        values = self._checked(merged.sparkSession) if checked else self._values
+        return merged.select(*self._own_result, *values, *keep)
+
+    @property
+    def schema(self) -> T.StructType:
+        """Of the results."""
+        kinds = {_REVISION: F.lit(0), _COMPLETENESS: F.lit("")}
+        added = [kinds[name].alias(name) for name in self.added]
+        return self.results(self.partial(self.stream.df, {}, labels=False), added).schema
 
     def results_by_substream(self, merged: DataFrame) -> dict[tuple[Substream, int], int]:
         """How many result rows merged partial rows make, by substream and revision."""
@@ -214,9 +299,20 @@ class Released:
         """The result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
         scope, key = F.col("_scope"), F.col("_key")
         name, end = (F.lit(None).cast("string"), key) if self.rule.windows else (key, F.lit(None).cast("timestamp"))
-        lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.stream.segment, [F.col(k) for k in self.keys])
+        lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.stream.segment, self._key_parts)
         tracker = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), lineage.alias("label"))
         return self.results(merged.withColumn(TRACKER, tracker), keep=(TRACKER,))
+
+    @cached_property
+    def _key_parts(self) -> list[Column]:
+        """The keys, for a label; those made of several values as text, since a hash does not see where each ends."""
+        made_of_several = (T.ArrayType, T.MapType, T.StructType)
+        return [
+            F.to_json(F.struct(named(name)))
+            if isinstance(self.part_schema[name].dataType, made_of_several)
+            else named(name)
+            for name in self.keys
+        ]
 
     def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The rows of some substreams."""
@@ -253,6 +349,7 @@ class Ending:
         late: what came after the end.
         gone: all of them, and those that had no rows here.
         revised: revisions that have ended.
+        completeness: of what is released, whether it is all of its substream: as results say it.
         ends: what receipts are to be left of.
         results: rows that were written, by substream and revision, if that is asked for.
     """
@@ -262,6 +359,7 @@ class Ending:
     late: dict[Substream, tuple[list[str], Account]] = field(default_factory=dict)
     gone: set[Substream] = field(default_factory=set)
     revised: list[Revision] = field(default_factory=list)
+    completeness: dict[Substream, str] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)
     results: dict[tuple[Substream, int], int] = field(default_factory=dict)
 
@@ -285,9 +383,11 @@ class ReleaseQuery:
         compact_from: how many parts of state there may be before they are made one.
         receipts: where receipts go; None: none are written.
         upstream: the segments that lead to the release's, for receipts.
+        max_away: how long the query may be away before the tracker stops keeping its ends.
 
     Attributes:
         xors: whether the XOR of its rows' labels is asked for.
+        quarantine: where late rows go, and those that belong to no substream.
     """
 
     def __init__(
@@ -300,6 +400,7 @@ class ReleaseQuery:
         compact_from: int,
         receipts: Receipts | None = None,
         upstream: Sequence[str] = (),
+        max_away: timedelta | None = None,
     ) -> None:
         self._released = released
         self._segment = released.stream.segment
@@ -308,10 +409,11 @@ class ReleaseQuery:
         self._path = checkpoint / "tracker"
         self._held = held
         self._receipts = receipts
-        self._segments = [self._segment] if receipts is None else [self._segment, *upstream]
         self.xors = receipts is not None and released.stream.input.named
         self._state = PartialState(self._path / "state", compact_from)
-        self._quarantine = Quarantine(checkpoint, late, released.described() if released.revisions else None)
+        segments = [self._segment] if receipts is None else [self._segment, *upstream]
+        self._inbox = Inbox(self._path / "events", self._state, self._segment, segments, max_away)
+        self.quarantine = Quarantine(checkpoint, late, released.described() if released.revisions else None)
         self._revisions = Revisions(checkpoint)
         if not released.revisions and self._revisions.all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
@@ -339,13 +441,25 @@ class ReleaseQuery:
             # The ends are of earlier batches' rows, so both can be written at once, and neither needs much of Spark.
             crossing = None if self._crossing is None else self._crossing * max(1, len(ending.parts))
             with exchanging(spark, crossing):
-                write = partial(self._write_ended, ending, epoch, run, spark)
+                taken: Future[list[Group]] = Future()  # nothing appears of an epoch whose rows cannot be taken in
+
+                def write() -> Counted:
+                    with publishing_after(taken.result):
+                        return self._write_ended(ending, epoch, run, spark)
+
                 writing = self._beside.submit(inheritable_thread_target(spark)(write))
                 try:
                     groups = self._take_in(intake, ending, epoch, run)
+                    taken.set_result(groups)
+                except BaseException as error:
+                    taken.set_exception(error)
+                    raise
                 finally:
                     wait([writing])
                 sent = writing.result()
+        if intake is not None:
+            intake.read_the_rest()
+            state.bad += intake.set_aside(self.quarantine)
         if self._receipts is not None:
             self._receipts.write(ending.ends, ending.results, state, run, epoch, spark)
         entered = state.substreams
@@ -376,15 +490,35 @@ class ReleaseQuery:
             substream: Account(int(values["_rows"]), values["_xor"] if intake.counts_labels else None, epoch, epoch)
             for substream, values in groups
         }
-        if released.revisions and (taken := [name for _, name, _ in rows if numbered(name)[1]]):
-            raise TrackingError(f"a substream is called {taken[0]!r}: with revisions=True such names are of revisions")
+        if released.revisions and (taken := [name for (_, name, _), _ in kept if numbered(name)[1]]):
+            raise intake.refusal() or TrackingError(
+                f"a substream is called {taken[0]!r}: with revisions=True such names are of revisions. The batch was "
+                "not committed, and nothing of it was published. Drop these rows, "
+                f"receive(…).where({no_revision(str(released.rule.name)).sql!r}), or rename them before they are sent; "
+                "then start the query again with the same checkpoint"
+            )
         over = rows.keys() & (ending.gone | self._over.keys())
-        late = self._quarantine.decide(epoch, over, again=epoch == run.resume_epoch) & rows.keys()
+        late = self.quarantine.decide(epoch, over, again=epoch == run.resume_epoch) & rows.keys()
         if late:
             partials = released.of(released.parts(intake.rows.sparkSession, [str(part)]), late)
             self._set_rows_aside(intake.rows, partials, {substream: rows[substream] for substream in late}, epoch)
         state.add(part, epoch, rows, late, None if self._receipts is None else planned(self._checkpoint, epoch))
         return groups
+
+    def sweep(self, query: str) -> None:
+        """Removes what drivers of this query that were killed have left half written, beside its results."""
+        self._state.sweep()
+        self._inbox.sweep()
+        if self._receipts is not None:
+            self._receipts.sweep(query)
+
+    def committed(self, epoch: int) -> None:
+        """Spark has committed an epoch."""
+        self._inbox.committed(epoch)
+
+    def close(self) -> None:
+        """The query has stopped: its thread ends."""
+        self._beside.shutdown(wait=False)
 
     def kept(self, epoch: int) -> int:
         """How many substreams its state holds before an epoch."""
@@ -400,51 +534,32 @@ class ReleaseQuery:
         state = self._state
         state.load(last + 1)
         ending = self._ending(run, epoch)
+        # No epoch reports this, so the tracker cannot refuse it. The note of what is released was written before it is
+        # asked: a run that is opened later finds the note, and finishes this drain rather than release it again.
+        run.must_be_newest()
         self._write_ended(ending, epoch, run, spark)
         if self._receipts is not None:
             self._receipts.write(ending.ends, ending.results, state, run, epoch, spark)
         state.drop(ending.gone)
         state.publish(last)
+        self._inbox.committed(epoch)
 
     def _finish_drain(self, run: Run, epoch: int, spark: SparkSession) -> None:
         """A driver that died in its drain, after what it wrote and before its state, would have it written again."""
-        begun = read_json(self._events(-epoch))
-        if begun is not None and begun["up_to"] > self._state.position:
+        begun = self._inbox.up_to(-epoch)
+        if begun is not None and begun > self._state.position:
             self.drain(run, spark)
 
     # ---------------------------------------------------------------- ends
-
-    def _take_events(self, run: Run, epoch: int) -> list[Event]:
-        """The events that this epoch acts on: fixed by its first attempt, before it acts."""
-        state = self._state
-        note = self._events(epoch)
-        chosen = read_json(note)
-        if chosen is None:
-            new = state.log_id == ""
-            chosen = {"after": run.first_seq if new else state.position, "log_id": state.log_id or run.log_id}
-            events, up_to = run.events(chosen["after"], 0, self._segments, chosen["log_id"])
-            mine = {**chosen, "up_to": up_to}
-            chosen = write_first(note, mine)
-            if chosen != mine:  # another driver of this query was here meanwhile
-                events, up_to = run.events(chosen["after"], chosen["up_to"], self._segments, chosen["log_id"])
-            for old in note.parent.glob("*.json"):
-                if abs(int(old.stem)) < abs(epoch) - 2:
-                    old.unlink(missing_ok=True)
-        else:
-            events, up_to = run.events(chosen["after"], chosen["up_to"], self._segments, chosen["log_id"])
-        state.position, state.log_id = up_to, chosen["log_id"]
-        return events
-
-    def _events(self, epoch: int) -> Path:
-        """The note of what an epoch acts on."""
-        return self._path / "events" / f"{epoch}.json"
 
     def _ending(self, run: Run, epoch: int) -> Ending:
         """What this epoch's events end, and which parts of the state that is about."""
         state = self._state
         ending = Ending()
         overdue: list[Late] = []
-        for event in self._take_events(run, epoch):
+        events = self._inbox.take(run, epoch)
+        missed = self._missed(events, run)
+        for event in events:
             kind = event.kind
             if not isinstance(kind, Ended | Late):
                 continue
@@ -459,24 +574,46 @@ class ReleaseQuery:
             elif isinstance(kind, Late):
                 overdue.append(kind)
             else:
-                self._end(ending, event, kind)
+                self._end(ending, event, kind, missed)
         named = {(substream.scope, substream.name): substream for substream in state.substreams - ending.gone}
         for lateness in overdue:
             tardy = named.get((lateness.scope, lateness.name))
             if tardy is not None and tardy not in ending.gone:
-                self._set_aside(ending, tardy, [name for _, _, name in state.of(tardy)])
+                self._set_aside(ending, tardy, [name for _, name in state.of(tardy)])
         return ending
 
-    def _end(self, ending: Ending, event: Event, ended: Ended) -> None:
+    def _missed(self, events: Iterable[Event], run: Run) -> set[tuple[str, str]]:
+        """Substreams that ended before this query's last committed batch took effect: scope and name.
+
+        What of a batch came too late is announced batch by batch. Earlier batches were committed before earlier events
+        were read, so it is the last one that is meant. Nothing is counted: steps may have dropped rows on the way.
+        """
+        return {
+            (kind.scope, kind.name)
+            for event in events
+            for kind in [event.kind]
+            if isinstance(kind, Late) and kind.segment == self._segment and kind.producer == run.query
+        }
+
+    def _end(self, ending: Ending, event: Event, ended: Ended, missed: Set[tuple[str, str]]) -> None:
         """A substream is released; what its state has from after the end is set aside."""
         substream = _substream(ended)
-        own, after = _split(self._state.of(substream), ended)
+        parts = self._state.of(substream)
+        last = self._state.epoch if (ended.scope, ended.name) in missed else None
+        own, after = [name for epoch, name in parts if epoch != last], [name for epoch, name in parts if epoch == last]
         if not after and own:
             ending.whole[substream] = own
         elif own:
             ending.split.append((substream, own))
         late = self._set_aside(ending, substream, after)
-        ending.ends.append(End(event, substream, 0, self._state.account(substream, own), late))
+        before = self._state.drained.get(substream, 0)
+        ending.ends.append(End(event, substream, 0, self._state.account(substream, own), late, before))
+        if ended.by_drain and ended.elements:
+            self._state.note_drained(substream, ended.elements)
+        elif not ended.by_drain:
+            self._state.drained.pop(substream, None)
+        if own:
+            ending.completeness[substream] = _completeness(before > 0, ended.by_drain)
 
     def _set_aside(self, ending: Ending, substream: Substream, parts: list[str]) -> int:
         """Its state is over: these parts of it came too late. Says how many rows are in them."""
@@ -495,15 +632,19 @@ class ReleaseQuery:
             return released.merged(released.parts(spark, self._state.paths(parts)), substreams)
 
         sent: Counted = {}
-        ended = [merged({substream}, own) for substream, own in ending.split]
-        if ending.whole:
-            ended.append(merged(set(ending.whole), chain.from_iterable(ending.whole.values())))
+        ended = [self._marked(merged({each}, own), ending.completeness[each]) for each, own in ending.split]
+        alike: dict[str, set[Substream]] = {}  # one plan, unless results have to be told apart
+        for substream in ending.whole:
+            alike.setdefault(ending.completeness[substream] if released.completeness else "", set()).add(substream)
+        for completeness, substreams in alike.items():
+            parts = chain.from_iterable(ending.whole[substream] for substream in substreams)
+            ended.append(self._marked(merged(substreams, parts), completeness))
         if released.revisions:
-            ended = [rows.withColumn("_revision", F.lit(0)) for rows in ended] + self._revised(ending, spark)
+            ended += self._revised(ending, spark)
         if ended:
             rows = reduce(DataFrame.unionByName, ended)
-            revision = [F.col("_revision").alias(_REVISION)] if released.revisions else []
-            results = released.results(rows, revision) if self._held is None else released.tracked(rows, run.job)
+            added = [F.col(f"_{name}").alias(name) for name in released.added]
+            results = released.results(rows, added) if self._held is None else released.tracked(rows, run.job)
             sent = self._output.write(results, run, epoch)
             if self._receipts is not None:
                 ending.results = released.results_by_substream(rows)
@@ -520,10 +661,16 @@ class ReleaseQuery:
             alike.setdefault((revision.number, revision.parts), set()).add(revision.substream)
         revised = []
         for (number, parts), substreams in alike.items():
-            paths = [self._quarantine.partials(epoch, kind) for epoch, kind in parts]
+            paths = [self.quarantine.partials(epoch, kind) for epoch, kind in parts]
             merged = self._released.merged(self._released.parts(spark, paths), substreams)
-            revised.append(merged.withColumn("_revision", F.lit(number)))
+            revised.append(self._marked(merged, "late", number))
         return revised
+
+    def _marked(self, merged: DataFrame, completeness: str, revision: int = 0) -> DataFrame:
+        """Merged partial rows with what is added to results."""
+        if self._released.revisions:
+            merged = merged.withColumn(f"_{_REVISION}", F.lit(revision))
+        return merged.withColumn(f"_{_COMPLETENESS}", F.lit(completeness)) if self._released.completeness else merged
 
     def _remember(self, substream: Substream) -> None:
         self._over[substream] = None
@@ -542,17 +689,17 @@ class ReleaseQuery:
     ) -> None:
         """Rows whose substream is known to be over."""
         own = [name for name in rows.columns if name != TRACKER]
-        scope, key = F.col(f"{TRACKER}.scope"), F.col(f"{TRACKER}.{'end' if self._released.rule.windows else 'name'}")
-        flat = rows.select(scope.alias("_scope"), key.alias("_key"), *own)
-        self._quarantine.put(epoch, "row", self._table(self._released.of(flat, set(late)), own), partials, late)
+        scope, key = F.col(f"{TRACKER}.scope"), self._released.rule.end_or_name()
+        flat = rows.select(scope.alias("_scope"), key.alias("_key"), _json(own))
+        self.quarantine.put(epoch, "row", self._table(self._released.of(flat, set(late))), partials, late)
 
     def _set_aggregates_aside(self, merged: DataFrame, late: Mapping[Substream, Account], epoch: int) -> None:
         """Partial rows that came to be known as late only after their rows had been aggregated."""
-        own = [name for name in self._released.columns if name != _REVISION or not self._released.revisions]
-        keyed = self._released.results(merged, keep=("_scope", "_key"))
-        self._quarantine.put(epoch, "aggregate", self._table(keyed, own), merged, late)
+        own = [name for name in self._released.columns if name not in self._released.added]
+        keyed = self._released.results(merged, keep=("_scope", "_key"), checked=False)
+        self.quarantine.put(epoch, "aggregate", self._table(keyed.select("_scope", "_key", _json(own))), merged, late)
 
-    def _table(self, flat: DataFrame, own: Sequence[str]) -> DataFrame:
+    def _table(self, flat: DataFrame) -> DataFrame:
         """The columns of `LATE_SCHEMA` that are in the files."""
         windows = self._released.rule.windows
         key = F.col("_key")
@@ -560,26 +707,20 @@ class ReleaseQuery:
             F.col("_scope").alias("scope"),
             (F.lit(None).cast("string") if windows else key).alias("name"),
             (key if windows else F.lit(None).cast("timestamp")).alias("end_time"),
-            F.to_json(F.struct(*own)).alias("data"),
+            "data",
         )
+
+
+def _json(columns: Sequence[str]) -> Column:
+    return F.to_json(F.struct(*map(named, columns))).alias("data")
 
 
 def _substream(kind: Ended) -> Substream:
     return Substream(kind.scope, kind.name, kind.end_time)
 
 
-def _split(parts: Sequence[tuple[int, int, str]], ended: Ended) -> tuple[list[str], list[str]]:
-    """Which parts belong to a substream that has ended, and which came after its end.
-
-    The tracker says how many elements there were; epochs took effect in order, so those of the first epochs that add
-    up to as many are the substream's.
-    """
-    names = [name for _, _, name in parts]
-    if ended.reason is not Reason.COMPLETE:
-        return names, []
-    total = 0
-    for place, (_, rows, _) in enumerate(parts):
-        if total == ended.elements:
-            return names[:place], names[place:]
-        total += rows
-    return names, []
+def _completeness(continues: bool, by_drain: bool) -> str:
+    """What of a substream a result is of: see `Tracking.release`."""
+    if by_drain:
+        return "drained rest" if continues else "drained"
+    return "rest" if continues else "whole"

@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.directories import last_commit, read_json, write_first
 from spark_client.errors import UsageError
+from spark_client.eventtime import INSTANT, micros_of
 from spark_client.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.runs import explained
 from spark_client.state import NONE, Account
@@ -89,7 +91,7 @@ class Revisions:
             return None
         return next((r for r in self.all() if (r.substream[:2], r.number) == ((scope, base), number)), None)
 
-    def reopen(self, scope: str | None, name: str | None, end_time: int | None) -> list[Revision]:
+    def reopen(self, scope: str | None, name: str | None, end_time: datetime | None) -> list[Revision]:
         """Makes revisions of what is in the quarantine and in no revision yet.
 
         Args:
@@ -98,8 +100,12 @@ class Revisions:
         Raises:
             UsageError: the release keeps nothing for revisions, or what it kept was aggregated in another way.
         """
+        micros = None
+        if end_time is not None:
+            query = read_json(self._checkpoint / "tracker" / "query.json") or {"substreams": {}}
+            micros = micros_of(end_time, query["substreams"].get("time", INSTANT))
         while True:
-            made = self._unrevised(scope, name, end_time)
+            made = self._unrevised(scope, name, micros)
             note = [_to_json(revision) for revision in made]
             if not made or write_first(self._path / f"{len(self._notes):06d}.json", note) == note:
                 return made

@@ -15,7 +15,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.directories import publish, remove, write_parquet
+from spark_client.directories import publish, remove, sweep, write_parquet
 from spark_client.fileforms import Told
 from spark_client.folding import files
 from spark_client.fronts import Group
@@ -34,6 +34,7 @@ class Routed:
     """
 
     concurrent = False
+    reads_all = True
 
     def __init__(self, routes: Sequence[tuple[Column, Sent]], path: Path) -> None:
         self._routes = routes
@@ -57,3 +58,8 @@ class Routed:
             if old.name.isdigit() and int(old.name) < epoch:
                 remove(old)
         return sent
+
+    def sweep(self, query: str) -> None:
+        sweep(self._path)
+        for _, output in self._routes:
+            output.sweep(query)

@@ -2,52 +2,69 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import islice
-from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client import declared, events
+from spark_client import declared, durations, events
 from spark_client.aggregates import Aggregate
+from spark_client.belonging import OnBadRows, belonging, in_range
 from spark_client.channels import Channel, FileChannel
 from spark_client.database import TableChannel
-from spark_client.directories import last_commit, local_path
-from spark_client.draining import Drain
+from spark_client.directories import check_store, last_commit, local_path
+from spark_client.drain_watch import DrainWatch
+from spark_client.durations import Duration
 from spark_client.errors import TrackingError, UsageError
+from spark_client.eventtime import WALL
 from spark_client.fileforms import told_by
+from spark_client.finishing import Finishing
 from spark_client.fronts import Front, Unspoken
 from spark_client.intake import observed_of
 from spark_client.kafka import KafkaChannel
 from spark_client.manifest import Manifest
+from spark_client.names import check_columns, check_job, check_segment
 from spark_client.observations import observe
 from spark_client.outputs import Files, Function, Output, Sent
 from spark_client.probes import Direction, ExecutorProbe, Way
+from spark_client.quarantine import Quarantine
 from spark_client.queries import BatchQuery, NativeQuery, TrackedQuery
 from spark_client.receipts import Receipts
-from spark_client.release import Released, ReleaseQuery
+from spark_client.refusals import check_session, check_start
+from spark_client.release import OnOverflow, Released, ReleaseQuery
 from spark_client.revisions import Revision, Revisions, late_rows
 from spark_client.routes import Routed
+from spark_client.running import Running
 from spark_client.runs import Run, explained
+from spark_client.schedule import Rows, Schedule
 from spark_client.sinks import Sunk
 from spark_client.streams import Received, Source, TrackedStream
-from spark_client.substreams import TRACKER, ColumnOrName, Duration, column, declare, micros_of, names_of, resolve
+from spark_client.substreams import (
+    TRACKER,
+    ColumnOrName,
+    column,
+    declare,
+    is_plain,
+    names_of,
+    resolve,
+    session_zone,
+)
 from spark_client.tables import Connection
 from spark_client.watermark import Over, with_progress
 from spark_client.writer import NativeWriter, TrackedWriter
 from tracker.client import (
-    Drained,
-    DrainRequested,
     DrainState,
     JobSpec,
     TrackerClient,
@@ -55,6 +72,7 @@ from tracker.client import (
     TrackerUnavailable,
 )
 from tracker.client.jobs import Ordering
+from tracker.client.pieces import Largest
 
 _log = logging.getLogger("spark_client")
 
@@ -77,11 +95,19 @@ class Tracking:
             the tracker. ``"executors"``: by an Arrow operator in the tasks, each of which reports its partition.
         retry_for: seconds for which a tracker that cannot be reached is waited for, before a batch fails.
         segments: the whole graph, if not all of it is declared here: for each segment those that it feeds.
-        fronts: all fronts, likewise.
+        fronts: all fronts, likewise; or for each front the segments that it feeds. A segment waits for the fronts from
+            which it can be reached, so sources that never meet do not hold each other. A front is called as its
+            source's segment, or that with ``/0``, ``/1``, … of its partitions; one that is called otherwise, and given
+            without segments, feeds all.
         force: take the job over from another deployment even if its graph has changed while substreams are open, or
             it is being drained. What is open is abandoned; how much, and which, is logged as a warning.
         ordering, progress, stall_after, expire_after, idle_after, retention: rules of the job: see
-            `tracker.client.JobSpec`. `progress` is on as soon as `with_watermark` is used.
+            `tracker.client.JobSpec`. `progress` is on as soon as `with_watermark` is used. Durations are timedeltas, or
+            texts that Spark parses (``"10 minutes"``).
+        max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
+            None: 30 days. A release that comes back later asks the tracker for each substream of its state.
+
+    As a context manager it stops its queries at the end.
 
     >>> tracking = Tracking(spark, job="flights", server="127.0.0.1:7654")                     # doctest: +SKIP
     """
@@ -96,17 +122,20 @@ class Tracking:
         probe: Way = "driver",
         retry_for: float = 60.0,
         segments: Mapping[str, Sequence[str]] | None = None,
-        fronts: Sequence[str] | None = None,
+        fronts: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
         force: bool = False,
         ordering: Ordering = "none",
         progress: bool = False,
-        stall_after: timedelta | None = None,
-        expire_after: timedelta | None = None,
-        idle_after: timedelta | None = None,
-        retention: timedelta | None = None,
+        stall_after: Duration | None = None,
+        expire_after: Duration | None = None,
+        idle_after: Duration | None = None,
+        retention: Duration | None = None,
+        max_away: Duration | None = None,
     ) -> None:
         if probe not in ("driver", "executors"):
             raise UsageError(f"probe={probe!r}: either 'driver' or 'executors'")
+        check_session(spark)
+        check_job(job, deployment)
         self.spark = spark
         self.job = job
         self.server = server
@@ -115,33 +144,40 @@ class Tracking:
         self._probe: Way = probe
         self._retry_for = retry_for
         self._force = force
+        self._max_away = _duration(spark, "max_away", max_away)
         self._given = segments is not None or fronts is not None
         self._segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
-        self._fronts: list[str] = list(fronts or ())
+        self._fronts: dict[str, list[str]] = _feeding(fronts, self._segments)
         self._fronts_here: list[str] = []
         self._consumed: set[str] = set()
         self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads
         self._rules: dict[str, Any] = {
             "ordering": ordering,
             "progress": progress,
-            "stall_after": stall_after,
-            "expire_after": expire_after,
-            "idle_after": idle_after,
-            "retention": retention,
+            "stall_after": _duration(spark, "stall_after", stall_after),
+            "expire_after": _duration(spark, "expire_after", expire_after),
+            "idle_after": _duration(spark, "idle_after", idle_after),
+            "retention": _duration(spark, "retention", retention),
         }
         self._defined: JobSpec | None = None
-        self._queries: dict[str, TrackedQuery] = {}  # by run id
+        self._largest: Largest | None = None  # what one report may have; not known before the job is defined
         self._lock = threading.RLock()
-        self._draining = threading.Event()
-        self._drained = threading.Event()
-        self._stopped_after_drain = threading.Event()
-        self._drain_failure: Exception | None = None
-        self._closed = threading.Event()
+        self._running = Running(self._at_rest)
+        self._drain_watch = DrainWatch(self.client, job, deployment, self._begin_drain)
+        self._finishing: Finishing | None = None
+        self._awaiting = 0  # threads that wait for a drain
         events.register(spark)
-        threading.Thread(target=self._follow, name="tracking-commits", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"Tracking(job={self.job!r}, server={self.server!r}, deployment={self.deployment!r})"
+
+    def __enter__(self) -> Tracking:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
 
     # ---------------------------------------------------------------- declarations
 
@@ -155,6 +191,7 @@ class Tracking:
         substream: ColumnOrName | None = None,
         identity: Sequence[ColumnOrName] = (),
         front: Front | None = None,
+        on_bad_rows: OnBadRows = "fail",
     ) -> TrackedStream:
         """Rows that enter the job.
 
@@ -168,6 +205,10 @@ class Tracking:
                 where rows are sent into a channel; without, a row is named by its place in the batch, which only holds
                 if a replay of the batch reads the rows in the same partitions and order.
             front: what the source can promise: `Schedule`, `Marks`, `Frontier`. None: nothing, until `finish`.
+            on_bad_rows: what happens to rows that belong to no substream: their scope, time or name is null, or is
+                nothing that the tracker takes. ``"fail"``: the batch fails before anything of it is published, unless
+                a step of the stream drops them; the message says how many, why, and what to do. ``"quarantine"``:
+                they are set aside before any step, in the table that `late` reads, with the reason.
 
         Raises:
             UsageError: a column is not there, a front does not fit, the segment is declared twice.
@@ -178,43 +219,49 @@ class Tracking:
             raise UsageError(
                 f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive"
             )
+        check_columns(df, f"source {segment!r}")
         rule, *keys = declare(df, scope, window, substream)
         for value in identity:
             resolve(df, value, "identity")
         if front is not None and not isinstance(front, Front):
             raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier")
-        chosen = front or Unspoken()
-        self._declare(segment)
-        self._consume(segment)
+        chosen = Unspoken() if front is None else copy.copy(front)  # what it learns here is of this source alone
         when = window[0] if window is not None else substream
         assert when is not None
+        belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows)
+        scope_of, name_of, end_of = (belongs.guarded(key) for key in keys)
+        self._declare(segment)
+        self._consume(segment)
         origin = Source(
             df,
             segment,
             rule,
-            (keys[0], keys[1], keys[2]),
+            (scope_of, name_of, end_of),
+            belongs,
             [column(value) for value in identity],
             chosen,
             self.job,
             names_of([*([scope] if scope is not None else []), when, *identity]),
-            told_by(rule, scope, when),
+            told_by(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
         )
-        key = F.unix_micros(keys[2]) if rule.windows else keys[1]
-        chosen.bind(segment, df, rule, (keys[0], key), column(window[0]) if window is not None else None)
+        key = F.unix_micros(end_of) if rule.windows else name_of
+        time = in_range(df, window[0], rule) if window is not None else None
+        chosen.bind(segment, df, rule, (scope_of, key), time)
         self._fronts_here.extend(chosen.names)
         if not self._given:
-            self._fronts.extend(chosen.names)
+            self._fronts.update({name: [segment] for name in chosen.names})
         elif missing := [name for name in chosen.names if name not in self._fronts]:
-            raise UsageError(f"front {missing[0]!r} is not among fronts={self._fronts}")
+            raise UsageError(f"front {missing[0]!r} is not among fronts={list(self._fronts)}")
         return TrackedStream(self, origin, (), origin.native())
 
-    def channel(self, segment: str, path: str, *, keep: bool = True) -> FileChannel:
+    def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
         """A channel of files between two queries.
 
         Args:
             segment: that its rows travel.
             path: its directory, on a file system that driver and executors see as a path.
-            keep: whether an epoch's files stay when they have been received.
+            keep: whether an epoch's files stay when they have been received; else they are removed once Spark has
+                committed the batch that received them. Nothing else bounds how many there are.
         """
         self._declare(segment)
         return FileChannel(segment, path, keep)
@@ -227,7 +274,7 @@ class Tracking:
         path: str,
         *,
         placeholder: str = "%s",
-        keep: bool = True,
+        keep: bool = False,
     ) -> TableChannel:
         """A table of a database between two queries.
 
@@ -242,7 +289,7 @@ class Tracking:
 
         >>> import psycopg                                                                    # doctest: +SKIP
         >>> clean = tracking.table_channel(                                                   # doctest: +SKIP
-        ...     "clean", lambda: psycopg.connect(dsn), "clean", "/data/clean", keep=False)
+        ...     "clean", lambda: psycopg.connect(dsn), "clean", "/data/clean")
         """
         self._declare(segment)
         return TableChannel(segment, connect, table, path, placeholder, keep)
@@ -297,6 +344,8 @@ class Tracking:
         *,
         aggs: Mapping[str, Aggregate | Column],
         revisions: bool = False,
+        completeness: bool = False,
+        on_overflow: OnOverflow = "fail",
     ) -> Released:
         """An aggregation by substream and keys whose rows come out once, when their substream has ended.
 
@@ -307,12 +356,18 @@ class Tracking:
                 `spark_client.aggregates` over any expression.
             revisions: what comes after a substream's end can be reopened (`reopen`). Results have a column
                 ``revision``: 0, and 1, 2, … for what was reopened.
+            completeness: results have a column ``completeness``: ``whole``; ``drained``: a drain closed the substream
+                before its sources did, so more of it may follow in the next deployment; ``rest``: that is what
+                followed, and all of it; ``drained rest``: or as far as the next drain; ``late``: a revision.
+            on_overflow: what a sum or mean becomes that does not fit its type. ``"fail"``: what Spark's own becomes:
+                in ANSI mode the query fails, and can be started again with the other choice; else it is null, or
+                wrapped for integers. ``"null"``: null.
 
         Raises:
             UsageError: a column is not there; an aggregate cannot be merged from parts (the message lists those that
                 can).
         """
-        return Released(stream, keys, aggs, revisions)
+        return Released(stream, keys, aggs, revisions, completeness, on_overflow)
 
     def with_watermark(self, stream: TrackedStream, time: str, over: Over) -> DataFrame:
         """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
@@ -331,6 +386,11 @@ class Tracking:
         field = resolve(stream.df, time, "with_watermark")
         if field.dataType.simpleString() != "timestamp":
             raise UsageError(f"with_watermark({time!r}): a timestamp is needed, not {field.dataType.simpleString()}")
+        if stream.input.rule.time == WALL:
+            raise UsageError(
+                f"with_watermark({time!r}): {stream.segment!r} has windows over a timestamp_ntz, and a watermark over "
+                "a timestamp is on another clock: give the source window=(…) over a timestamp"
+            )
         if not stream.input.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
         if self._defined is not None and not self._defined.progress:
@@ -346,14 +406,20 @@ class Tracking:
         if front is not None:
             if not front.moves_progress:
                 raise UsageError(
-                    f"{front!r} makes no promise for all scopes, which a watermark needs: use Frontier(delay)"
+                    f"{front!r} makes no promise for all scopes, which a watermark needs: use Frontier(delay), or "
+                    "Schedule(counts) if they are known"
                 )
             data = observe(data, stream.segment, front.observed())
+            if front.counts:
+                data = self._executor_probe(stream, stream.segment, "passing", None).on(data)
         if stream.input.direction == "received":
             data = self._executor_probe(stream, stream.segment, "received", None).on(data)
         data = stream.apply(data).drop(TRACKER)
-        advanced = self.events(kinds="Advanced", segments=stream.segment)
-        return with_progress(data, advanced, time, over)
+        subscribed = {"subscription": f"watermark of {stream.segment}"}
+        if self._max_away is not None:
+            subscribed["max_away"] = str(self._max_away / timedelta(days=1))
+        advanced = self.events(kinds="Advanced", segments=json.dumps([stream.segment]), **subscribed)
+        return with_progress(data, advanced, field.name, over)
 
     def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
         """Begins the output of a query with Spark's own stateful operators.
@@ -374,18 +440,19 @@ class Tracking:
     # ---------------------------------------------------------------- what came late
 
     def late(self, checkpoint: str, late_path: str | None = None) -> DataFrame:
-        """What a release has set aside since it came after its substream's end: `LATE_SCHEMA`, with ``revision``.
+        """What a query has set aside: late rows, and rows of no substream: `LATE_SCHEMA`, with ``revision``.
 
         Args:
-            checkpoint: of the release's query, which need not run.
+            checkpoint: of the query, which need not run.
             late_path: the query's option, if it was given.
 
         Returns:
             One row for each late row (``kind`` ``row``), or for each result row that late rows would have made
-            (``aggregate``); ``revision`` is null for what was not reopened.
+            (``aggregate``); ``revision`` is null for what was not reopened. And one for each row that belongs to no
+            substream (``bad``), with the reason: see `source`, on_bad_rows.
         """
         path = local_path(checkpoint, "checkpoint")
-        return late_rows(self.spark, path, Path(late_path or path / "tracker" / "late"))
+        return late_rows(self.spark, path, local_path(late_path or path / "tracker" / "late", "late_path"))
 
     def reopen(
         self,
@@ -401,7 +468,8 @@ class Tracking:
 
         Args:
             checkpoint: of the release's query, which need not run; it was declared with ``revisions=True``.
-            scope, name, end_time: only of such substreams, as the table of late rows calls them.
+            scope, name, end_time: only of such substreams, as the table of late rows calls them. `end_time` has its
+                zone, or is in local time; of windows over a ``timestamp_ntz`` it has none.
 
         Returns:
             Those that were made now.
@@ -413,7 +481,7 @@ class Tracking:
         >>> tracking.reopen("/cp/2", scope="JFK", end_time=datetime(2026, 3, 2, tzinfo=UTC))    # doctest: +SKIP
         """
         revisions = Revisions(local_path(checkpoint, "checkpoint"))
-        made = revisions.reopen(scope, name, None if end_time is None else micros_of(end_time))
+        made = revisions.reopen(scope, name, end_time)
         revisions.tell(self.client)
         return made
 
@@ -430,9 +498,9 @@ class Tracking:
         rounds: list[list[int | None]] = []
         while len(rounds) < 2 or rounds[-1] != rounds[-2]:
             self.check()
-            for tracked in list(self._queries.values()):
+            for tracked in self._running.queries:
                 tracked.settle()
-            rounds.append([tracked.run.last_epoch for tracked in list(self._queries.values())])
+            rounds.append([tracked.run.last_epoch for tracked in self._running.queries])
         self.check()
 
     def finish(self, stream: TrackedStream) -> None:
@@ -447,7 +515,7 @@ class Tracking:
         if front is None:
             raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
         try:
-            reading = next((q for q in self._queries.values() if stream.input in [s.input for s in q.reads]), None)
+            reading = next((q for q in self._running.queries if stream.input in [s.input for s in q.reads]), None)
             if reading is None or reading.query is None or not reading.query.isActive:
                 for name in front.names:
                     self.client.finish_front(self.job, name)
@@ -463,6 +531,40 @@ class Tracking:
         except (TrackerError, TrackerUnavailable) as error:
             raise explained(error) from error
 
+    def expect(
+        self,
+        stream: TrackedStream,
+        rows: Rows,
+        *,
+        through: datetime | date | None = None,
+        revise: bool = False,
+    ) -> None:
+        """Gives counts to a source whose front is a `Schedule`: how many rows substreams will have.
+
+        Before its query is started, or while it runs; before, while, or after the rows come. To give the counts of a
+        stream, call it in that stream's ``foreachBatch``.
+
+        Args:
+            stream: the source, as `source` gave it.
+            rows: of (scope, when, count), or of (when, count) if the source has no scope: a DataFrame, or tuples.
+            through: a time up to whose window there will be no other substreams than those given so far: rows of others
+                are late, and an exact watermark moves.
+            revise: a count that was given before as another number takes its place, while its substream is open.
+
+        Raises:
+            UsageError: the source's front is no `Schedule`; rows of another form.
+            TrackingError: the tracker refuses: another number was given before.
+
+        >>> tracking.expect(orders, [("berlin", date(2026, 3, 1), 1204)])                     # doctest: +SKIP
+        """
+        front = stream.input.front
+        if not isinstance(front, Schedule):
+            raise UsageError("expect gives counts to a source with front=Schedule(…): Schedule() for all to come later")
+        front.add(rows, through, revise)
+        for tracked in self._running.queries:
+            if stream.input in [read.input for read in tracked.reads] and tracked.query is not None:
+                tracked.run.announce(front)
+
     def drain(self, timeout: float | None = None) -> None:
         """Finishes everything: sources stop between two batches, what was read is released, then all queries stop.
 
@@ -473,8 +575,10 @@ class Tracking:
             TimeoutError: not in time; it goes on. The message says what is missing.
             TrackingError: a query has failed.
         """
-        self._define()
-        self.client.drain(self.job, self.deployment, f"spark-{uuid.uuid4().hex[:8]}")
+        if self._finishing is None or not self._finishing.drained:
+            self._define()
+            self.client.drain(self.job, self.deployment, f"spark-{uuid.uuid4().hex[:8]}")
+            self._begin_drain()
         self.await_drained(timeout)
 
     def await_drained(self, timeout: float | None = None) -> None:
@@ -483,37 +587,54 @@ class Tracking:
 
         Raises:
             TimeoutError: not in time.
-            TrackingError: a query has failed.
+            TrackingError: a query has failed, or was stopped.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while not self._stopped_after_drain.wait(0.1):
-            self.check()
-            if until is not None and time.monotonic() >= until:
-                raise TimeoutError(
-                    f"job {self.job!r} is not drained after {timeout} s: {self.client.get_drain(self.job)}"
-                )
-        if self._drain_failure is not None:
-            raise TrackingError(f"the drain failed: {self._drain_failure}") from self._drain_failure
+        with self._lock:
+            self._awaiting += 1
+        try:
+            if self._finishing is None:
+                self._drain_watch.open()
+            while self._finishing is None or not self._finishing.over.wait(0.1):
+                if self._finishing is None:
+                    time.sleep(0.1)
+                self.check()
+                if until is not None and time.monotonic() >= until:
+                    raise TimeoutError(
+                        f"job {self.job!r} is not drained after {timeout} s: {self.client.get_drain(self.job)}"
+                    )
+        finally:
+            with self._lock:
+                self._awaiting -= 1
+        if (failure := self._finishing.failure) is not None:
+            raise TrackingError(f"the drain failed: {failure}") from failure
+        self._drain_watch.close()
 
     def check(self) -> None:
-        """Raises what has gone wrong in a query of this session.
+        """Raises what has gone wrong in a query of this session: in the newest run of each.
 
         Raises:
-            TrackingError: the tracker refused a commit, or Spark's query failed.
+            TrackingError: the tracker refused a commit, or Spark's query failed. It begins with what happened and what
+                to do; Spark's own error is its cause.
         """
-        for tracked in self._queries.values():
-            if tracked.query is None:
-                continue
-            failure = tracked.query.exception() or (tracked.run.failure if tracked.query.isActive else None)
-            if failure is not None:
-                raise TrackingError(f"query {tracked.query.id} has failed: {failure}") from failure
+        self._running.check()
 
-    def stop(self) -> None:
-        """Stops the queries of this session between two batches; nothing ends: they can go on where they were."""
-        for tracked in list(self._queries.values()):
-            tracked.stop()
-            tracked.close()
-        self._closed.set()
+    def stop(self, timeout: float | None = None) -> None:
+        """Stops the queries of this session between two batches; nothing ends: they can go on where they were.
+
+        It can be called twice, from any thread, in a query's own batch (which then goes on to its end), while a query
+        starts and while the tracker is away. When it has returned, nothing of this object acts any more, and queries
+        can be started again, here or by another `Tracking`.
+
+        Args:
+            timeout: seconds after which a batch in hand is interrupted (it is read again by the next start), and a
+                tracker that is away is waited for no longer; None: as many as `retry_for`.
+        """
+        self._drain_watch.close()
+        finishing = self._finishing
+        if finishing is not None:
+            finishing.stop()
+        self._running.stop(self._retry_for if timeout is None else timeout)
 
     # ---------------------------------------------------------------- starting
 
@@ -533,32 +654,41 @@ class Tracking:
             self._feed(hold, channel.segment)
             rule = what.rule
         else:
+            check_columns(what.df, f"channel {channel.segment!r}")
             schema, rule = what.df.schema, what.input.rule
             self._feed(what.segment, channel.segment)
         channel.describe(schema, rule, None if isinstance(what, Released) else what.input.told)
 
     def start(self, writer: TrackedWriter) -> StreamingQuery:
         """Starts what a `TrackedWriter` describes."""
-        self._define()
         what, options = writer.what, writer.options_given
         stream = what.stream if isinstance(what, Released) else what
         checkpoint = local_path(options["checkpointlocation"], "checkpointLocation")
+        check_store(checkpoint, "checkpointLocation")
+        check_start([stream], checkpoint, writer.name, self._running.queries, self.spark)
+        self._define()
+        self._check_zone(stream)
         state = checkpoint / "tracker"
         files = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
 
         seals = options.get("seal", "false") == "true"
-        manifest = Manifest(self.spark.sparkContext) if seals else None
+        by_executors = self._probe == "executors"
+        manifest = Manifest(self.spark.sparkContext) if seals or by_executors else None
 
         def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
-            return self._executor_probe(stream, stream.segment, stream.input.direction, epoch, manifest)
+            return self._executor_probe(stream, stream.segment, stream.input.direction, epoch, manifest, seals)
 
         def sending(channel: Channel) -> Sent:
             def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
-                return self._executor_probe(stream, channel.segment, "sent", epoch, manifest)
+                return self._executor_probe(stream, channel.segment, "sent", epoch, manifest, seals)
 
-            return Sent(channel, writer.ordinal, probe if by_executors else None)
+            belongs = stream.input.belonging
+            aside = quarantine if belongs is not None and belongs.sets_aside else None
+            return Sent(channel, writer.ordinal, probe if by_executors else None, aside)
 
-        by_executors = self._probe == "executors"
+        late = local_path(options.get("late_path") or state / "late", "late_path")
+        check_store(late, "late_path")
+        quarantine = Quarantine(checkpoint, late, None)
         output: Output
         conditional = [(condition, channel) for channel, condition in writer.routes if condition is not None]
         if conditional:
@@ -572,27 +702,34 @@ class Tracking:
             output = Function(writer.function)
         else:
             path = local_path(options["path"], "the path of the results,")
+            check_store(path, "the path of the results,")
             output = Files(path, writer.file_format or "parquet", files, writer.partition_columns)
+            assert isinstance(what, Released)
+            output.check(what.schema, self.spark)
         release = None
         if isinstance(what, Released):
-            late = Path(options.get("late_path") or state / "late")
             held = _held(what) if writer.routes else None
             if isinstance(stream.input, Source) and not stream.steps:
                 stream.input.prune(what.reads)
             compact_from = int(options.get("compact_from", "24"))
             leading = self._leading_to(stream.segment)
             receipts = None if writer.to_receipts is None else Receipts(writer.to_receipts, checkpoint)
-            release = ReleaseQuery(what, output, checkpoint, late, held, compact_from, receipts, leading)
+            release = ReleaseQuery(
+                what, output, checkpoint, late, held, compact_from, receipts, leading, self._max_away
+            )
             Revisions(checkpoint).tell(self.client)
         last = last_commit(checkpoint)
         described = {
             "job": self.job,
             "segment": stream.segment,
-            "substreams": stream.input.rule.to_json(),
+            "substreams": {**stream.input.rule.to_json(), "zone": None},
+            declared.ZONE: stream.input.rule.zone,
             **(what.described() if isinstance(what, Released) else {}),
         }
         declared.check(state / "query.json", described, release.kept(0 if last is None else last + 1) if release else 0)
         aggregates = observed_of(stream, rides=release is not None)
+        if stream.input.front is not None:
+            stream.input.front.look(at_once=True)
         tracked = BatchQuery(
             stream,
             checkpoint,
@@ -602,11 +739,17 @@ class Tracking:
             bool(writer.routes),
             probe if by_executors else None,
             manifest,
+            seals,
             aggregates,
+            quarantine,
         )
         bell = None
         if isinstance(what, Released):
-            bell = self.events(kinds="Ended,Late,Drained", segments=stream.segment, starting_seq="latest")
+            bell = self.events(
+                kinds="Ended,Late,Drained",
+                segments=json.dumps([stream.segment]),
+                **{events.RINGS: str(checkpoint)},
+            )
         writing = stream.input.stream(bell, aggregates).writeStream.foreachBatch(tracked.process)
         writing = writing.option("checkpointLocation", str(checkpoint))
         if writer.name is not None:
@@ -617,30 +760,39 @@ class Tracking:
 
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         """Starts what a `NativeWriter` describes."""
-        self._define()
         assert writer.checkpoint is not None
-        tracked = NativeQuery(writer.reads, local_path(writer.checkpoint, "checkpointLocation"), self._open_run)
+        checkpoint = local_path(writer.checkpoint, "checkpointLocation")
+        check_start(writer.reads, checkpoint, writer.name, self._running.queries, self.spark)
+        self._define()
+        for stream in writer.reads:
+            self._check_zone(stream)
+            if stream.input.front is not None:
+                stream.input.front.look(at_once=True)
+        tracked = NativeQuery(writer.reads, checkpoint, self._open_run)
         return self._launch(tracked, start)
 
+    def _check_zone(self, stream: TrackedStream) -> None:
+        """Where rows belong must not have changed between a source's declaration and its start."""
+        declared_in, now = stream.input.rule.zone, session_zone(stream.df)
+        if isinstance(stream.input, Source) and declared_in not in (None, now):
+            raise UsageError(
+                f"source {stream.segment!r} was declared while spark.sql.session.timeZone was {declared_in}, and it is "
+                f"now {now}: where its rows belong depends on it. Set it before the declarations"
+            )
+
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        with self._lock:
-            if self._draining.is_set() and tracked.fronts:
-                tracked.gate.close()  # what its sources have now is for the next deployment
-            listener = _Started(tracked)
-            self.spark.streams.addListener(listener)
-            try:
-                query = start()
-            finally:
-                self.spark.streams.removeListener(listener)
-            tracked.query = query
-            self._queries[str(query.runId)] = tracked
-        tracked.open(str(query.id), str(query.runId))
-        try:
-            tracked.run  # noqa: B018 - raises what went wrong
-        except TrackingError:
-            query.stop()
-            raise
+        if self._finishing is not None and not self._finishing.over.is_set() and tracked.fronts:
+            tracked.gate.close()  # what its sources have now is for the next deployment
+        query = self._running.launch(self.spark, tracked, start)
+        self._drain_watch.open()
         return query
+
+    def _at_rest(self) -> None:
+        """No query runs any more: nobody has to listen, unless somebody waits for a drain."""
+        with self._lock:
+            if self._awaiting:
+                return
+        self._drain_watch.close()
 
     def _open_run(self, query: str, run: str, resume_epoch: int, seals: bool = False) -> Run:
         return Run(self.client, self.job, query, run, resume_epoch, seals)
@@ -652,14 +804,19 @@ class Tracking:
         direction: Direction,
         epoch: tuple[str, str, int] | None,
         manifest: Manifest | None = None,
+        seals: bool = False,
     ) -> ExecutorProbe:
         kept = None if manifest is None else manifest.kept
         rule = stream.input.rule
-        return ExecutorProbe(self.server, self._retry_for, self.job, segment, direction, rule, epoch, kept)
+        largest = Largest() if self._largest is None else self._largest
+        return ExecutorProbe(
+            self.server, self._retry_for, self.job, segment, direction, rule, epoch, kept, seals, largest
+        )
 
     # ---------------------------------------------------------------- the job
 
     def _declare(self, segment: str) -> None:
+        check_segment(segment)
         if segment in self._segments:
             if not self._given:
                 raise UsageError(f"segment {segment!r} is declared twice: each source and channel has its own")
@@ -700,22 +857,33 @@ class Tracking:
                 "into them first, or give Tracking(segments=…, fronts=…)"
             )
 
+    def _feeds(self) -> dict[str, list[str]]:
+        """The segments that each front feeds; one that no front reaches, as nobody sends there yet, waits for all."""
+        reached: set[str] = set()
+        todo = [segment for feeds in self._fronts.values() for segment in feeds or self._segments]
+        while todo:
+            segment = todo.pop()
+            if segment not in reached:
+                reached.add(segment)
+                todo.extend(self._segments.get(segment, ()))
+        others = [segment for segment in self._segments if segment not in reached]
+        return {front: [*feeds, *others] if feeds else [] for front, feeds in self._fronts.items()}
+
     def _define(self) -> None:
-        """Defines the job, once."""
+        """Defines the job; again with each start, which tells whether it drains."""
         with self._lock:
-            if self._defined is not None:
-                return
             spec = JobSpec(
                 job=self.job,
                 deployment=self.deployment,
                 segments=self._segments,
-                fronts=self._fronts,
+                fronts=self._feeds(),
                 **self._rules,
             )
+            force = self._force and self._defined is None
             try:
-                if self._force:
+                if force:
                     self._say_what_is_abandoned()
-                defined = self.client.define_job(spec, force=self._force)
+                defined = self.client.define_job(spec, force=force)
             except (TrackerError, TrackerUnavailable) as error:
                 raise explained(error) from error
             if defined.drain.state is DrainState.DRAINED:
@@ -723,9 +891,7 @@ class Tracking:
                     f"deployment {self.deployment!r} of job {self.job!r} has been drained: start another deployment="
                 )
             self._defined = spec
-            threading.Thread(
-                target=self._watch, args=(defined.last_seq, defined.log_id), name="tracking-watch", daemon=True
-            ).start()
+            self._largest = Largest.by(self.client.server_info().limits)
             if defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT):
                 self._begin_drain()
 
@@ -751,113 +917,48 @@ class Tracking:
                 " and more" if status.open_substreams > _NAMED else "",
             )
 
-    def _watch(self, after: int, log_id: str) -> None:
-        """Hears of drains."""
-        watch = self.client.watch(self.job, after, segments=[_NO_SEGMENT], log_id=log_id)
-        while not self._closed.is_set():
-            try:
-                for event in watch:
-                    if isinstance(event.kind, DrainRequested) and event.deployment == self.deployment:
-                        self._begin_drain()
-                    elif isinstance(event.kind, Drained) and event.deployment == self.deployment:
-                        self._drained.set()
-            except TrackerUnavailable as error:
-                _log.warning("the watch over job %s waits for the tracker: %s", self.job, error)
-            except TrackerError as error:
-                _log.error("the watch over job %s has ended: %s", self.job, error)
-                return
-
     # ---------------------------------------------------------------- drain
 
     def _begin_drain(self) -> None:
-        if not self._draining.is_set():
-            self._draining.set()
-            threading.Thread(target=self._finish_everything, name="tracking-drain", daemon=True).start()
-
-    def _finish_everything(self) -> None:
-        try:
-            self._await_queries()
-            queries = list(self._queries.values())
-            entries = [tracked for tracked in queries if tracked.fronts]
-            drain = Drain(self.client, self.job, self.deployment, [q.run for q in queries if q.outlives_its_sources])
-            for tracked in entries:
-                if isinstance(tracked, NativeQuery):
-                    for stream in tracked.reads:
-                        self.finish(stream)  # it goes on, until what it holds has come out
-                else:
-                    tracked.stop()
-                    tracked.close()
-            drain.check()
-            for front in self._fronts_here:
-                self.client.finish_front(self.job, front)
-            drain.await_ends()
-            for tracked in queries:
-                if tracked not in entries or isinstance(tracked, NativeQuery):
-                    tracked.settle()
-                    tracked.stop()
-                    tracked.close()
-                elif isinstance(tracked, BatchQuery) and tracked.release is not None:
-                    tracked.release.drain(tracked.run, self.spark)
-            drain.confirm()
-            self._drained.wait()
-        except Exception as error:
-            _log.exception("the drain of job %s failed", self.job)
-            self._drain_failure = error
-        self._stopped_after_drain.set()
-
-    def _await_queries(self) -> None:
-        """Waits until all are started: a driver that starts while its job drains hears of it before that."""
-        complain_at = time.monotonic() + _COMPLAIN_AFTER
-        while True:
-            with self._lock:
-                read = {stream.segment for tracked in self._queries.values() for stream in tracked.reads}
-            missing = (self._consumed if self._given else {*self._segments} - self._states) - read
-            if not missing:
-                return
-            if time.monotonic() > complain_at:
-                complain_at = float("inf")
-                _log.warning(
-                    "the drain of job %s waits for queries to be started: of %s", self.job, ", ".join(sorted(missing))
+        with self._lock:
+            former = self._finishing
+            if former is not None and former.stopped:
+                former.over.wait()  # it is in its last step
+            if former is None or (former.over.is_set() and not former.drained):
+                self._finishing = Finishing(
+                    self.spark,
+                    self.client,
+                    self.job,
+                    self.deployment,
+                    self._running,
+                    lambda: self._consumed if self._given else {*self._segments} - self._states,
+                    self.finish,
                 )
-            time.sleep(_LOOK_EVERY)
-
-    # ---------------------------------------------------------------- commits
-
-    def _follow(self) -> None:
-        """Tells the tracker what Spark has committed, and which queries have ended, soon after they have."""
-        while not self._closed.wait(_LOOK_EVERY):
-            for tracked in list(self._queries.values()):
-                try:
-                    tracked.follow()
-                except Exception as error:
-                    _log.error("query %s: %s", tracked.query.id if tracked.query else "?", explained(error))
-                    tracked.abandon()
-
-
-class _Started(StreamingQueryListener):
-    """Hears of a query before its first batch. Only while it is started: Python hears of progress at a price."""
-
-    def __init__(self, tracked: TrackedQuery) -> None:
-        self._tracked = tracked
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        self._tracked.open(str(event.id), str(event.runId))
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        pass
 
 
 _NAMED = 10  #: substreams, where it is said what is abandoned
-_COMPLAIN_AFTER = 10.0  #: seconds for which a drain waits for queries to be started, and says nothing
-_LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
 _OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
-_NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains
+
+
+def _duration(spark: SparkSession, name: str, duration: Duration | None) -> timedelta | None:
+    """A rule of the job: a length of time."""
+    return None if duration is None else timedelta(microseconds=durations.length(spark, duration, name))
+
+
+def _feeding(
+    fronts: Sequence[str] | Mapping[str, Sequence[str]] | None, segments: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """The segments that each front feeds; empty: all.
+
+    >>> _feeding(["orders", "clicks/0", "control"], {"orders": [], "clicks": []})
+    {'orders': ['orders'], 'clicks/0': ['clicks'], 'control': []}
+    """
+    if isinstance(fronts, Mapping):
+        return {name: list(feeds) for name, feeds in fronts.items()}
+    return {
+        name: next(([segment] for segment in (name, name.rpartition("/")[0]) if segment in segments), [])
+        for name in fronts or ()
+    }
 
 
 def _held(released: Released) -> str:

@@ -17,7 +17,11 @@ from spark_client.substreams import TRACKER
 
 
 class Sink(Protocol):
-    """What `….writeStream.sink(…)` takes."""
+    """What `….writeStream.sink(…)` takes.
+
+    One that has an attribute ``reads_all = True`` reads all rows whenever it is called, so that what rides in their
+    reading need not be read again.
+    """
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
         """Writes the rows of an epoch, so that writing them again changes nothing.
@@ -38,7 +42,11 @@ class Sunk:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self.reads_all = bool(getattr(sink, "reads_all", False))
 
     def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
         self._sink.write(rows.drop(TRACKER), run.query, epoch)
         return {}
+
+    def sweep(self, query: str) -> None:
+        pass

@@ -20,11 +20,13 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame
 
 from spark_client.batches import Batch
-from spark_client.directories import publish, read_json, remove, write_first, write_json, write_parquet
+from spark_client.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
 from spark_client.errors import TrackingError
 from spark_client.substreams import Substream
 
 _INDEX = "_index.json"
+_DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
+_ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,13 @@ class PartialState:
         self._parts: dict[str, Part] = {}
         self.position = 0  #: the last event that has been taken
         self.log_id = ""
+        self.bad = 0  #: rows that were set aside since they belong to no substream, in all
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
+        self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
+
+    def sweep(self) -> None:
+        """Removes what drivers that were killed have left half written."""
+        sweep(self._path)
 
     def load(self, epoch: int) -> None:
         """Makes the version before `epoch` the current one.
@@ -116,15 +124,18 @@ class PartialState:
         if versions:
             version = read_json(self._file(max(versions)))
             self.position, self.log_id = version["position"], version["log_id"]
+            self.bad = version.get("bad", 0)
             ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
             self.upstream = dict(ended)
+            self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
             dead = {Substream(*key) for key in version["dead"]}
             for name in version["parts"]:
                 index = read_json(self._path / name / _INDEX)
                 if index is None:
                     raise TrackingError(
                         f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint "
-                        "with all its files, or start the query with a new one"
+                        "with all its files. If they are lost, begin the job anew: stop its queries, delete it with "
+                        "`tracker delete-job`, and start them with new checkpoints, and paths for channels and results"
                     )
                 rows = {Substream(*key): Account(*account) for key, *account in index["rows"]}
                 batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
@@ -155,13 +166,14 @@ class PartialState:
         self._parts[part.name] = self._indexed(part, epoch, rows, {} if batch is None else {epoch: batch})
         self._parts[part.name].live -= late
 
-    def of(self, substream: Substream) -> list[tuple[int, int, str]]:
-        """The parts in which a substream lives: (epoch, rows, name), oldest first."""
-        return sorted(
-            (part.epoch, part.rows[substream].rows, part.name)
-            for part in self._parts.values()
-            if substream in part.live
-        )
+    @property
+    def epoch(self) -> int:
+        """The last batch that is in it; -1: none."""
+        return -1 if self._epoch is None else self._epoch
+
+    def of(self, substream: Substream) -> list[tuple[int, str]]:
+        """The parts in which a substream lives: (last epoch, name), oldest first."""
+        return sorted((part.epoch, part.name) for part in self._parts.values() if substream in part.live)
 
     def account(self, substream: Substream, names: Iterable[str]) -> Account:
         """The rows of a substream in some parts."""
@@ -181,6 +193,12 @@ class PartialState:
         """What has not ended."""
         return {substream for part in self._parts.values() for substream in part.live}
 
+    def note_drained(self, substream: Substream, elements: int) -> None:
+        """A drain has closed a substream, and released so many elements of it: the rest of it may come later."""
+        self.drained[substream] = self.drained.pop(substream, 0) + elements
+        while len(self.drained) > _DRAINED:
+            del self.drained[next(iter(self.drained))]
+
     def drop(self, substreams: Iterable[Substream]) -> None:
         """Takes substreams out: they are released."""
         ended = set(substreams)
@@ -192,7 +210,7 @@ class PartialState:
                 del self._parts[name]
 
     def compact(self, epoch: int, up_to: int, merge: Callable[[Sequence[str], set[Substream]], DataFrame]) -> None:
-        """Makes one part of many small ones, if there are too many.
+        """Makes one part of many small ones, if there are too many, or of those that are mostly of what has ended.
 
         Args:
             epoch: of the batch in hand.
@@ -200,9 +218,13 @@ class PartialState:
             merge: reads parts, keeps some substreams and merges their rows.
         """
         settled = sorted((part for part in self._parts.values() if part.epoch <= up_to), key=_size)
-        if len(settled) < self._compact_from:
-            return
-        chosen = settled[: max(2, len(settled) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
+        if len(settled) >= self._compact_from:
+            chosen = settled[: max(2, len(settled) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
+        else:
+            # What has ended beside something that has not is listed with every version, and its rows take their place.
+            chosen = [part for part in settled if 2 * len(part.live) <= len(part.rows)]
+            if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
+                return
         live: dict[Substream, Account] = {}
         batches: dict[int, Batch] = {}
         for part in chosen:
@@ -227,6 +249,8 @@ class PartialState:
             "dead": sorted(dead, key=str),
             "position": self.position,
             "log_id": self.log_id,
+            "bad": self.bad,
+            "drained": [[list(key), elements] for key, elements in self.drained.items()],
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
         }
         write_json(self._file(_Version(epoch, self._driver)), version)

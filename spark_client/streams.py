@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.belonging import BAD_ROWS, Belonging
 from spark_client.channels import Channel
 from spark_client.errors import UsageError
 from spark_client.fileforms import Told
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = Callable[[DataFrame], DataFrame]
 
+_BRING_ROWS: Final = ("right", "rightouter", "outer", "full", "fullouter")
 _BELL: Final = "_tracker_bell"
 #: Methods of DataFrame that work row by row, so that applying them to each batch is applying them to the stream.
 _ROW_BY_ROW: Final = frozenset(
@@ -64,6 +66,11 @@ class Input(Protocol):
     told: Told | None  #: the columns that tell where a row belongs, if they are plain ones
     named: bool  #: whether its rows have labels that anybody can compute again
 
+    @property
+    def belonging(self) -> Belonging | None:
+        """Which of its rows belong to a substream; None: all do, their sender has seen to that."""
+        ...
+
     def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
         """What the query reads.
 
@@ -75,6 +82,10 @@ class Input(Protocol):
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
         """The rows of a batch of `stream`; None if it is known that there are none."""
+        ...
+
+    def all_rows(self, batch: DataFrame) -> DataFrame:
+        """The same with those that are set aside."""
         ...
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
@@ -97,6 +108,7 @@ class Source:
         segment: str,
         rule: Substreams,
         keys: tuple[Column, Column, Column],
+        belongs: Belonging,
         identity: Sequence[Column],
         front: Front,
         salt: str,
@@ -107,6 +119,7 @@ class Source:
         self.told = told
         self.rule = rule
         self.front: Front | None = front
+        self.belonging = belongs
         self._df = df
         self._keys = keys
         self._identity = identity
@@ -117,6 +130,8 @@ class Source:
 
     def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
         self._rings = bell is not None
+        if self.belonging.sets_aside:
+            aggregates = {**(aggregates or {}), BAD_ROWS: self.belonging.number_of_bad}
         rows = observe(self._df, self.segment, aggregates)
         if bell is None:
             return rows
@@ -125,6 +140,11 @@ class Source:
         return rows.withColumn(_BELL, F.lit(False)).unionByName(rings)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
+        rows = self.all_rows(batch)
+        return rows.where(self._good) if self.belonging.sets_aside else rows
+
+    def all_rows(self, batch: DataFrame) -> DataFrame:
+        """The rows of a batch of `stream`, those that belong to no substream among them."""
         return batch.where(self._not_the_bell).drop(_BELL) if self._rings else batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
@@ -146,6 +166,8 @@ class Source:
         """
         own = self._reads
         watched = frozenset[str]() if self.front is None else self.front.reads
+        if self.belonging.sets_aside:
+            return  # rows that are set aside keep all that they have
         if used is not None and own is not None and watched is not None:
             needed = used | own | watched
             if needed <= set(self._df.columns):
@@ -159,6 +181,10 @@ class Source:
     @cached_property
     def _not_the_bell(self) -> Column:
         return ~F.col(_BELL)
+
+    @cached_property
+    def _good(self) -> Column:
+        return self.belonging.good
 
     @cached_property
     def _unlabelled(self) -> Column:
@@ -178,6 +204,7 @@ class Received:
 
     direction: Direction = "received"
     named = True
+    belonging: Belonging | None = None
 
     def __init__(self, tracking: Tracking, channel: Channel, max_epochs_per_trigger: int | None) -> None:
         self.segment = channel.segment
@@ -194,6 +221,9 @@ class Received:
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
         return self._channel.rows(batch, query, epoch)
+
+    def all_rows(self, batch: DataFrame) -> DataFrame:
+        return batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002
         return rows
@@ -268,6 +298,12 @@ class TrackedStream:
                     raise UsageError(
                         "two streams are joined with Spark's own operator: tracking.with_watermark(one, …).join("
                         "tracking.with_watermark(other, …), …)"
+                    )
+                how = kwargs.get("how", args[2] if name == "join" and len(args) > 2 else None)
+                if name == "join" and str(how).lower().replace("_", "") in _BRING_ROWS:
+                    raise UsageError(
+                        f"join(…, {how!r}) makes rows of the other side alone, which belong to no substream: an inner "
+                        "or a left join keeps to the stream's own"
                     )
                 return self.transform(lambda df: getattr(df, name)(*args, **kwargs))
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client import durations, eventtime
+from spark_client.durations import Duration
 from spark_client.errors import UsageError
+from spark_client.eventtime import INSTANT
 
 TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
 
@@ -31,18 +34,6 @@ TRACKER_TYPE: Final = T.StructType(
 )
 
 ColumnOrName: TypeAlias = Column | str
-Duration: TypeAlias = str | timedelta
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS: Final = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
 
 
 class Substream(NamedTuple):
@@ -53,32 +44,32 @@ class Substream(NamedTuple):
     end_time: int | None
 
 
-def microseconds(duration: Duration) -> int:
-    """A fixed length of time, as Spark writes it (``"1 day"``, ``"1 hour 30 minutes"``) or as a timedelta.
-
-    Raises:
-        UsageError: it is not one, or not above zero; months and years have no fixed length.
-
-    >>> microseconds("1 hour 30 minutes") == microseconds(timedelta(minutes=90)) == 5_400_000_000
-    True
-    """
-    if isinstance(duration, timedelta):
-        length = duration // timedelta(microseconds=1)
-    else:
-        parts = re.findall(r"(\d+)\s+([a-z]+?)s?(?=\s|$)", duration.strip().lower().removeprefix("interval").strip())
-        if not parts or re.sub(r"\d+\s+[a-z]+|\s", "", duration.lower().replace("interval", "")):
-            raise UsageError(f"{duration!r} is not a length of time: write for example '1 day' or '90 minutes'")
-        if unknown := [unit for _, unit in parts if unit not in _UNITS]:
-            raise UsageError(f"{duration!r}: unit {unknown[0]!r} is not one of {', '.join(_UNITS)}")
-        length = sum(int(count) * _UNITS[unit] for count, unit in parts)
-    if length <= 0:
-        raise UsageError(f"{duration!r} is not above zero")
-    return length
-
-
 def column(value: ColumnOrName) -> Column:
     """A column, given as such or by its name."""
     return F.col(value) if isinstance(value, str) else value
+
+
+def quoted(name: str) -> str:
+    """A name in Spark's SQL, whatever is in it.
+
+    >>> quoted("http.status"), quoted("a`b")
+    ('`http.status`', '`a``b`')
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+def named(name: str) -> Column:
+    """A column by its very name: ``F.col`` would take a dot for a field of a struct."""
+    return F.col(quoted(name))
+
+
+def is_plain(df: DataFrame, value: ColumnOrName) -> bool:
+    """Whether a value is a column of some rows, as it stands there, and no expression."""
+    try:
+        taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(column(value)), df))
+        return bool(taken.subsetOf(own))
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return isinstance(value, str)
 
 
 def names_of(values: Iterable[ColumnOrName]) -> frozenset[str] | None:
@@ -107,6 +98,8 @@ class Substreams:
         name_type: its type, as DDL.
         length: of the windows, in microseconds; 0: substreams are named.
         offset: at which windows begin, in microseconds after the epoch.
+        time: the type of the time that windows are over: one of `eventtime.TIMES`.
+        zone: the session's time zone, if it decides where rows belong; None: it does not.
     """
 
     scope: str | None
@@ -115,6 +108,8 @@ class Substreams:
     name_type: str
     length: int
     offset: int
+    time: str = INSTANT
+    zone: str | None = None
 
     @property
     def windows(self) -> bool:
@@ -127,26 +122,43 @@ class Substreams:
         return ["scope", "end" if self.windows else "name"]
 
     def end_of(self, time: Column) -> Column:
-        """The end of the window that a time falls into: a timestamp."""
-        micros = F.unix_micros(time.cast("timestamp"))
-        return F.timestamp_micros(micros - F.pmod(micros - F.lit(self.offset), F.lit(self.length)) + F.lit(self.length))
+        """The end of the window that a time falls into, as `_tracker` has it; null if the time is out of range."""
+        return self.end_after(eventtime.micros(time, self.time))
 
-    def substream(self, scope: str | None, name: str | None, end: datetime | int | None) -> Substream:
-        """What a group's keys name; `end` is a datetime or microseconds."""
+    def end_after(self, micros: Column) -> Column:
+        """The same of microseconds. A wall clock's end is kept as the instant at which a clock in UTC shows it."""
+        near = self._in_range(micros)
+        return F.timestamp_micros(near - F.pmod(near - F.lit(self.offset), F.lit(self.length)) + F.lit(self.length))
+
+    def micros(self, time: Column) -> Column:
+        """A time as microseconds, on the clock that windows are cut on; null if it is out of range."""
+        return self._in_range(eventtime.micros(time, self.time))
+
+    def _in_range(self, micros: Column) -> Column:
+        """Microseconds whose windows end, and begin, where the tracker takes times; others are null."""
+        return F.when(micros.between(self.length - eventtime.LIMIT, eventtime.LIMIT - self.length), micros)
+
+    def substream(self, scope: str | None, name: str | None, end: int | None) -> Substream:
+        """What a group's keys name; `end` is in microseconds."""
         if not self.windows:
             if name is None:
                 raise ValueError("a named substream without a name")
             return Substream(scope or "", name, None)
-        end_time = end if isinstance(end, int) else micros_of(end)
-        return Substream(scope or "", self.window_name(end_time), end_time)
+        if end is None:
+            raise ValueError("a window without an end")
+        return Substream(scope or "", self.window_name(end), end)
 
     def window_name(self, end_time: int) -> str:
-        """An ISO 8601 interval.
+        """An ISO 8601 interval: in UTC, or without a zone if the windows are a wall clock's.
 
         >>> Substreams(None, "string", None, "string", 86_400_000_000, 0).window_name(1_356_998_400_000_000)
         '2012-12-31T00:00:00Z/2013-01-01T00:00:00Z'
         """
-        return f"{_iso(end_time - self.length)}/{_iso(end_time)}"
+        return f"{eventtime.iso(end_time - self.length, self.time)}/{eventtime.iso(end_time, self.time)}"
+
+    def end_or_name(self, struct: str = TRACKER) -> Column:
+        """The key that tells substreams of a scope apart."""
+        return F.col(f"{struct}.{self.keys[1]}")
 
     def end_micros(self, struct: str = TRACKER) -> Column:
         """The key that tells windows apart, as a number, or the name."""
@@ -156,8 +168,9 @@ class Substreams:
         """How results show their substream: the scope under its own name, and `window` or the name's column."""
         columns = [] if self.scope is None else [scope.cast(self.scope_type).alias(self.scope)]
         if self.windows:
-            start = F.timestamp_micros(F.unix_micros(end) - F.lit(self.length))
-            columns.append(F.struct(start.alias("start"), end.alias("end")).alias("window"))
+            micros = F.unix_micros(end)
+            start, stop = (eventtime.moment(m, self.time) for m in (micros - F.lit(self.length), micros))
+            columns.append(F.struct(start.alias("start"), stop.alias("end")).alias("window"))
         else:
             columns.append(name.cast(self.name_type).alias(str(self.name)))
         return columns
@@ -170,13 +183,6 @@ class Substreams:
     def from_json(cls, fields: Mapping[str, Any]) -> Substreams:
         """From a channel's description."""
         return cls(**fields)
-
-
-def micros_of(moment: datetime | None) -> int:
-    """Microseconds since the epoch; a naive datetime is local time, as PySpark gives timestamps."""
-    if moment is None:
-        raise ValueError("a window without an end")
-    return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def declare(
@@ -198,32 +204,63 @@ def declare(
         raise UsageError(
             "say what a substream is: either window=('time_column', '1 day') or substream='column', not both"
         )
-    scope_name, scope_type = (None, "string") if scope is None else _named(df, scope, "scope")
-    scope_column = F.lit("") if scope is None else column(scope).cast("string")
-    null_time, null_name = F.lit(None).cast("timestamp"), F.lit(None).cast("string")
+    scope_name, scope_type, scope_column = (None, "string", F.lit("")) if scope is None else _text(df, scope, "scope")
+    null_time, null_name = F.lit(None).cast(T.TimestampType()), F.lit(None).cast("string")
     if window is not None:
         if not isinstance(window, tuple) or len(window) not in (2, 3):
             raise UsageError(
                 "window is ('time_column', '1 day'), or with an offset ('time_column', '1 day', '6 hours')"
             )
         time = window[0]
-        _, time_type = _named(df, time, "window")
-        if time_type not in ("timestamp", "timestamp_ntz", "date"):
-            raise UsageError(f"window={time!r}: a time is a timestamp or a date, not {time_type}")
-        length = microseconds(window[1])
-        offset = microseconds(window[2]) % length if len(window) == 3 else 0
-        rule = Substreams(scope_name, scope_type, None, "string", length, offset)
+        time_type = resolve(df, time, "window").dataType.simpleString()
+        if time_type not in eventtime.TIMES:
+            raise UsageError(f"window={time!r}: a time is a timestamp, a timestamp_ntz or a date, not {time_type}")
+        length = durations.length(df.sparkSession, window[1], "the window's length")
+        offset = 0
+        if len(window) == 3:
+            offset = durations.microseconds(df.sparkSession, window[2], "the window's offset")
+            if abs(offset) >= length:
+                raise UsageError(f"the window's offset {window[2]!r} is not shorter than the window, {window[1]!r}")
+        zone = _zone(df, time_type == eventtime.DATE, scope, time)
+        rule = Substreams(scope_name, scope_type, None, "string", length, offset % length, time_type, zone)
         return rule, scope_column, null_name, rule.end_of(column(time))
     assert substream is not None
-    name, name_type = _named(df, substream, "substream")
-    rule = Substreams(scope_name, scope_type, name, name_type, 0, 0)
-    return rule, scope_column, column(substream).cast("string"), null_time
+    name, name_type, name_column = _text(df, substream, "substream")
+    rule = Substreams(scope_name, scope_type, name, name_type, 0, 0, zone=_zone(df, False, scope, substream))
+    return rule, scope_column, name_column, null_time
+
+
+def _zone(df: DataFrame, by_date: bool, *columns: ColumnOrName | None) -> str | None:
+    """The session's time zone, if it may decide where rows belong.
+
+    It does for a date, which begins when its zone says; and it may for an expression, which may format or parse times.
+    """
+    by_expression = not all(is_plain(df, value) for value in columns if value is not None)
+    return session_zone(df) if by_date or by_expression else None
+
+
+def session_zone(df: DataFrame) -> str:
+    """The time zone that Spark casts by."""
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    return zone
 
 
 def _named(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str]:
     """The name and type of a column, once Spark has resolved it."""
     field = resolve(df, value, what)
     return field.name, field.dataType.simpleString()
+
+
+def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Column]:
+    """The name, the type and the text of a column whose values name something."""
+    name, kind = _named(df, value, what)
+    if kind == INSTANT:
+        raise UsageError(
+            f"{what}={value!r} is a timestamp, whose text depends on the session's time zone, and two instants share "
+            f"one when clocks are put back: give F.unix_micros({name!r}), a timestamp_ntz, a date or a text"
+        )
+    return name, kind, column(value).cast("string")
 
 
 def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
@@ -237,8 +274,3 @@ def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
     except Exception as error:
         available = ", ".join(name for name in df.columns if name != TRACKER)
         raise UsageError(f"{what}={value!r} is not a column of the rows, which have: {available}") from error
-
-
-def _iso(micros: int) -> str:
-    moment = _EPOCH + timedelta(microseconds=micros)
-    return moment.isoformat(timespec="microseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")

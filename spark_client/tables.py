@@ -23,6 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
+from spark_client.names import alike
+from spark_client.substreams import named, quoted
 
 _CHUNK: Final = 1000  #: rows that are sent to the database at once
 
@@ -92,19 +94,25 @@ class Table:
         """
         rows = results if self.rows is None else self.rows(results)
         flat = rows.select([column for field in rows.schema.fields for column in _flat(field)])
+        if doubled := alike(flat.columns, results.sparkSession):
+            raise UsageError(
+                f"table {self.name}: the columns {doubled} cannot be told apart, or their names are empty, once "
+                "structs are columns of their own: rename some with Table(…, rows=…)"
+            )
         if missing := [name for name in self.key if name not in flat.columns]:
             raise UsageError(f"table {self.name}: key={missing[0]!r} is none of its columns: {', '.join(flat.columns)}")
         return flat
 
     def insert(self, columns: Sequence[str], placeholder: str) -> str:
         """The statement that puts a row into it."""
-        names = ", ".join(map(_quoted, columns))
+        names = ", ".join(name_in(placeholder, name) for name in columns)
         sql = f"insert into {self.name} ({names}) values ({', '.join([placeholder] * len(columns))})"
         if not self.key:
             return sql
-        rest = [f"{_quoted(name)} = excluded.{_quoted(name)}" for name in columns if name not in self.key]
+        pairs = [(name, name_in(placeholder, name)) for name in columns]
+        rest = [f"{sql} = excluded.{sql}" for name, sql in pairs if name not in self.key]
         action = f"update set {', '.join(rest)}" if rest else "nothing"
-        return f"{sql} on conflict ({', '.join(map(_quoted, self.key))}) do {action}"
+        return f"{sql} on conflict ({', '.join(name_in(placeholder, name) for name in self.key)}) do {action}"
 
 
 class Tables:
@@ -125,6 +133,8 @@ class Tables:
     >>> daily.writeStream.sink(sink).option("checkpointLocation", "cp").start()               # doctest: +SKIP
     """
 
+    reads_all = True
+
     def __init__(
         self,
         connect: Callable[..., Connection],
@@ -140,6 +150,7 @@ class Tables:
             raise UsageError(
                 f"table {bare[0]}: without a table of epochs, a replay would add its rows again: give it a key"
             )
+        check_placeholder(placeholder)
         self._connect = connect
         self._shard = shard
         self._epochs = epochs
@@ -256,9 +267,29 @@ def _with_zones(values: tuple[Any, ...], times: Sequence[int]) -> tuple[Any, ...
 
 def _flat(field: T.StructField) -> list[Column]:
     if not isinstance(field.dataType, T.StructType):
-        return [F.col(f"`{field.name}`")]
-    return [F.col(f"`{field.name}`.`{part}`").alias(f"{field.name}_{part}") for part in field.dataType.fieldNames()]
+        return [named(field.name)]
+    parts = field.dataType.fieldNames()
+    return [F.col(f"{quoted(field.name)}.{quoted(part)}").alias(f"{field.name}_{part}") for part in parts]
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def name_in(placeholder: str, name: str) -> str:
+    """A column's name in a statement: where parameters are written with a per cent sign, one in a name is doubled.
+
+    >>> name_in("%s", '100%'), name_in("?", 'a"b')
+    ('"100%%"', '"a""b"')
+    """
+    text = '"' + name.replace('"', '""') + '"'
+    return text.replace("%", "%%") if placeholder.startswith("%") else text
+
+
+def check_placeholder(placeholder: str) -> None:
+    """Refuses what no statement of ours can have in place of a parameter.
+
+    Raises:
+        UsageError: it is neither ``%s`` (or psycopg's ``%b``, ``%t``) nor ``?``.
+    """
+    if placeholder not in ("%s", "%b", "%t", "?"):
+        raise UsageError(
+            f"placeholder={placeholder!r}: parameters are written '%s' or '?', one after the other; most drivers take "
+            "one of the two"
+        )

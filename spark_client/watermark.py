@@ -15,6 +15,8 @@ from typing import Final, Literal, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.substreams import quoted
+
 Over: TypeAlias = Literal["windows", "instants"]
 
 _MARK: Final = "_tracker_mark"
@@ -40,6 +42,6 @@ def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: Over) -
     for field in data.schema.fields:
         value = F.timestamp_micros(micros) if field.name == time else F.lit(None)
         columns.append(value.cast(field.dataType).alias(field.name))
-    marks = advanced.select(*columns, F.lit(True).alias(_MARK)).withWatermark(time, "0 seconds")
+    marks = advanced.select(*columns, F.lit(True).alias(_MARK)).withWatermark(quoted(time), "0 seconds")
     both = marks.unionByName(data.withColumn(_MARK, F.lit(False)))
     return both.where(~F.col(_MARK) | (F.spark_partition_id() < 0)).drop(_MARK)

@@ -14,6 +14,7 @@ from spark_client.channels import Channel
 from spark_client.directories import local_path
 from spark_client.errors import UsageError
 from spark_client.outputs import BatchFunction
+from spark_client.refusals import check_option, check_trigger
 from spark_client.release import Released
 from spark_client.sinks import Sink
 from spark_client.streams import TrackedStream
@@ -59,6 +60,7 @@ class TrackedWriter:
 
     def option(self, key: str, value: Any) -> TrackedWriter:
         """One option, as Spark's."""
+        check_option(key, value)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         self.options_given[key.lower() if key.lower() in _OWN else key] = text
         return self
@@ -77,8 +79,11 @@ class TrackedWriter:
     def trigger(self, **trigger: Any) -> TrackedWriter:
         """When batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there, ``availableNow``.
 
-        Ends that a batch causes come back after it: with ``availableNow`` they are released by the next start.
+        With ``availableNow`` the backlog is taken in batches if its source bounds them (``maxFilesPerTrigger``,
+        ``maxOffsetsPerTrigger``, `receive`'s ``max_epochs_per_trigger``), and a last one releases what they have ended,
+        before the run ends. Before Spark 4.2 it is one batch, and the next start releases.
         """
+        check_trigger(trigger)
         self.trigger_given = trigger
         return self
 
@@ -111,6 +116,8 @@ class TrackedWriter:
     def foreachBatch(self, function: BatchFunction) -> TrackedWriter:  # noqa: N802
         """A function of (rows, epoch), called again with the same rows when a batch is replayed.
 
+        It may read all of the rows, some, none, or all twice: what it does not read is counted all the same.
+
         Of a release it is called only for batches that have results. A drain's last results come with a negative
         number, which is no batch's and the same whenever they are written again.
         """
@@ -141,6 +148,8 @@ class TrackedWriter:
         """
         if not isinstance(self.what, Released):
             raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
+        if isinstance(to, str | os.PathLike):
+            local_path(to, "the path of the receipts,")
         self.to_receipts = to
         return self
 
@@ -188,6 +197,11 @@ class TrackedWriter:
         return self._send(given, ordinal)
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
+        if isinstance(self.what, Released) and self.what.completeness:
+            raise UsageError(
+                "a release with completeness=True writes to files, a sink or a function: who receives from a channel "
+                "asks for it there"
+            )
         if isinstance(self.what, Released) and self.what.revisions:
             raise UsageError(
                 "a release with revisions=True writes to files, a sink or a function: in a channel its revisions would "
@@ -248,12 +262,41 @@ class NativeWriter:
         self._writer = df.writeStream
         self.reads = reads
         self.checkpoint: str | None = None
+        self.name: str | None = None
 
     def option(self, key: str, value: Any) -> NativeWriter:
         """One option, as Spark's."""
+        check_option(key, value)
         if key.lower() == "checkpointlocation":
             self.checkpoint = str(value)
         self._writer = self._writer.option(key, value)
+        return self
+
+    def options(self, **options: Any) -> NativeWriter:
+        """Several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def trigger(self, **trigger: Any) -> NativeWriter:
+        """When batches are made, as Spark's."""
+        check_trigger(trigger)
+        self._writer = self._writer.trigger(**trigger)
+        return self
+
+    def queryName(self, name: str) -> NativeWriter:  # noqa: N802
+        """The query's name, in Spark's pages and in logs."""
+        self.name = name
+        self._writer = self._writer.queryName(name)
+        return self
+
+    def outputMode(self, mode: str) -> NativeWriter:  # noqa: N802
+        """``append``: final rows; or ``update``: as they change, the final ones among them."""
+        if str(mode).lower() not in ("append", "update"):
+            raise UsageError(
+                f"outputMode({mode!r}): its state would never go, and none of its rows be final: 'append', or 'update'"
+            )
+        self._writer = self._writer.outputMode(mode)
         return self
 
     def start(self, path: str | None = None) -> StreamingQuery:

@@ -65,7 +65,7 @@ def start(
         identity=["row_id"],
         front=Schedule(timetable),
     )
-    channel = tracking.channel("flights", str(directory / "channel"))
+    channel = tracking.channel("flights", str(directory / "channel"), keep=True)  # the baseline reads it
     clean = (
         flights.where("tailnum is not null")
         .join(F.broadcast(planes), "tailnum", "left")

@@ -288,3 +288,47 @@ def test_what_a_channel_cannot_carry_is_refused(spark: SparkSession, tracker: Se
 
 if __name__ == "__main__":
     drive()
+
+
+def test_a_key_that_comes_twice_fails_with_nothing_published_and_each_advice_repairs_it(
+    spark: SparkSession, tracker: Server, broker: Kafka, feed: Feed, tmp_path: Path, job: str
+) -> None:
+    feed.put(row(1, 1), row(2, 2), row(1, 1), row(3, 3, amount=5), row(3, 3, amount=7), row(4, 4, last=True))
+
+    def start(way: str, repair: str | None) -> Tracking:
+        if repair is None:
+            broker.create(f"{job}-{way}")
+        tracking = Tracking(spark, f"{job}-{way}", tracker.address)
+        raw = feed.stream(spark)
+        if way == "ordinal":
+            raw = raw.where("not (row_id = 1)")
+        source = tracking.source(
+            raw,
+            "in",
+            scope="tenant",
+            window=("ts", "1 hour"),
+            identity=["row_id", "amount"] if repair == "identity" else ["row_id"],
+            front=Marks("is_last"),
+            on_bad_rows="quarantine" if repair == "quarantine" else "fail",
+        )
+        channel = tracking.kafka_channel("clean", f"{job}-{way}", broker.servers, str(tmp_path / way / "clean"))
+        ordinal = ["amount"] if repair == "ordinal" else []
+        source.writeStream.channel(channel, ordinal).option("checkpointLocation", tmp_path / way / "cp1").start()
+        released = tracking.release(tracking.receive(channel), aggs={"rows": F.count("*"), "amount": F.sum("amount")})
+        writing = released.writeStream.option("checkpointLocation", tmp_path / way / "cp2")
+        writing.start(tmp_path / way / "out")
+        return tracking
+
+    for way, rows in (("ordinal", (4, 14)), ("quarantine", (4, 8))):
+        tracking = start(way, None)
+        with pytest.raises(Exception, match=r"different labels.*ordinal=.*identity=.*on_bad_rows='quarantine'"):
+            tracking.process_all_available()
+        tracking.stop()
+        assert list((tmp_path / way / "clean" / "outbox").glob("*/[0-9]*")) == []
+        tracking = start(way, way)
+        tracking.process_all_available()
+        late = tracking.late(str(tmp_path / way / "cp1")).select("kind", "scope", "reason").collect()
+        tracking.stop()
+        assert rows_of(tmp_path / way / "out", spark, "rows", "amount") == [rows]
+        if way == "quarantine":
+            assert [(r.kind, r.scope) for r in late] == [("doubled-clean", "a")] * 2

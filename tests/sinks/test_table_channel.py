@@ -42,7 +42,7 @@ class Pipeline:
             identity=["row_id"],
             front=Marks("is_last"),
         )
-        channel = self.tracking.table_channel("clean", connect, "clean", str(path / "clean"), keep=False)
+        channel = self.tracking.table_channel("clean", connect, "clean", str(path / "clean"))
         self.sending = (
             source.where("amount > 2").writeStream.channel(channel).option("checkpointLocation", path / "cp1")
         )
@@ -166,7 +166,7 @@ def test_rows_of_attempts_that_did_not_become_the_epoch_are_never_read(
     source = tracking.source(
         feed.stream(spark), "in", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
     )
-    channel = tracking.table_channel("clean", connect, "clean", str(tmp_path / "clean"), placeholder="?")
+    channel = tracking.table_channel("clean", connect, "clean", str(tmp_path / "clean"), placeholder="?", keep=True)
     sending = source.writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp1")
     released = tracking.release(tracking.receive(channel), aggs={"rows": F.count("*")})
     query = sending.start()
@@ -183,7 +183,7 @@ def test_rows_of_attempts_that_did_not_become_the_epoch_are_never_read(
     tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, "rows") == [(3,)]
     assert ask(connect, "select count(*) from clean where piece = 'zombie'") == [(0,)]
-    assert len(ask(connect, "select piece from clean")) == 3  # what was received is kept, if nothing else is said
+    assert len(ask(connect, "select piece from clean")) == 3  # what was received is kept, if that is asked for
     assert query.isActive
     tracking.stop()
 
@@ -195,7 +195,7 @@ def test_what_has_been_received_goes_but_for_the_epoch_that_its_sender_may_repea
     source = tracking.source(
         feed.stream(spark), "in", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
     )
-    channel = tracking.channel("clean", str(tmp_path / "clean"), keep=False)
+    channel = tracking.channel("clean", str(tmp_path / "clean"))
     sender = source.writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp1").start()
     released = tracking.release(tracking.receive(channel), aggs={"rows": F.count("*")})
     released.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")

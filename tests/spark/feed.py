@@ -23,19 +23,19 @@ class Feed:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self._files = 0
+        self.files = 0  #: that were put
         self._since = time.time() - 3600
         self.rows: list[dict[str, Any]] = []
 
     def put(self, *rows: Mapping[str, Any]) -> None:
         """Publishes rows, in a file of their own."""
-        self._files += 1
-        hidden = self.path / f".{self._files}"
+        self.files += 1
+        hidden = self.path / f".{self.files}"
         hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
         # Spark takes files by their time, in milliseconds: two of the same would come in any order.
-        written = self._since + self._files
+        written = self._since + self.files
         os.utime(hidden, (written, written))
-        hidden.rename(self.path / f"{self._files:06d}.json")
+        hidden.rename(self.path / f"{self.files:06d}.json")
         self.rows.extend(dict(row) for row in rows)
 
     def stream(self, spark: SparkSession) -> DataFrame:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client import register
+from spark_client import EVENT_SCHEMA, register
+from spark_client.events import RINGS, _Bell, _EventStream, _Wanted
 from tests.client.processes import Server
 from tracker.client import JobSpec, TrackerClient
 
@@ -119,3 +121,50 @@ def test_a_job_that_is_not_there_is_named(spark: SparkSession, tracker: Server, 
     query: Any = writer.trigger(availableNow=True).start()
     with pytest.raises(Exception, match=r"UNKNOWN_JOB.*start a tracked query first"):
         query.awaitTermination()
+
+
+def test_a_place_moves_while_others_events_pass_and_a_bell_rings_though_what_it_rings_for_has_expired(
+    tracker: Server, job: str
+) -> None:
+    """H6: nothing that a reader asked for was dropped, and it was refused as if it had been away for too long."""
+    with TrackerClient(tracker.address) as client:
+        short = timedelta(seconds=1)
+        client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}, fronts=["f"], retention=short))
+        producer = client.open_producer(job, "plain", run="1")
+        own = options(tracker, job, scopes="mine", kinds="Ended")
+        stream = _EventStream(_Wanted({**own, "starting_seq": "latest"}))
+        bell = _Bell(_Wanted({**own, RINGS: "true"}))
+        place = stream.initialOffset()
+        rung = rung_first = bell.initialOffset()
+        until, epoch, moves = time.monotonic() + 4, 0, 0
+        while time.monotonic() < until:
+            report = producer.epoch(epoch)
+            report.add("raw", "s", str(epoch), 0, sent=1, received=1)
+            report.close("s", str(epoch), front="f")
+            report.report(units=["all"], commit=True)
+            epoch += 1
+            rows, after = stream.read(place)
+            assert not list(rows)
+            moves += after != place
+            place = after
+            _, rung = bell.read(rung)
+            time.sleep(0.05)
+        assert moves > 1, "it moves with batches of its own"
+        assert client.job(job).first_seq > rung_first["seq"] + 1, "else nothing has expired"
+        report = producer.epoch(epoch)
+        report.add("raw", "mine", "m", 0, sent=1, received=1)
+        report.close("mine", "m", front="f")
+        report.report(units=["all"], commit=True)
+        rows, after = stream.read(place)
+        assert [row[EVENT_SCHEMA.fieldNames().index("name")] for row in rows] == ["m"]
+        rows, _ = bell.read(rung)
+        assert len(list(rows)) == 1
+        rows, after = _Bell(_Wanted({**own, RINGS: "true"})).read(rung_first)  # of a query that was stopped meanwhile
+        assert len(list(rows)) == 1
+        assert after["seq"] == client.job(job).last_seq
+        client.delete_job(job, force=True)
+        client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}))
+        rows, after = bell.read(rung)
+        assert len(list(rows)) == 1
+        assert after == {"seq": 0, "log_id": client.job(job).log_id}
+        assert len(list(bell.readBetweenOffsets(rung, after))) == 1

@@ -46,14 +46,26 @@ def pipeline(spark: SparkSession, address: str, feed: Feed, path: Path, job: str
 def put_all(feed: Feed, files: int, seed: int) -> None:
     """Files of rows of three tenants and four hours; the last file marks the end of each."""
     rng = random.Random(seed)
-    number = 0
     for _ in range(files):
-        rows = []
-        for _ in range(20):
-            number += 1
-            rows.append(row(number, rng.uniform(0, 240), rng.choice("abc"), rng.choice("xy"), rng.randrange(10)))
-        feed.put(*rows)
-    feed.put(*[row(number + 1 + i, 60 * (i % 4), "abc"[i // 4], last=True) for i in range(12)])
+        put_rows(feed, rng)
+    put_marks(feed)
+
+
+def put_rows(feed: Feed, rng: random.Random) -> None:
+    """One file of rows."""
+    first = len(feed.rows) + 1
+    feed.put(
+        *[
+            row(first + i, rng.uniform(0, 240), rng.choice("abc"), rng.choice("xy"), rng.randrange(10))
+            for i in range(20)
+        ]
+    )
+
+
+def put_marks(feed: Feed) -> None:
+    """A file that marks the end of every window."""
+    first = len(feed.rows) + 1
+    feed.put(*[row(first + i, 60 * (i % 4), "abc"[i // 4], last=True) for i in range(12)])
 
 
 def receipts(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
@@ -83,20 +95,24 @@ def test_a_tracker_that_is_killed_and_comes_back_is_waited_for(
     tracking = pipeline(spark, mortal_tracker.address, feed, tmp_path, job, probe)
     feed.put(row(0, 1, amount=9))
     tracking.process_all_available()
-    over = threading.Event()
+    done = threading.Event()
+    restarts = 0
 
     def kill_now_and_then() -> None:
-        for _ in range(4):
-            if not over.wait(1.0):
-                mortal_tracker.restart()
+        nonlocal restarts
+        while restarts < 4 and not done.is_set():
+            mortal_tracker.restart()  # the first at once, so that there is one however fast the machine is
+            restarts += 1
+            done.wait(1.0)
 
     killing = threading.Thread(target=kill_now_and_then)
     killing.start()
     put_all(feed, 4, seed=1)
     tracking.process_all_available()
-    over.set()
+    done.set()
     killing.join()
     tracking.process_all_available()
+    assert restarts
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
     assert receipts(spark, tmp_path) == receipts_due(spark, feed)
     assert tracking.client.job(job).open_substreams == 0
@@ -106,12 +122,19 @@ def test_a_tracker_that_is_killed_and_comes_back_is_waited_for(
 def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
     spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
 ) -> None:
-    put_all(feed, 6, seed=2)
     program = [sys.executable, "-m", "tests.spark.test_failures", tracker.address, str(tmp_path), job]
     rng = random.Random(3)
+    put = 0
 
-    def run(stop_after: int | None) -> bool:
-        """Runs the driver; kills it soon after it has planned so many batches more. Says whether it came to its end."""
+    def run(stop_after: int | None) -> int:
+        """Runs the driver, and kills it soon after it has planned so many batches more; its exit status.
+
+        Until it is killed it never lacks rows, however fast it is; without `stop_after` it comes to its end.
+        """
+        nonlocal put
+        if stop_after is None:
+            put_marks(feed)
+            (tmp_path / "may-end").touch()
         log = (tmp_path / "driver.log").open("a")
         driver = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
         offsets = tmp_path / "cp2" / "offsets"
@@ -121,12 +144,15 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
                 time.sleep(rng.uniform(0, 0.5))
                 os.killpg(driver.pid, signal.SIGKILL)
                 driver.wait()
+            elif stop_after is not None and len(list((tmp_path / "cp1" / "commits").glob("[0-9]*"))) >= put:
+                put_rows(feed, rng)
+                put += 1
             time.sleep(0.02)
-        return driver.returncode == 0
+        return driver.returncode
 
-    run(stop_after=1)
-    run(stop_after=2)
-    assert run(stop_after=None), (tmp_path / "driver.log").read_text()[-4000:]
+    assert run(stop_after=1) == -signal.SIGKILL
+    assert run(stop_after=2) == -signal.SIGKILL
+    assert run(stop_after=None) == 0, (tmp_path / "driver.log").read_text()[-4000:]
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
     assert receipts(spark, tmp_path) == receipts_due(spark, feed)
     (said,) = json.loads((tmp_path / "status.json").read_text())
@@ -140,6 +166,9 @@ def drive() -> None:
     address, path, job = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     spark = session("driver")
     tracking = pipeline(spark, address, Feed(path / "raw"), path, job, "driver")
+    while not (path / "may-end").exists():
+        tracking.check()
+        time.sleep(0.05)
     tracking.process_all_available()
     status = tracking.client.job(job)
     said = {"open": status.open_substreams, "in_flight": status.in_flight, "late": status.late_reports}

@@ -157,7 +157,7 @@ def test_files_have_no_place_for_another_substream_if_no_step_has_changed_what_c
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
     source = entering(tracking, feed)
-    clean = tracking.channel("clean", str(tmp_path / "clean"))
+    clean = tracking.channel("clean", str(tmp_path / "clean"), keep=True)
     moving = [False]
 
     def step(rows: DataFrame) -> DataFrame:

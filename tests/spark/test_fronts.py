@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Tracking
+from spark_client import Frontier, Marks, Tracking
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -66,6 +66,49 @@ def test_a_partition_that_was_not_declared_fails_the_batch(
     tracking = Tracking(spark, job, tracker.address)
     start(tracking, feed, Frontier("0 seconds", partition="part", partitions=2), tmp_path)
     feed.put(row(1, 1, part=7))
-    with pytest.raises(Exception, match="a partition outside 0 to 1: declare partitions="):
+    with pytest.raises(Exception, match="part is no partition from 0 to 1, as the front declares them"):
         tracking.process_all_available()
+    tracking.stop()
+
+
+def test_sources_that_never_meet_do_not_hold_each_other(
+    spark: SparkSession, tracker: Server, job: str, tmp_path: Path
+) -> None:
+    """H12: each has tenants that the other has not, and neither closes what it does not know."""
+    feeds = {name: Feed(tmp_path / name) for name in ("orders", "clicks", "visits")}
+    tracking = Tracking(spark, job, tracker.address)
+    streams = {
+        name: tracking.source(
+            feed.stream(spark),
+            name,
+            scope="tenant",
+            window=("ts", "1 hour"),
+            identity=["row_id"],
+            front=Marks("is_last"),
+        )
+        for name, feed in feeds.items()
+    }
+    met = tracking.channel("met", str(tmp_path / "met"))
+    writers = [  # these two do meet
+        streams[name].writeStream.channel(met).option("checkpointLocation", tmp_path / f"cp-{name}")
+        for name in ("clicks", "visits")
+    ]
+    for name, stream in (("orders", streams["orders"]), ("met", tracking.receive(met))):
+        writer = tracking.release(stream, aggs={"rows": F.count("*")}).writeStream
+        writers.append(
+            writer.option("checkpointLocation", tmp_path / f"cp-{name}").option("path", tmp_path / f"out-{name}")
+        )
+    for writer in writers:
+        writer.start()
+
+    def out(name: str) -> list[Any]:
+        tracking.process_all_available()
+        return rows_of(tmp_path / f"out-{name}", spark, "tenant", "rows")
+
+    feeds["orders"].put(row(1, 1, "only-orders"), row(2, 2, "only-orders", last=True), row(3, 3, "both", last=True))
+    feeds["clicks"].put(row(4, 4, "both"), row(5, 5, "both", last=True))
+    assert out("orders") == [("both", 1), ("only-orders", 2)]
+    assert out("met") == [], "visits may still have some"
+    feeds["visits"].put(row(6, 6, "both", last=True))
+    assert out("met") == [("both", 3)]
     tracking.stop()

@@ -193,7 +193,7 @@ def test_what_cannot_be_revised_is_refused(
     query = tracking.release(named, aggs={"rows": F.count("*")}, revisions=True).writeStream
     query.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out2")
     feed.put(row(1, 1, "monday#r1"))
-    with pytest.raises(Exception, match="such names are of revisions"):
+    with pytest.raises(Exception, match="is like that of a revision"):
         tracking.process_all_available()
     revision = {"substream": ["", "monday", None], "number": 1, "account": [1, None, 0, 0], "parts": [[0, "row"]]}
     write_first(tmp_path / "cp" / "tracker" / "revisions" / "000000.json", [revision])

@@ -12,9 +12,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, aggregates
-from spark_client.substreams import microseconds
 from tests.client.processes import Server
-from tests.spark.feed import Feed, row
+from tests.spark.feed import START, Feed, row
 
 pytestmark = pytest.mark.spark
 
@@ -34,9 +33,12 @@ def tracking(spark: SparkSession, tracker: Server, job: str) -> Any:
         ({}, "either window=.* or substream="),
         ({"window": ("ts", "1 hour"), "substream": "kind"}, "not both"),
         ({"window": ("when", "1 hour")}, "window='when' is not a column of the rows, which have: row_id, ts"),
-        ({"window": ("kind", "1 hour")}, "a time is a timestamp or a date, not string"),
-        ({"window": ("ts", "1 month")}, "unit 'month' is not one of"),
-        ({"window": ("ts", "soon")}, "is not a length of time"),
+        ({"window": ("kind", "1 hour")}, "a time is a timestamp, a timestamp_ntz or a date, not string"),
+        ({"window": ("ts", "1 month")}, "months and years have no fixed length"),
+        ({"window": ("ts", "soon")}, "Spark does not parse it as an interval"),
+        ({"window": ("ts", "1 hour", "1 hour")}, "offset '1 hour' is not shorter than the window"),
+        ({"window": ("ts", "1 hour"), "scope": "ts"}, "whose text depends on the session's time zone"),
+        ({"substream": "ts"}, "whose text depends on the session's time zone"),
         ({"window": "ts"}, "window is \\('time_column', '1 day'\\)"),
         ({**WINDOW, "scope": "airport"}, "scope='airport' is not a column"),
         ({**WINDOW, "identity": ["row_id", "file"]}, "identity='file' is not a column"),
@@ -56,7 +58,11 @@ def test_a_source_that_does_not_fit_its_rows(
         (lambda: Marks("finished"), "Marks='finished' is not a column"),
         (lambda: Marks("kind"), "has to be boolean"),
         (lambda: Schedule([("a", 1)]), "rows of \\(scope, when, count\\)"),
-        (lambda: Schedule([("a", date(2024, 1, 1), 1), ("a", date(2024, 1, 1), 2)]), "twice"),
+        (lambda: Schedule([("a", START, 1), ("a", START, 2)]), "twice"),
+        (lambda: Schedule([("a", date(2024, 1, 1), 1)]), "not whole days from midnight"),
+        (lambda: Schedule([("a", START, 1.5)]), "a count of rows is an integer"),
+        (lambda: Schedule([("a", START, -1)]), "a count of rows is 0 or more"),
+        (lambda: Schedule([(None, START, 1)]), "has a null"),
         (lambda: Frontier("0 seconds", partition="part"), "together, or neither"),
         (lambda: Frontier("0 seconds", partition="shard", partitions=2), "'shard' is not a column"),
     ],
@@ -226,8 +232,3 @@ def test_a_query_that_has_become_another_one_is_refused_with_every_difference(
     start(["part"], F.max("amount"), "2")
     with pytest.raises(UsageError, match="segment was in, is other"):
         start(["part"], F.max("amount"), "3", "other")
-
-
-def test_lengths_of_time() -> None:
-    assert microseconds("1 day") == 86_400_000_000
-    assert microseconds("interval 1 hour 30 minutes") == 5_400_000_000

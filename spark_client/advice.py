@@ -1,0 +1,59 @@
+"""What to do about the tracker's refusals, in words that can be followed as they stand: with the job, its server and
+the producer that is meant. This module only knows words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: How a job begins anew, where what is known of it in two places does not fit together any more.
+_ANEW: Final = (
+    "begin the job anew: stop all its queries, run `tracker delete-job {job} --force --server {server}`, and start "
+    "them with new checkpoints, and with new paths for channels and results"
+)
+
+_ADVICE: Final = {
+    "FENCED": "Another run of this query has taken over, or this one was closed: only one may run on a checkpoint",
+    "MISSING_UNITS": "A task had its report acknowledged, and the tracker does not have it: was its journal lost? The "
+    "batch was not committed; restart the query",
+    "EPOCH_REWOUND": "The query's checkpoint is older than what the tracker knows of it, as if it was restored from a "
+    "backup: start the query with the checkpoint that it last had. If that is lost, " + _ANEW,
+    "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking another deployment=",
+    "INCOMPATIBLE_GRAPH": "Drain the running deployment first, so that nothing is open, or give Tracking(force=True)",
+    "DRAINED": "The job has been drained: start with another deployment=",
+    "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost, so the tracker knows nothing of what this "
+    "query's checkpoint is about: " + _ANEW,
+    "EVENTS_EXPIRED": "Events that the query has not read were dropped: " + _ANEW,
+    "DEPLOYMENT_MISMATCH": "The job has moved on to another deployment: use that one, or a new name",
+    "EXPECT_CONFLICT": "A count was given before as another number, and stands. While its substream is open another "
+    "takes its place with tracking.expect(…, revise=True), or Schedule(…, revise=True)",
+    "FRONT_OWNED": "Another query speaks for the same source{owner}. If it still runs: a source belongs to one query. "
+    "If this query took its place, since its checkpoint is lost or a new one was wanted: what that one had read is "
+    "counted, and would be counted twice, so " + _ANEW + ". Only if this query's source begins exactly where that one "
+    "stopped: `tracker forget-producer {job} {producer} --server {server}`, and start it again",
+}
+
+_OWNER: Final = re.compile(r"belongs to producer '([^']+)'")
+
+
+def advice(reason: str, message: str, job: str, server: str) -> str:
+    """What to do about a refusal; empty: nothing is known that helps.
+
+    Args:
+        reason: the refusal's.
+        message: the tracker's, which may name a producer.
+        job: that it is about; empty: not known.
+        server: the tracker's address; empty: not known.
+
+    >>> advice("DRAINED", "", "shop", "localhost:7654")
+    'The job has been drained: start with another deployment='
+    """
+    found = _OWNER.search(message)
+    names = {
+        "job": job or "JOB",
+        "server": server or "ADDRESS",
+        "producer": found[1] if found else "ITS-QUERY-ID",
+        "owner": f" (query {found[1]})" if found else "",
+    }
+    return _ADVICE.get(reason, "").format(**names)

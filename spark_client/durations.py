@@ -1,0 +1,87 @@
+"""Lengths of time, as Spark parses them.
+
+Spark has two grammars for intervals and rules of its own for blanks, signs and fractions. So a text is given to Spark's
+own ``window`` function, which reads widths, slides and starts with the rules that triggers and watermarks follow, and
+the answer is read from the window that comes out. Nothing here knows of trackers.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.errors import UsageError
+
+Duration: TypeAlias = str | timedelta
+
+#: The width of the window that texts are tried as the start of: starts below half of it can be told from one another.
+_WIDTH_DAYS: Final = 36_500_000
+_WIDTH: Final = _WIDTH_DAYS * 86_400_000_000
+
+
+def length(spark: SparkSession, duration: Duration, what: str) -> int:
+    """A length of time above zero, in microseconds.
+
+    Args:
+        spark: parses it.
+        duration: a text such as ``"1 hour 30 minutes"`` or ``"INTERVAL '1' DAY"``, or a timedelta.
+        what: names it in refusals.
+
+    Raises:
+        UsageError: it is not above zero, or no fixed length of time: see `microseconds`.
+
+    >>> length(spark, "1 hour 30 minutes", "window") == length(spark, timedelta(minutes=90), "window")  # doctest: +SKIP
+    True
+    """
+    micros = microseconds(spark, duration, what)
+    if micros <= 0:
+        raise UsageError(f"{what}: {duration!r} is not above zero: give a length such as '10 minutes'")
+    return micros
+
+
+def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
+    """A fixed length of time in microseconds; it may be zero or negative.
+
+    Args:
+        spark: parses it.
+        duration: as for `length`.
+        what: names it in refusals.
+
+    Raises:
+        UsageError: Spark does not parse it as an interval, or it has months or years, whose lengths vary.
+    """
+    if isinstance(duration, timedelta):
+        micros = duration // timedelta(microseconds=1)
+        if abs(micros) >= _WIDTH // 2:
+            raise UsageError(f"{what}: {duration!r} is too long: give less than 50,000 years")
+        return micros
+    if not isinstance(duration, str) or not duration.strip():
+        raise UsageError(
+            f"{what}: {duration!r} is not a length of time: give a text such as '10 minutes', or a timedelta"
+        )
+    micros, refusal = _parsed(spark, duration)
+    if refusal is not None:
+        raise UsageError(f"{what}: {duration!r} is not a fixed length of time: {refusal}")
+    return micros
+
+
+@lru_cache(maxsize=256)
+def _parsed(spark: SparkSession, text: str) -> tuple[int, str | None]:
+    """What Spark makes of a text: microseconds, or why it refuses."""
+    one = spark.sql("SELECT micros FROM VALUES (0L) AS t(micros)")  # a local relation: no job runs
+    width = f"{_WIDTH_DAYS} days"
+    try:
+        window = F.window(F.timestamp_micros("micros"), width, width, text).alias("window")
+        start: int = one.select(window).select(F.unix_micros("window.start")).collect()[0][0]
+    except Exception as error:
+        said = str(error)
+        if "greater than a month" in said:
+            return 0, "months and years have no fixed length: give days, for example '30 days'"
+        if "VALUE_OUT_OF_RANGE" in said or "FAILED_FUNCTION_CALL" in said or "PARAMETER_CONSTRAINT" in said:
+            return 0, "it is too long: give less than 50,000 years"
+        return 0, "Spark does not parse it as an interval: write for example '1 day', '90 minutes' or '1.5 seconds'"
+    return start if start > -_WIDTH // 2 else start + _WIDTH, None

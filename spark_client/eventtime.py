@@ -1,0 +1,98 @@
+"""Event time as Spark's own ``window`` counts it: microseconds since 1970, on one of two clocks.
+
+A ``timestamp`` is an instant, and a ``date`` is the instant at which it begins in the session's time zone; windows over
+them are cut in UTC. A ``timestamp_ntz`` is what a clock on a wall shows: it belongs to no zone, and windows over it are
+cut on that clock, which skips and repeats nothing. Everything here is column arithmetic and calendar arithmetic; dates
+may lie far outside what Python's datetime holds.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import UsageError
+
+INSTANT: Final = "timestamp"
+WALL: Final = "timestamp_ntz"
+DATE: Final = "date"
+TIMES: Final = (INSTANT, WALL, DATE)  #: the types of columns that windows may be over, as Spark calls them
+
+LIMIT: Final = 2**61  #: end times lie within this many microseconds of 1970: some 73,000 years
+DAY: Final = 86_400_000_000
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(time: Column, kind: str) -> Column:
+    """A time as microseconds since 1970 on its own clock; null further than 73,000 years from it.
+
+    Args:
+        time: a column.
+        kind: its type: one of `TIMES`.
+    """
+    if kind == WALL:
+        # A cast to `timestamp` would go through the session's zone and merge the hours that its clock skips. The
+        # difference of two wall clock times goes through none.
+        value = F.call_function("div", time - _wall_epoch(), _microsecond())
+    elif kind == DATE:
+        days = F.unix_date(time)
+        near = F.when(days.between(-(LIMIT // DAY), LIMIT // DAY), time)  # the cast fails on dates it cannot hold
+        value = F.unix_micros(near.cast(T.TimestampType()))
+    else:
+        value = F.unix_micros(time)
+    return F.when(value.between(-LIMIT, LIMIT), value)
+
+
+def moment(value: Column, kind: str) -> Column:
+    """Microseconds as the type that Spark's ``window`` gives to bounds of windows over such a time."""
+    if kind == WALL:
+        return _wall_epoch() + value * _microsecond()
+    return F.timestamp_micros(value)
+
+
+def iso(value: int, kind: str) -> str:
+    """Microseconds in ISO 8601; with the zone, UTC, unless they are of a wall clock.
+
+    >>> iso(1_356_998_400_000_000, "timestamp"), iso(-1, "timestamp_ntz"), iso(253_402_300_800_000_000, "date")
+    ('2013-01-01T00:00:00Z', '1969-12-31T23:59:59.999999', '+10000-01-01T00:00:00Z')
+    """
+    days, rest = divmod(value, DAY)
+    seconds, fraction = divmod(rest, 1_000_000)
+    # The calendar repeats itself every 400 years, so any day has one of the same name that Python can show.
+    cycles, day = divmod(days + 719_162, 146_097)  # since 0001-01-01
+    shown = datetime(1, 1, 1) + timedelta(days=day, seconds=seconds)
+    year = shown.year + 400 * cycles
+    text = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"
+    text += shown.strftime("-%m-%dT%H:%M:%S") + (f".{fraction:06d}" if fraction else "")
+    return text if kind == WALL else f"{text}Z"
+
+
+def micros_of(value: datetime, kind: str = INSTANT) -> int:
+    """Microseconds since 1970 of a datetime.
+
+    Args:
+        value: of an instant: with its zone, or in this process's local time, as PySpark gives timestamps; of a wall
+            clock: without a zone.
+        kind: the clock.
+
+    Raises:
+        UsageError: it has a zone, and the clock has none.
+    """
+    if kind == WALL:
+        if value.tzinfo is not None:
+            raise UsageError(f"{value!r} has a zone, and windows over timestamp_ntz have none: give it without tzinfo")
+        value = value.replace(tzinfo=UTC)
+    return (value.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _wall_epoch() -> Column:
+    return F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")
+
+
+def _microsecond() -> Column:
+    return F.expr("INTERVAL '0.000001' SECOND")

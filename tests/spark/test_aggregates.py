@@ -1,0 +1,338 @@
+"""Every aggregate, over every type, however the rows are split into batches, equals Spark's own over all rows at once.
+
+Parts are written to files and merged as a release does it: the batches' first, some of them merged, and then all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client import Marks, Tracking, UsageError, aggregates, decimals
+from spark_client.aggregates import Aggregate
+from spark_client.release import Released
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row, rows_of
+
+pytestmark = pytest.mark.spark
+
+NINES = "9" * 38
+#: By type, in SQL: values among which are those on which sums, scales and comparisons turn.
+VALUES: dict[str, list[str]] = {
+    "tinyint": ["127", "-128", "0", "1"],
+    "smallint": ["32767", "-32768", "3"],
+    "int": ["2147483647", "-2147483648", "7"],
+    "bigint": ["9223372036854775807", "-9223372036854775808", "4611686018427387904", "1", "-1"],
+    "float": ["1.5", "'NaN'", "-0.0", "0.0", "'Infinity'", "0.1"],
+    "double": ["0.1", "'NaN'", "-0.0", "0.0", "'-Infinity'", "1e9", "1e200", "3.7"],
+    "decimal(5,2)": ["999.99", "-999.99", "0.01", "1", "2"],
+    "decimal(28,6)": ["1", "2", "0.000001", "-3.5"],
+    "decimal(28,10)": ["1", "2", "0.0000000001", "-3.5"],
+    "decimal(38,18)": ["1", "2", "0.000000000000000001", "99999999999999999999.9"],
+    "decimal(38,0)": [NINES, f"-{NINES}", "5", "1"],
+    "decimal(38,37)": ["0.1", "-9.9", "0.0000000000000000000000000000000000001"],
+    "decimal(38,38)": ["0.1", "-0.3", "0.00000000000000000000000000000000000001"],
+    "string": ["'1'", "'2.5'", "''", "'x'", "'1e3'"],
+    "boolean": ["true", "false"],
+    "binary": ["X'01'", "X''", "X'FF'"],
+    "date": ["'2024-03-31'", "'1500-01-01'", "'9999-12-31'"],
+    "timestamp": ["'2024-03-31 02:30:00'", "'1500-01-01 00:00:00'", "'9999-12-31 00:00:00'"],
+    "timestamp_ntz": ["'2024-03-31 02:30:00'", "'1500-01-01 00:00:00'"],
+    "interval day to second": [
+        "INTERVAL '1 02:03:04.5' DAY TO SECOND",
+        "INTERVAL '-3' DAY",
+        "INTERVAL '106751991' DAY",
+    ],
+    "interval year to month": [
+        "INTERVAL '1-2' YEAR TO MONTH",
+        "INTERVAL '178956970-7' YEAR TO MONTH",
+        "INTERVAL '-0-5' YEAR TO MONTH",
+    ],
+    "array<double>": ["array(0.0D)", "array(-0.0D)", "array(1.0D, null)"],
+    "struct<a:int,b:string>": ["named_struct('a', 1, 'b', 'x')", "named_struct('a', 1, 'b', CAST(null AS string))"],
+    "map<string,int>": ["map('a', 1)", "map('a', 2)"],
+    "string collate UTF8_LCASE": ["'a'", "'A'", "'b'"],
+    "void": ["null"],
+}
+FUNCTIONS: dict[str, Any] = {
+    "count": aggregates.count,
+    "count_if": aggregates.count_if,
+    "sum": aggregates.sum,
+    "min": aggregates.min,
+    "max": aggregates.max,
+    "avg": aggregates.avg,
+    "bool_and": aggregates.bool_and,
+    "bool_or": aggregates.bool_or,
+    "bit_xor": aggregates.bit_xor,
+    "bit_and": aggregates.bit_and,
+    "bit_or": aggregates.bit_or,
+    "variance": aggregates.variance,
+    "stddev": aggregates.stddev,
+    "collect_set": aggregates.collect_set,
+    "count_distinct": aggregates.count_distinct,
+    "approx_count_distinct": aggregates.approx_count_distinct,
+}
+
+
+@pytest.fixture
+def ansi(spark: SparkSession) -> Iterator[Any]:
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    yield lambda on: spark.conf.set("spark.sql.ansi.enabled", on)
+    spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+class _Stream:
+    """What a release needs of a stream, for plans alone."""
+
+    def __init__(self, df: DataFrame) -> None:
+        from spark_client.substreams import Substreams
+
+        self.df = df
+        self.segment = "in"
+        self.input = type("Input", (), {"rule": Substreams(None, "string", "g", "string", 0, 0), "belonging": None})()
+
+
+def values(spark: SparkSession, kind: str, batches: list[list[str | None]]) -> DataFrame:
+    """Rows in batches: `b`, `x` of a type, and `_tracker` of one substream; nulls where a value is None."""
+
+    def written(value: str | None) -> str:
+        if kind == "void":
+            return "null"
+        if value is not None and ("interval" in kind or "<" in kind):
+            return value
+        return f"CAST({value or 'null'} AS {kind})"
+
+    listed = ", ".join(f"({b}, {written(value)})" for b, batch in enumerate(batches) for value in batch)
+    if "collate" in kind:
+        listed = listed.replace(" AS string collate UTF8_LCASE)", " AS string) COLLATE UTF8_LCASE")
+    tracker = "named_struct('scope', '', 'name', 'g', 'end', CAST(null AS timestamp), 'label', 0L)"
+    return spark.sql(f"SELECT b, x, {tracker} AS _tracker FROM VALUES {listed} AS t(b, x)")
+
+
+def release_of(rows: DataFrame, made: dict[str, Any], on_overflow: Any = "fail") -> Released:
+    return Released(_Stream(rows.drop("b")), [], made, on_overflow=on_overflow)  # type: ignore[arg-type]
+
+
+def released(release: Released, rows: DataFrame, path: Path) -> DataFrame:
+    """What a release makes of batches: written one by one, some merged, then all."""
+    spark = rows.sparkSession
+
+    def merge(some: list[str]) -> DataFrame:
+        return release.parts(spark, some).groupBy("_scope", "_key").agg(*release._merge)
+
+    paths = []
+    for number in range(1 + max(r[0] for r in rows.select("b").collect())):
+        batch = rows.where(F.col("b") == number).drop("b")
+        paths.append(str(path / f"part-{number}"))
+        release.partial(batch, {}, labels=False).write.parquet(paths[-1])
+    if len(paths) > 2:
+        merge(paths[:2]).write.parquet(str(path / "merged"))
+        paths = [str(path / "merged"), *paths[2:]]
+    return release.results(merge(paths)).drop("g")
+
+
+def same(got: Any, expected: Any) -> bool:
+    if isinstance(expected, float) and isinstance(got, float):
+        return math.isnan(got) if math.isnan(expected) else got == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    if isinstance(expected, list):
+        return sorted(map(repr, got)) == sorted(map(repr, expected))
+    return bool(got == expected)
+
+
+ERRORS = ("OVERFLOW", "OUT_OF_RANGE", "CAST_INVALID", "does not fit")
+
+
+def answers(df: DataFrame) -> dict[str, Any]:
+    """The values by name; or that it fails, as a computation that overflows may."""
+    shown = [
+        F.col(field.name).cast("string" if "interval" in field.dataType.simpleString() else field.dataType)
+        for field in df.schema.fields
+    ]
+    try:
+        return dict(zip(df.columns, df.select(*shown).collect()[0], strict=True))
+    except Exception as error:
+        if not any(each in str(error) for each in ERRORS):
+            raise
+        return dict.fromkeys(df.columns, "fails")
+
+
+def compare(rows: DataFrame, made: dict[str, Aggregate], path: Path, batches: list[list[str | None]]) -> None:
+    case = (rows.schema["x"].dataType.simpleString(), batches)
+    expected = rows.groupBy().agg(*[each.native.alias(name) for name, each in made.items()])
+    other = answers(expected)
+    try:
+        got = released(release_of(rows, made), rows, path)
+    except Exception:  # a value that cannot be cast fails its batch
+        if set(other.values()) != {"fails"}:
+            raise
+        return
+    for ours, sparks in zip(got.schema.fields, expected.schema.fields, strict=True):
+        assert ours.dataType.simpleString() == sparks.dataType.simpleString(), (sparks.name, case)
+        assert ours.nullable == sparks.nullable, (sparks.name, case)
+    one = answers(got)
+    for name in made:
+        if not same(one[name], other[name]):
+            assert depends_on_order(name, batches), (name, case, one[name], other[name])
+
+
+def depends_on_order(name: str, batches: list[list[str | None]]) -> bool:
+    """Whether Spark's own answer depends on the order of the rows, since sums overflow on the way and come back."""
+    if name not in ("sum", "avg"):
+        return False
+    with localcontext() as context:
+        context.prec = 100
+        numbers = [Decimal(value) for batch in batches for value in batch if value is not None]
+        above, below = sum(n for n in numbers if n > 0), sum(n for n in numbers if n < 0)
+        limit = Decimal(2) ** 63 if max(map(abs, numbers)) <= Decimal(2) ** 63 else Decimal(10) ** 38
+        return (above >= limit or below < -limit) and -limit <= above + below < limit
+
+
+#: Types in which something overflows, is rounded, is no number, or is refused: drawn once in every run of the tests.
+SOON = ["bigint", "double", "decimal(38,0)", "decimal(38,18)", "string", "interval day to second", "void"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "draws"),
+    [*((kind, 1) for kind in SOON), *(pytest.param(kind, 8, marks=pytest.mark.slow) for kind in VALUES)],
+)
+def test_every_aggregate_over_every_type_equals_sparks_own_or_is_refused(
+    spark: SparkSession, ansi: Any, tmp_path: Path, kind: str, draws: int
+) -> None:
+    rng = random.Random(f"{kind}/{draws}")
+    for draw in range(draws):
+        in_ansi = (draw + list(VALUES).index(kind)) % 2 == 0
+        ansi(in_ansi)
+        pool: list[str | None] = [*VALUES[kind], None]
+        if kind == "string":  # else nearly every draw fails
+            pool = rng.choice([pool, ["'1'", "'2.5'", "'1e3'", None]])
+        batches = [[rng.choice(pool) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 4))]
+        rows = values(spark, kind, batches)
+        together: dict[str, Aggregate] = {}
+        refused = set()
+        for name, make in FUNCTIONS.items():
+            made = make("x")
+            try:
+                rows.groupBy().agg(made.native).schema  # noqa: B018
+            except Exception:
+                with pytest.raises(UsageError, match="is not an aggregate over these rows"):
+                    release_of(rows, {name: made})
+                continue
+            try:
+                release_of(rows, {name: made})
+            except UsageError:
+                refused.add(name)
+                continue
+            if name in MAY_FAIL and (in_ansi or "interval" in kind):
+                compare(rows, {name: made}, tmp_path / f"{draw}-{name}", batches)
+            else:
+                together[name] = made
+        assert refused == REFUSED.get(kind, set())
+        compare(rows, together, tmp_path / f"{draw}", batches)
+
+
+MAY_FAIL = {"sum", "avg", "variance", "stddev"}
+#: What Spark aggregates, and a release refuses.
+REFUSED = {
+    "map<string,int>": {"count_distinct", "approx_count_distinct"},
+    "string collate UTF8_LCASE": {"count_distinct", "approx_count_distinct"},
+    "void": {"min", "max", "collect_set", "count_distinct"},
+}
+
+
+def test_quotients_of_decimals_are_exact_and_rounded_half_up(spark: SparkSession) -> None:
+    rng = random.Random(4)
+    for precision, scale in ((12, 2), (38, 0), (38, 18), (20, 20), (38, 37)):
+        kind, result = T.DecimalType(precision, scale), decimals.bounded(T.DecimalType(precision, scale), 4, 4)
+        cases = []
+        for _ in range(60):
+            unscaled = rng.randrange(-(10 ** rng.randint(1, precision)), 10 ** rng.randint(1, precision))
+            number = rng.choice([1, 2, 3, 7, 8, 2**31, 2**63 - 1, rng.randint(1, 10**6)])
+            with localcontext() as context:
+                context.prec = 60
+                cases.append((Decimal(unscaled).scaleb(-scale), number))
+        rows = spark.createDataFrame(cases, T.StructType().add("total", kind).add("number", T.LongType()))
+        value = decimals.quotient(F.col("total"), F.col("number"), kind, result)
+        for (total, number), (got,) in zip(cases, rows.select(value).collect(), strict=True):
+            with localcontext() as context:
+                context.prec = 120
+                exact = (total / number).quantize(Decimal(1).scaleb(-result.scale), ROUND_HALF_UP)
+                fits = abs(exact) < Decimal(10) ** (result.precision - result.scale)
+                assert got == (exact if fits else None), (kind, total, number)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: F.expr("sum(amount) FILTER (WHERE part = 1)"), "FILTER, DISTINCT, OVER and aliases are not taken"),
+        (lambda: F.expr("sum(DISTINCT amount)"), "FILTER, DISTINCT, OVER"),
+        (lambda: F.expr("sum(amount) OVER ()"), "is not an aggregate|FILTER, DISTINCT, OVER"),
+        (lambda: F.sum("amount").alias("total"), "the result is called as its key"),
+    ],
+)
+def test_forms_of_aggregates_that_are_not_taken_are_refused(
+    spark: SparkSession, feed: Feed, given: Any, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        release_of(feed.stream(spark), {"n": given()})
+
+
+def test_a_result_that_overflows_fails_as_sparks_own_and_the_advice_repairs_it(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, ansi: Any
+) -> None:
+    ansi(True)
+
+    def start(**options: Any) -> Tracking:
+        tracking = Tracking(spark, job, tracker.address)
+        source = tracking.source(feed.stream(spark), "in", substream="tenant", front=Marks("is_last"))
+        released = tracking.release(source, aggs={"total": F.sum("amount")}, **options).writeStream
+        released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+        return tracking
+
+    most = 2**63 - 1
+    tracking = start()
+    feed.put(row(1, 1, "back", amount=most), row(2, 1, "back", amount=5), row(3, 1, "beyond", amount=most))
+    feed.put(row(4, 1, "back", amount=-6, last=True))  # what a batch alone would overflow by comes back
+    tracking.process_all_available()
+    assert rows_of(tmp_path / "out", spark, "tenant", "total") == [("back", most - 1)]
+    feed.put(row(5, 1, "beyond", amount=1, last=True), row(6, 1, "other", last=True))
+    with pytest.raises(Exception, match=r"'total' of .*beyond.* does not fit bigint.*on_overflow='null'"):
+        tracking.process_all_available()
+    tracking.stop()
+    tracking = start(on_overflow="null")
+    tracking.process_all_available()
+    tracking.stop()
+    got = {tuple(r) for r in spark.read.parquet(str(tmp_path / "out")).select("tenant", "total").collect()}
+    assert got == {("back", most - 1), ("beyond", None), ("other", 1)}
+
+
+def test_state_that_another_version_kept_otherwise_is_refused_with_what_to_do(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    def start() -> None:
+        tracking = Tracking(spark, job, tracker.address)
+        try:
+            source = tracking.source(feed.stream(spark), "in", substream="tenant", front=Marks("is_last"))
+            released = tracking.release(source, aggs={"total": F.sum("amount"), "n": F.count("*")}).writeStream
+            released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+            tracking.process_all_available()
+        finally:
+            tracking.stop()
+
+    feed.put(row(1, 1))
+    start()
+    note = tmp_path / "cp" / "tracker" / "query.json"
+    was = json.loads(note.read_text())
+    was["aggregates"]["total"] = "Column<'sum(amount)'> kept as bigint"
+    note.write_text(json.dumps(was))
+    with pytest.raises(UsageError, match="another version of this package kept them otherwise: go back to it"):
+        start()

@@ -1,0 +1,143 @@
+"""A schedule's counts at the tracker, over restarts and deployments: with a real tracker, and without Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_client import Counts, Schedule, TrackingError, UsageError
+from spark_client.continuing import Ledger
+from spark_client.runs import Run
+from spark_client.substreams import Substreams
+from tests.client.processes import Server
+from tracker.client import JobSpec, TrackerClient
+
+RULE = Substreams("tenant", "string", None, "string", 3_600_000_000, 0)
+COUNTS = [("a", 0, 3), ("b", 0, 4), ("silent", 0, 2), ("later", 1, 1)]
+
+
+class NoRows:
+    """Stands for the source's DataFrame, of which times given as datetimes need nothing."""
+
+    sparkSession = None  # noqa: N815
+
+
+class Source:
+    """One source of a job: its runs, and what the tracker knows of it."""
+
+    def __init__(self, address: str, job: str, path: Path) -> None:
+        self.client = TrackerClient(address)
+        self.job = job
+        self.path = path
+        self.epoch = 0
+        self.runs = 0
+
+    def begin(self, deployment: str, schedule: Schedule) -> Run:
+        """Starts the query, as far as the tracker sees it."""
+        self.client.define_job(JobSpec(job=self.job, deployment=deployment, segments={"in": []}, fronts=["in"]))
+        self.runs += 1
+        run = Run(self.client, self.job, "query", str(self.runs), self.epoch)
+        nothing: Any = None
+        schedule.bind("in", NoRows, RULE, (nothing, nothing), None)  # type: ignore[arg-type]
+        schedule.look(at_once=True)
+        schedule.begin(Ledger(self.path, run, "in"))
+        run.announce(schedule)
+        return run
+
+    def send(self, run: Run, **rows: int) -> None:
+        """A batch with rows of the first hour, by tenant."""
+        report = run.report(self.epoch)
+        for tenant, number in rows.items():
+            end = at(1)
+            report.add("in", tenant, RULE.window_name(end), 0, sent=number, received=number, end_time=end)
+        run.send(report, self.epoch)
+        run.committed(self.epoch)
+        self.epoch += 1
+
+    def drain(self, deployment: str) -> None:
+        self.client.drain(self.job, deployment, deployment)
+        self.client.finish_front(self.job, "in")
+        assert self.accounts() == {}
+
+    def accounts(self) -> dict[tuple[str, int], tuple[int | None, int]]:
+        """What is expected and what was sent of what is open, by tenant and hour."""
+        return {
+            (status.scope, datetime.fromisoformat(status.name.split("/")[0]).hour): (account.expected, account.sent)
+            for status in self.client.substreams(self.job)
+            for account in status.segments
+        }
+
+
+def at(hour: int) -> int:
+    return (1_704_067_200 + hour * 3600) * 1_000_000
+
+
+def rows(counts: list[tuple[str, int, int]]) -> list[tuple[str, datetime, int]]:
+    return [(tenant, datetime(2024, 1, 1, hour, tzinfo=UTC), count) for tenant, hour, count in counts]
+
+
+@pytest.fixture
+def source(tracker: Server, job: str, tmp_path: Path) -> Source:
+    return Source(tracker.address, job, tmp_path / "counts")
+
+
+def test_a_table_given_again_means_what_is_missing_and_nothing_that_is_done(source: Source) -> None:
+    run = source.begin("1", Schedule(rows(COUNTS)))
+    source.send(run, a=3, b=1)
+    left = {("b", 0): (4, 1), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+    assert source.accounts() == left
+    source.begin("1", Schedule(rows(COUNTS)))
+    assert source.accounts() == left, "a restart changes nothing"
+    source.drain("1")
+    source.begin("1", Schedule(rows(COUNTS)))  # a driver that died in the drain
+    assert source.accounts() == {}
+    run = source.begin("2", Schedule(rows(COUNTS)))
+    assert source.accounts() == {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+    source.send(run, b=1, silent=2)
+    source.drain("2")
+    run = source.begin("3", Schedule(rows(COUNTS)))
+    assert source.accounts() == {("b", 0): (2, 0), ("later", 1): (1, 0)}
+    source.send(run, b=2)
+    source.drain("3")
+    source.begin("4", Schedule(rows([("a", 0, 3), ("b", 0, 4), ("new", 5, 1)])))
+    assert source.accounts() == {("new", 5): (1, 0)}
+
+
+def test_what_a_complete_table_left_out_is_refused_and_given_to_the_next_deployment(source: Source) -> None:
+    source.begin("1", Schedule(rows(COUNTS)))
+    with pytest.raises(UsageError, match=r"are given only now.*give them to the next deployment"):
+        source.begin("1", Schedule(rows([*COUNTS, ("x", 0, 1)])))
+    source.begin("1", Schedule(rows([*COUNTS, ("y", 5, 1)])))  # it is later than all that was complete
+    assert source.accounts()["y", 5] == (1, 0)
+    source.drain("1")
+    source.begin("2", Schedule(rows([*COUNTS, ("x", 0, 1)])))
+    assert source.accounts()["x", 0] == (1, 0)
+
+
+def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
+    given: Any = rows([("f", 1, 3)])
+    schedule = Schedule(lambda: given, refresh=0.000_001)
+    run = source.begin("1", schedule)
+    assert source.accounts() == {("f", 1): (3, 0)}
+    given = Counts([*given, *rows([("g", 2, 1)])], through=datetime(2024, 1, 1, 3, tzinfo=UTC))
+    schedule.look()
+    run.announce(schedule)
+    assert source.accounts() == {("f", 1): (3, 0), ("g", 2): (1, 0)}
+    assert source.client.job(source.job).fronts[0].frontiers == {"*": at(4)}
+    given = rows([("f", 1, 2), ("g", 2, 1)])
+    schedule.look()
+    with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*Schedule\(…, revise=True\)"):
+        run.announce(schedule)
+    revising = Schedule(lambda: given, revise=True, refresh=0.000_001)
+    run = source.begin("1", revising)
+    assert source.accounts()["f", 1] == (2, 0)
+    given = [*given, *rows([("late", 3, 1)])]
+    with pytest.raises(UsageError, match="are given only now"):
+        source.begin("1", Schedule(lambda: given))
+    given = rows([])
+    revising.look()
+    run.announce(revising)
+    assert source.accounts()["f", 1] == (2, 0), "what it has given once stands"
