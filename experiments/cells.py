@@ -2,8 +2,11 @@
 
 What is counted as a message: what tracking alone sends from one process to another, one way. Reports all go over the
 network, since the agent is on none of the machines. What goes from process to process of one machine is counted apart.
-Answers to reports are not counted, as the papers' one-way messages have none. To be told of ends, every machine gets
-one message whenever a report made the agent announce some.
+Answers to reports are not counted, as the papers' one-way messages have none. To be notified of ends, every machine
+gets one message whenever a report made the agent announce some.
+
+Machines that report once an interval do so at moments of their own (`reports.Phases.RANDOM`). Batching is also measured
+with machines in step, which is its best case.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 
 from experiments import agent, punctuations, relayed, reports
 from experiments.dataflow import F8, HOP_NS, SECOND, Kind, Run, Shape, simulate
-from experiments.reports import Messages
+from experiments.reports import Messages, Phases
 
 NODE_INTERVAL = 0.015 * SECOND  #: hops. What 66 messages a second of each machine, the papers' most, come to
 BATCH_INTERVAL = 1.0 * SECOND  #: hops
@@ -24,10 +27,12 @@ BATCH_INTERVAL = 1.0 * SECOND  #: hops
 
 class Protocol(StrEnum):
     PUNCTUATIONS = "punctuations"
+    GATHERED = "punctuations, batched"
     ACTION = "agent, each action"
     STEP = "agent, each step"
     NODE = "agent, node aggregation"
     BATCH = "agent, batching"
+    IN_STEP = "agent, batching in step"
     RELAY = "agent, epochs through relays"
 
 
@@ -91,12 +96,13 @@ def measure(shape: Shape, follow: int | None, relays: bool = False) -> Cell:
     run = simulate(shape)
     results = []
     if shape.kind is not Kind.LOOP:
-        results.append(_punctuations(run))
+        results += [_punctuations(run), _punctuations(run, BATCH_INTERVAL)]
     results += [
         _agent(run, Protocol.ACTION, reports.each_action, reports.count_each_action(run), follow),
         _agent(run, Protocol.STEP, reports.each_step, reports.count_each_step(run), follow),
         gathered(run, Protocol.NODE, NODE_INTERVAL, follow),
         gathered(run, Protocol.BATCH, BATCH_INTERVAL, follow),
+        gathered(run, Protocol.IN_STEP, BATCH_INTERVAL, follow, Phases.IN_STEP),
     ]
     if relays:
         followed, local = relayed.follow(run, BATCH_INTERVAL)
@@ -113,14 +119,16 @@ def intervals(shape: Shape, milliseconds: list[float], follow: int | None) -> It
         yield gathered(run, Protocol.NODE, each / 1000 * SECOND, follow)
 
 
-def gathered(run: Run, protocol: Protocol, interval: float, follow: int | None) -> Result:
+def gathered(
+    run: Run, protocol: Protocol, interval: float, follow: int | None, phases: Phases = Phases.RANDOM
+) -> Result:
     """Machines report once an interval (hops)."""
-    messages = reports.each_interval(run, interval)
+    messages = reports.each_interval(run, interval, phases)
     if follow is None or len(messages) <= follow:
         followed = agent.follow(run, messages)
         return _result(run, protocol, interval, len(messages), len(messages.xor), run, followed)
     part = _part(run, follow, len(messages))
-    followed = agent.follow(part, reports.each_interval(part, interval))
+    followed = agent.follow(part, reports.each_interval(part, interval, phases))
     return _result(run, protocol, interval, len(messages), len(messages.xor), part, followed)
 
 
@@ -165,11 +173,16 @@ def _result(
     )
 
 
-def _punctuations(run: Run) -> Result:
-    done = punctuations.follow(run, most=20_000_000)
+def _punctuations(run: Run, interval: float | None = None) -> Result:
+    """Punctuations at once, or gathered for an interval (hops)."""
+    gathering = None
+    if interval is not None:
+        phase = Phases.RANDOM.of(run.shape.machines, interval, run.shape.seed)
+        gathering = punctuations.Gathering(interval, phase)
+    done = punctuations.follow(run, most=20_000_000, gathering=gathering)
     return Result(
-        protocol=Protocol.PUNCTUATIONS,
-        interval_ms=None,
+        protocol=Protocol.PUNCTUATIONS if interval is None else Protocol.GATHERED,
+        interval_ms=None if interval is None else interval * HOP_NS / 1e6,
         messages=done.messages,
         local_messages=done.local_messages,
         bytes=done.bytes,

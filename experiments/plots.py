@@ -17,13 +17,15 @@ matplotlib.use("agg")
 
 _COLOURS = {
     Protocol.PUNCTUATIONS: "#8c6bb1",
+    Protocol.GATHERED: "#bcbddc",
     Protocol.ACTION: "#9ecae1",
     Protocol.STEP: "#3182bd",
     Protocol.NODE: "#fd8d3c",
     Protocol.BATCH: "#31a354",
+    Protocol.IN_STEP: "#a1d99b",
 }
 _PANELS = (("vertices", "size"), ("machines", "machines"), ("elements a substream", "per_substream"))
-_WIDTH = 0.16
+_WIDTH = 0.12
 
 
 def messages(cells: Sequence[Cell], path: Path) -> None:
@@ -47,10 +49,11 @@ def messages(cells: Sequence[Cell], path: Path) -> None:
                     panel.hlines(number, at - _WIDTH / 2, at + _WIDTH / 2, "black", linestyles=style, linewidth=2)
         panel.set_xlabel(label)
         panel.set_yscale("log")
+    figure.suptitle("Messages that tracking sends, by the size of the graph, machines and substreams", fontsize=11)
     panels[0].set_ylabel("messages, notices to machines included")
     panels[0].hlines([], 0, 0, "black", linewidth=2, label="published")
     panels[0].hlines([], 0, 0, "black", linestyles="dotted", linewidth=2, label="a tenth of published node aggregation")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=7, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     figure.savefig(path, dpi=110)
 
 
@@ -62,8 +65,9 @@ def delays(cells: Sequence[Cell], path: Path) -> None:
         _bars(panel, _series(cells, varied), varied, lambda result: result.delay.mean)
         panel.set_xlabel(label)
         panel.set_yscale("log")
+    figure.suptitle("Delay until the end of a substream is known (batching waits for its interval)", fontsize=11)
     panels[0].set_ylabel("hops until the end is known")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=8)
     figure.savefig(path, dpi=110)
 
 
@@ -89,7 +93,8 @@ def intervals(results: Sequence[Result], node: float, path: Path) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("mean delay until every machine knows of an end, ms")
     axes.set_ylabel("messages, notices included")
-    axes.set_title("a node reports once an interval of …", fontsize=10)
+    axes.margins(x=0.12, y=0.08)  # room for the labels within the frame
+    axes.set_title("Messages and delay of a node that reports once every …", fontsize=10)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=110)
 
@@ -103,7 +108,7 @@ def _series(cells: Sequence[Cell], varied: str) -> list[Cell]:
 
 
 def _offset(protocol: Protocol) -> float:
-    return (list(Protocol).index(protocol) - 2) * _WIDTH
+    return (list(_COLOURS).index(protocol) - (len(_COLOURS) - 1) / 2) * _WIDTH
 
 
 def _bars(axes: Axes, cells: Sequence[Cell], varied: str, figure: Callable[[Result], float]) -> None:

@@ -5,6 +5,10 @@ passes it on once it has come on every channel, to every instance of the next ve
 punctuation, nor it anything: neither an element of its substream, nor an earlier punctuation. All of it happens on the
 same run that the agent follows: the same elements at the same times.
 
+*Gathered*, a machine passes its vertices' punctuations on once an interval, all that go to one other machine in one
+message, and of each vertex only the newest, since it includes the earlier ones. That is what batching does for reports;
+here every vertex on the way waits for the next moment of its machine.
+
 They cannot go round a loop: the vertex there would wait for its own punctuation.
 """
 
@@ -48,12 +52,30 @@ def count(size: int, machines: int, substreams: int) -> tuple[int, int]:
     return between, within
 
 
-def follow(run: Run, most: int) -> Punctuated:
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """When machines pass on what they have gathered."""
+
+    interval: float  #: hops
+    phase: F8  #: of each machine
+
+    def departure(self, known: F8) -> F8:
+        """When what each machine knows leaves it.
+
+        Args:
+            known: (…, machine), in hops.
+        """
+        return np.ceil((known - self.phase) / self.interval) * self.interval + self.phase
+
+
+def follow(run: Run, most: int, gathering: Gathering | None = None) -> Punctuated:
     """Let punctuations follow a run.
 
     Args:
         run: on a line.
-        most: follow about so many punctuations; the others are counted only.
+        most: follow about so many punctuations; the others are counted only. (Those of a run that is followed in part
+            are extrapolated where they are gathered.)
+        gathering: when machines pass them on; None: each at once.
 
     Raises:
         NoProtocolError: the graph has a loop.
@@ -64,10 +86,17 @@ def follow(run: Run, most: int) -> Punctuated:
         raise NoProtocolError("a punctuation cannot pass a loop")
     channels = (shape.size - 1) * shape.machines**2 + shape.machines
     followed = run.start(max(1, most // channels) * shape.per_substream)
-    delay = _delays(followed)
+    delay, departures = _delays(followed, gathering)
     between, within = count(shape.size, shape.machines, shape.substreams)
-    each = np.mean([_size(shape.size // 2, shape.machines // 2, at) for at in range(shape.substreams)])
-    return Punctuated(between, within, round(between * float(each)), delay)
+    each = float(np.mean([_size(shape.size // 2, shape.machines // 2, at) for at in range(shape.substreams)]))
+    if gathering is None:
+        return Punctuated(between, within, round(between * each), delay)
+    # What comes after the last close of a part comes once; what comes before it goes on for the rest of the run.
+    scale, end = shape.substreams / followed.shape.substreams, float(followed.closed[-1])
+    promises = sum(1 if at > end else scale for of_vertex in departures for _, at in of_vertex)
+    messages = sum(1 if at > end else scale for _, at in set().union(*departures))
+    others = shape.machines - 1
+    return Punctuated(round(messages * others), within, round(promises * others * each), delay)
 
 
 def _size(vertex: int, machine: int, substream: int) -> int:
@@ -75,7 +104,8 @@ def _size(vertex: int, machine: int, substream: int) -> int:
     return wire.Promise(frontier=frontier).ByteSize()
 
 
-def _delays(run: Run) -> F8:
+def _delays(run: Run, gathering: Gathering | None) -> tuple[F8, list[set[tuple[int, float]]]]:
+    """Each substream's delay, and for each vertex when which machine passed on anything to the others."""
     shape = run.shape
     rng = np.random.default_rng(shape.seed + 2)
     machines = shape.machines
@@ -84,15 +114,23 @@ def _delays(run: Run) -> F8:
     at = run.at.reshape(shape.elements, -1)
     newest = np.zeros((shape.size, machines, machines))  # on each channel into each vertex
     delays = []
+    departures: list[set[tuple[int, float]]] = [set() for _ in range(shape.size - 1)]
+    others = ~np.eye(machines, dtype=np.bool_)
     for begin in range(0, shape.substreams, chunk):
         end = min(begin + chunk, shape.substreams)
         rows = slice(begin * shape.per_substream, end * shape.per_substream)
         substream = np.arange(shape.elements)[rows] // shape.per_substream - begin
         knows = np.repeat(run.closed[begin:end, None], machines, axis=1)  # (substream, machine)
         for vertex in range(shape.size):
-            coming = knows[:, :, None] + hops(rng, (end - begin, machines, machines))  # (…, from, to)
+            leaves = knows[:, :, None]  # (…, from, to)
+            if gathering is not None and vertex > 0:
+                sent = gathering.departure(knows)
+                leaves = np.where(others, sent[:, :, None], leaves)
+                for sender in range(machines):
+                    departures[vertex - 1] |= {(sender, moment) for moment in np.unique(sent[:, sender]).tolist()}
+            coming = leaves + hops(rng, (end - begin, machines, machines))
             if vertex == 0:
-                coming[:, ~np.eye(machines, dtype=np.bool_)] = 0  # only from the machine's own source
+                coming[:, others] = 0  # only from the machine's own source
             channel = (substream, machine[rows, vertex], machine[rows, vertex + 1])
             np.maximum.at(coming, channel, at[rows, vertex + 1])
             coming[0] = np.maximum(coming[0], newest[vertex])
@@ -101,7 +139,7 @@ def _delays(run: Run) -> F8:
             knows = coming.max(axis=1)
             _check(knows[substream, machine[rows, vertex + 1]] >= at[rows, vertex + 1])
         delays.append(knows.mean(axis=1) - run.over[begin:end])
-    return np.concatenate(delays)
+    return np.concatenate(delays), departures
 
 
 def _check(in_order: NDArray[np.bool_]) -> None:

@@ -1,9 +1,13 @@
-"""When a machine speaks to the agent, and what it says then.
+"""When a machine reports to the agent, and what each report contains.
 
 Three ways. *Each action*: whenever an element is sent or received, a report of that. *Each step*: a vertex reports what
-it received together with what it sends on, in one message. *Each interval*: a machine gathers, and reports at fixed
-moments whatever has changed, one entry for each substream and segment; where nothing has, it says nothing. The same
-steps of the same run, put into other messages; so all three say the same in the end.
+it received together with what it sends on, in one message. *Each interval*: a machine gathers, and reports at moments
+of its own, an interval apart, whatever has changed, one entry for each substream and segment; where nothing has, it
+sends nothing. The same steps of the same run, put into other messages; so all three add up to the same.
+
+Machines do not start at the same instant and share no clock, so the moments of different machines are out of step:
+each has a *phase*. Machines in step are the best case, since the last report that an end waits for then comes together
+with all others.
 
 A source's promise is a frontier: no more of this substream, nor of those before it. It goes with the machine's next
 report where there is an interval to wait for, and by itself where there is none.
@@ -13,12 +17,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from experiments.dataflow import F8, I8, U8, Run
 
 NO_PROMISE = -1
+
+
+class Phases(StrEnum):
+    """How the machines' reporting moments lie to one another."""
+
+    RANDOM = "random"  #: as machines are that start when they start
+    SPREAD = "evenly spread"
+    IN_STEP = "in step"  #: all at the same instant
+
+    def of(self, machines: int, interval: float, seed: int) -> F8:
+        """When each machine's first interval begins, in hops.
+
+        >>> Phases.SPREAD.of(4, 100.0, seed=1)
+        array([ 0., 25., 50., 75.])
+        """
+        if self is Phases.IN_STEP:
+            return np.zeros(machines)
+        if self is Phases.SPREAD:
+            return np.arange(machines) * interval / machines
+        return np.random.default_rng(seed + 4).uniform(0, interval, machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,32 +105,41 @@ def each_step(run: Run) -> Messages:
     return _messages(run, spoken, spoken.step, run.at[spoken.step], _promises(run, len(run.at)))
 
 
-def each_interval(run: Run, interval: float) -> Messages:
-    """A message of each machine whenever an interval is over in which it has something to say.
+def each_interval(run: Run, interval: float, phases: Phases = Phases.RANDOM) -> Messages:
+    """A message of each machine at the end of each of its intervals in which something has changed.
 
     Args:
         run: what happened.
         interval: in hops.
+        phases: how the machines' intervals lie to one another.
     """
     spoken = _Spoken.of(run)
-    number = _number(run.at[spoken.step], interval)
-    key = number * run.shape.machines + run.machine[spoken.step]
+    phase = phases.of(run.shape.machines, interval, run.shape.seed)
+    machine = run.machine[spoken.step]
+    number = _number(run.at[spoken.step], interval, phase[machine])
+    key = number * run.shape.machines + machine
     promises = _promises(run, 0)
-    promised = _number(promises.at, interval)
+    promised = _number(promises.at, interval, phase[promises.machine])
     together = _Promises(
-        promised * run.shape.machines + promises.machine, promises.machine, _end(promised, interval), promises.substream
+        promised * run.shape.machines + promises.machine,
+        promises.machine,
+        _end(promised, interval, phase[promises.machine]),
+        promises.substream,
     )
-    return _messages(run, spoken, key, _end(number, interval), together)
+    return _messages(run, spoken, key, _end(number, interval, phase[machine]), together)
 
 
 def each_worker(run: Run, interval: float) -> Messages:
-    """The same by each vertex's instance for itself, without promises: each says its machine."""
+    """The same by each vertex's instance for itself, in step, since the driver begins every epoch for all of them.
+
+    There are no promises among them: those are the driver's.
+    """
     spoken = _Spoken.of(run)
-    number = _number(run.at[spoken.step], interval)
+    number = _number(run.at[spoken.step], interval, 0.0)
     worker = run.machine[spoken.step] * run.shape.workers + run.worker[spoken.step]
     key = number * run.shape.machines * run.shape.workers + worker
     none = np.empty(0, np.int64)
-    return _messages(run, spoken, key, _end(number, interval), _Promises(none, none, np.empty(0), none))
+    return _messages(run, spoken, key, _end(number, interval, 0.0), _Promises(none, none, np.empty(0), none))
 
 
 def count_each_action(run: Run) -> int:
@@ -118,13 +152,13 @@ def count_each_step(run: Run) -> int:
     return len(run.at) + run.shape.machines * run.shape.substreams
 
 
-def _number(at: F8, interval: float) -> I8:
-    """Which interval a time lies in."""
-    return np.floor_divide(at, interval).astype(np.int64)
+def _number(at: F8, interval: float, phase: F8 | float) -> I8:
+    """Which interval a time lies in; 0 is the one that ends when the machine's phase begins."""
+    return np.floor_divide(at - phase, interval).astype(np.int64) + 1
 
 
-def _end(number: I8, interval: float) -> F8:
-    return np.multiply(number + 1, interval, dtype=np.float64)
+def _end(number: I8, interval: float, phase: F8 | float) -> F8:
+    return np.multiply(number, interval, dtype=np.float64) + phase
 
 
 @dataclass(frozen=True, slots=True, eq=False)

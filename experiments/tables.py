@@ -181,7 +181,7 @@ def linear(cells: Iterable[Cell]) -> str:
 
 
 def judgement(cells: Iterable[Cell]) -> str:
-    """Batching against a tenth of the papers' node aggregation, by how machines hear of ends."""
+    """Batching against a tenth of the papers' node aggregation, by how machines learn of ends."""
     header = [
         "graph",
         "machines",
@@ -189,6 +189,7 @@ def judgement(cells: Iterable[Cell]) -> str:
         "a tenth of the papers'",
         "reports",
         "and one watcher of every end",
+        "and each machine asks once an interval",
         "and a notice to each machine",
         "and a watcher on each machine",
     ]
@@ -203,6 +204,7 @@ def judgement(cells: Iterable[Cell]) -> str:
             sums = [
                 result.messages,
                 result.messages + ends,
+                3 * result.messages,  # a question and an answer beside each report
                 result.total,
                 result.messages + ends * cell.shape.machines,
             ]

@@ -19,5 +19,8 @@ def test_the_quick_experiment_writes_tables_figures_and_plots(tmp_path: Path) ->
     measured = json.loads(figures.read_text())
     for cell in measured["lines"]:
         total = {result["protocol"]: result["total"] for result in cell["results"]}
-        assert total["agent, batching"] * 10 < total["agent, node aggregation"] < total["agent, each step"]
+        reports = {result["protocol"]: result["messages"] for result in cell["results"]}
+        assert reports["agent, batching"] * 10 < total["agent, node aggregation"]
+        assert total["agent, batching in step"] <= total["agent, batching"] < total["agent, node aggregation"]
+        assert total["agent, node aggregation"] < total["agent, each step"]
         assert total["agent, each step"] < total["agent, each action"]
