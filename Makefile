@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow bench load papers jars chaos lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,9 @@ jars: ## fetch Kafka's broker and connector, once
 papers: $(STAMP) ## the papers' experiments: messages, bytes and delays, against punctuations
 	@$(BIN)/python -m experiments.traffic --plots docs/images
 
+mutants: $(STAMP) ## change the code in one place after the other, and list what no test notices; ARGS="--area core"
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 lint: $(STAMP) ## ruff, and the protobuf lint
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -79,7 +82,7 @@ proto: $(STAMP) ## generate the stubs from proto/
 proto-check: $(STAMP) ## the committed stubs are those that proto/ gives
 	@$(BIN)/python scripts/generate_stubs.py --check
 
-docs-check: $(STAMP) ## links resolve, examples run
+docs-check: $(STAMP) ## docs: links resolve, Python compiles, command lines are taken
 	@$(BIN)/python scripts/check_docs.py
 
 check: lint types proto-check docs-check ## all checks that run no test

@@ -175,7 +175,7 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
 
 def _channel(tracking: Tracking, shape: Shape, path: Path) -> Channel:
     if not shape.brokers:
-        return tracking.channel(TOPIC, str(path / TOPIC))
+        return tracking.channel(TOPIC, str(path / TOPIC), keep=True)  # the judgement counts what was sent
     at_least_once = {"kafka.enable.idempotence": "false", "kafka.request.timeout.ms": "3000"}
     protected = os.environ.get("CHAOS_WITHOUT") != "labels"
     return tracking.kafka_channel(

@@ -61,11 +61,18 @@ def below(root: int, living: Iterable[Process]) -> list[int]:
     return family
 
 
-def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Sends a signal to those that are still there."""
+def send(pids: Iterable[int], number: signal.Signals) -> list[int]:
+    """Sends a signal to those that are still there.
+
+    Returns:
+        those that got it.
+    """
+    reached = []
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+            reached.append(pid)
+    return reached
 
 
 def kill_all(mark: str) -> None:

@@ -77,6 +77,7 @@ def read(path: Path) -> list[Outcome]:
             Shape(**one["shape"]),
             Counter(one["injected"]),
             one["problems"],
+            one.get("damage", []),
             one["seconds"],
             (one["memory"][0], one["memory"][1]),
             one["copies"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.chaos.rounds import Round
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.timeout(3600)  # killed drivers take long to come back on a busy machine
 def test_a_job_in_which_everything_is_killed_once_releases_what_a_batch_computes(tmp_path: Path) -> None:
     kinds = ["kill worker", "kill executor", "kill driver", "kill tracker", "cut network"]
     outcome = Round(3, tmp_path / "round", faults(3, kinds), feed_files=8, without=None, say=print).play()
@@ -20,7 +22,14 @@ def test_a_job_in_which_everything_is_killed_once_releases_what_a_batch_computes
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_where_an_attempt_counts_as_often_as_it_was_made_the_same_check_finds_damage(tmp_path: Path) -> None:
     outcome = Round(3, tmp_path / "round", [], feed_files=8, without="units", say=print).play()
     assert outcome.injected["task failures"] > 0
-    assert any("received" in problem for problem in outcome.problems)
+    # More received than sent: a round that only stands still, on a slow machine say, does not show that.
+    assert any(_received_more(problem) for problem in outcome.damage), outcome.problems
+
+
+def _received_more(problem: str) -> bool:
+    counts = re.search(r"sent (\d+) received (\d+)", problem)
+    return counts is not None and int(counts[2]) > int(counts[1])

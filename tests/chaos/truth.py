@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -19,34 +20,52 @@ Key = tuple[str, datetime]
 Row = Mapping[str, Any]
 
 
-class Heard:
-    """What a subscriber heard during the round, across all ends of the tracker."""
+_CATCHES_UP = 120.0  #: seconds that a subscriber without any news is waited for: it may come back from a cut
+
+
+class Subscriber:
+    """A watcher of the job's events during the round, across all ends of the tracker."""
 
     def __init__(self, client: TrackerClient, job: str) -> None:
         self.events: list[Event] = []
+        self.failure: Exception | None = None  #: what ended it before it was closed
         self._client = client
         self._job = job
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._watch: Watch | None = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        while self._job not in self._client.jobs():
-            if self._over.wait(0.2):
+        try:
+            while self._job not in self._client.jobs():
+                if self._closed.wait(0.2):
+                    return
+            self._watch = self._client.watch(self._job)
+            for event in self._watch:
+                self.events.append(event)  # at once: `events` is read meanwhile
+        except Exception as failure:  # whatever it is: it is for the judgement to name it
+            if not self._closed.is_set():
+                self.failure = failure
+
+    def catch_up(self, last_seq: int) -> None:
+        """Wait until it has received the event `last_seq`, has failed, or has received nothing for long."""
+        seen, since = -1, time.monotonic()
+        while self.failure is None and (not self.events or self.events[-1].seq < last_seq):
+            if len(self.events) != seen:
+                seen, since = len(self.events), time.monotonic()
+            if time.monotonic() - since > _CATCHES_UP:
                 return
-        self._watch = self._client.watch(self._job)
-        for event in self._watch:
-            self.events.append(event)  # at once: `events` is read meanwhile
+            time.sleep(0.05)
 
     def close(self) -> None:
-        """Nothing more will be heard."""
-        self._over.set()
+        """End it."""
+        self._closed.set()
         if self._watch is not None:
             self._watch.close()
 
 
 def problems(
-    path: Path, shape: Shape, fed: Sequence[Row], client: TrackerClient, heard: Heard, restarts: int
+    path: Path, shape: Shape, fed: Sequence[Row], client: TrackerClient, subscriber: Subscriber, restarts: int
 ) -> list[str]:
     """What is wrong with a round that has come to its end; nothing if it is exact.
 
@@ -55,7 +74,7 @@ def problems(
         shape: its job.
         fed: all rows.
         client: to its tracker.
-        heard: what was announced meanwhile.
+        subscriber: a watcher of the whole round.
         restarts: how often a driver was started again.
     """
     found: list[str] = []
@@ -64,9 +83,11 @@ def problems(
         audited = Counter(row["row_id"] for row in _rows(path / "audit"))
         found.extend(_differences("audited", audited, Counter(row["row_id"] for row in fed)))
     events = all_events(client, shape.job)
-    found.extend(_of_events(events, heard))
+    subscriber.catch_up(len(events))
+    found.extend(of_events(events, subscriber.events, subscriber.failure))
     ended = {(e.segment, e.scope, e.name): e.elements for event in events if isinstance(e := event.kind, Ended)}
-    found.extend(_of_counts(path, shape, fed, ended, restarts))
+    children = [row for row in fed if row["kind"] != "z"] if shape.brokers else _rows(path / "clean", "*/*/*.parquet")
+    found.extend(of_counts(shape, fed, children, ended, restarts > 0))
     found.extend(_of_receipts(path, ended))
     status = client.job(shape.job)
     left = {
@@ -127,14 +148,25 @@ def all_events(client: TrackerClient, job: str) -> list[Event]:
     return events
 
 
-def _of_events(events: Sequence[Event], heard: Heard) -> list[str]:
+def of_events(events: Sequence[Event], received: Sequence[Event], failure: Exception | None) -> list[str]:
+    """What is wrong with the log, or with what a subscriber to all of it received.
+
+    Args:
+        events: the log.
+        received: by the subscriber.
+        failure: what ended the subscriber, if anything did.
+    """
     found: list[str] = []
     numbers = [event.seq for event in events]
     if numbers != list(range(1, len(numbers) + 1)):
         found.append(f"the log's numbers are not 1 to {len(numbers)}: {numbers}")
-    listened = [event.seq for event in heard.events]
-    if listened != numbers[: len(listened)]:
-        found.append(f"a subscriber heard {listened}")
+    if failure is not None:
+        found.append(f"the subscriber failed after {len(received)} events: {failure!r}")
+    if [event.seq for event in received] != numbers:
+        found.append(f"the log has {len(numbers)} events, a subscriber received {[event.seq for event in received]}")
+    elif list(received) != list(events):
+        differing = [event.seq for event, other in zip(events, received, strict=True) if event != other]
+        found.append(f"a subscriber received other events than the log has: {differing}")
     ends = Counter((e.segment, e.scope, e.name) for event in events if isinstance(e := event.kind, Ended))
     found.extend(f"{key} ended {number} times" for key, number in ends.items() if number > 1)
     found.extend(
@@ -146,38 +178,60 @@ def _of_events(events: Sequence[Event], heard: Heard) -> list[str]:
     return found
 
 
-def _of_counts(
-    path: Path, shape: Shape, fed: Sequence[Row], ended: Mapping[tuple[str, str, str], int], restarts: int
+def of_counts(
+    shape: Shape,
+    fed: Sequence[Row],
+    children: Sequence[Row],
+    ended: Mapping[tuple[str, str, str], int],
+    restarted: bool,
 ) -> list[str]:
-    """Whether the tracker has counted what there was: neither an attempt too many nor one too few."""
-    sent: Counter[tuple[str, str, str]] = Counter()
-    children = [row for row in fed if row["kind"] != "z"] if shape.brokers else _rows(path / "clean", "*/*/*.parquet")
-    for child in children:
-        sent[("clean", child["tenant"], _name(_window(child)))] += 1
-    passed: Counter[tuple[str, str, str]] = Counter()
+    """What is wrong with the elements that the ends count: an attempt too many or too few, an end too many or too few.
+
+    Where rows are split at random, a driver that replays a batch may split them otherwise than the one before it, whose
+    files stand. Then the source's count is known by its bounds only: a row gives one element or two.
+
+    Args:
+        shape: of the round's job.
+        fed: all rows.
+        children: the rows that the channel holds.
+        ended: the elements of each end, by (segment, scope, name).
+        restarted: whether any driver was started again.
+    """
+    least: Counter[tuple[str, str, str]] = Counter()
+    most: Counter[tuple[str, str, str]] = Counter()
+    windows = {(row["tenant"], _name(_window(row))) for row in fed}
     for row in fed:
-        name = _name(_window(row))
-        if row["kind"] == "z" or not shape.splits:
-            passed[("in", row["tenant"], name)] += 1
+        place = (row["tenant"], _name(_window(row)))
+        if row["kind"] == "z" or not shape.splits or restarted:
+            least["in", *place] += 1
+            most["in", *place] += 2 if shape.splits and row["kind"] != "z" else 1
         if shape.audit:
-            passed[("audit", row["tenant"], name)] += 1
-    if shape.splits:
-        if restarts:  # what another driver replays may have been split otherwise than what was published
-            passed = Counter({key: number for key, number in passed.items() if key[0] != "in"})
-        else:
-            for (_, scope, name), number in sent.items():
-                passed[("in", scope, name)] += number
-    wanted = sent + passed
-    counted = {key: number for key, number in ended.items() if key in wanted}
-    return [
-        f"{' '.join(key)}: {number} elements, and the tracker says {counted.get(key, 'that it has not ended')}"
-        for key, number in sorted(wanted.items())
-        if counted.get(key) != number
-    ]
+            least["audit", *place] += 1
+            most["audit", *place] += 1
+    for child in children:
+        place = (child["tenant"], _name(_window(child)))
+        counted = [("clean", *place)]
+        if shape.splits and not restarted:
+            counted.append(("in", *place))
+        for key in counted:
+            least[key] += 1
+            most[key] += 1
+    segments = ["in", "clean", *(["audit"] if shape.audit else [])]
+    found = []
+    for key in sorted({(segment, *window) for segment in segments for window in windows} | set(ended)):
+        elements = ended.get(key)
+        wanted = str(least[key]) if least[key] == most[key] else f"{least[key]} to {most[key]}"
+        if key[1:] not in windows:
+            found.append(f"{' '.join(key)}: ended with {elements} elements, but no row of it was fed")
+        elif elements is None:
+            found.append(f"{' '.join(key)}: {wanted} elements, and it has not ended")
+        elif key[0] in segments and not least[key] <= elements <= most[key]:
+            found.append(f"{' '.join(key)}: {wanted} elements, and the tracker counted {elements}")
+    return found
 
 
 def _of_receipts(path: Path, ended: Mapping[tuple[str, str, str], int]) -> list[str]:
-    """Whether each end has left one receipt, which says what the tracker says."""
+    """Whether each end has left one receipt, with the tracker's own count."""
     receipts = _rows(path / "receipts", "*/epoch=*/*.parquet")
     left = Counter((row["scope"], row["name"], row["elements"], row["rows"]) for row in receipts)
     ends = ((scope, name, number) for (segment, scope, name), number in ended.items() if segment == "clean")

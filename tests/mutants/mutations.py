@@ -1,0 +1,192 @@
+"""Small changes to a module's source, each of which a test should notice.
+
+A mutant is one change in one place: a comparison turned, a constant moved by one, a condition fixed, a statement left
+out. They are made from the syntax tree and written as text, so the rest of the file stays as it is. A mutant is
+identified by its file, its function and the text before and after, and not by its line, which moves.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+}
+_OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "+"),
+    ast.FloorDiv: ("//", "*"),
+    ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"),
+    ast.BitXor: ("^", "|"),
+    ast.LShift: ("<<", ">>"),
+    ast.RShift: (">>", "<<"),
+}
+_SWAPPED = {"max": "min", "min": "max", "all": "any", "any": "all"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change.
+
+    Attributes:
+        file: relative to the repository.
+        function: the qualified name of the function that it is in.
+        before: the text that is replaced.
+        after: the text that replaces it.
+        at: where, as (begin, end) in the file's bytes.
+    """
+
+    file: str
+    function: str
+    before: str
+    after: str
+    at: tuple[int, int]
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What identifies it as the code around it moves."""
+        return self.file, self.function, self.before, self.after
+
+    def applied(self, source: bytes) -> bytes:
+        """The file's text with the change."""
+        begin, end = self.at
+        return source[:begin] + self.after.encode() + source[end:]
+
+    def __str__(self) -> str:
+        before, after = (" ".join(text.split()) for text in (self.before, self.after))
+        return f"{self.file} {self.function}: {before} -> {after}"
+
+
+def mutants(root: Path, file: str) -> list[Mutant]:
+    """All mutants of a file, in the order of its text.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "m.py").write_text("def f(a):\\n    return a < 1\\n")
+    ...     for mutant in mutants(Path(folder), "m.py"):
+    ...         print(mutant)
+    m.py f: a < 1 -> a <= 1
+    m.py f: 1 -> 2
+    """
+    source = (root / file).read_bytes()
+    found = list(_Visitor(file, source).of_module())
+    return sorted(found, key=lambda mutant: (*mutant.at, mutant.after))
+
+
+class _Visitor:
+    def __init__(self, file: str, source: bytes) -> None:
+        self._file = file
+        self._source = source
+        self._tree = ast.parse(source)
+        self._lines = [0]
+        for line in source.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+
+    def of_module(self) -> Iterator[Mutant]:
+        yield from self._of(self._tree, "")
+
+    def _of(self, node: ast.AST, function: str) -> Iterator[Mutant]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = f"{function}.{child.name}" if function else child.name
+                if child.name not in ("dump", "__repr__", "__str__"):
+                    for part in child.body:
+                        yield from self._statement(part, name)
+                        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                            yield from self._of(part, name)
+                    nested = [each for each in child.body if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
+                    yield from self._of(ast.Module(nested, []), name)
+                continue
+            if isinstance(child, (ast.JoinedStr, ast.Raise, ast.Assert, ast.arguments)):
+                continue  # messages, checks of types, and defaults
+            if function:
+                yield from self._expression(child, function)
+                if isinstance(child, ast.stmt):
+                    yield from self._statement(child, function)
+            yield from self._of(child, function)
+
+    def _statement(self, node: ast.stmt, function: str) -> Iterator[Mutant]:
+        """A statement left out: a call for its effect, or an assignment to a part of something."""
+        effect = isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await))
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if _assigns(node) else []
+        part = bool(targets) and all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)
+        if effect or part or isinstance(node, (ast.Delete, ast.Continue)):
+            yield self._mutant(node, function, "pass")
+        if isinstance(node, (ast.If, ast.While)):
+            yield from (self._mutant(node.test, function, text) for text in self._fixed(node))
+
+    def _fixed(self, node: ast.If | ast.While) -> list[str]:
+        if isinstance(node, ast.While):
+            return ["False"]
+        guards = len(node.body) == 1 and isinstance(node.body[0], ast.Raise)
+        return ["False"] if guards else ["True", "False"]
+
+    def _expression(self, node: ast.AST, function: str) -> Iterator[Mutant]:
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            yield self._joined(node, node.left, _COMPARISONS[type(node.ops[0])], node.comparators[0], function)
+        elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS and not _is_text(node):
+            yield self._joined(node, node.left, _OPERATORS[type(node.op)], node.right, function)
+        elif isinstance(node, ast.AugAssign) and type(node.op) in _OPERATORS:
+            yield self._joined(node, node.target, _OPERATORS[type(node.op)], node.value, function)
+        elif isinstance(node, ast.BoolOp):
+            joint = " or " if isinstance(node.op, ast.And) else " and "
+            yield self._mutant(
+                node, function, "(" + joint.join(f"({self._text(value)})" for value in node.values) + ")"
+            )
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.Invert)):
+            yield self._mutant(node, function, f"({self._text(node.operand)})")
+        elif isinstance(node, ast.Constant) and type(node.value) is int:
+            yield self._mutant(node, function, str(node.value + 1))
+        elif isinstance(node, ast.Constant) and type(node.value) is bool:
+            yield self._mutant(node, function, str(not node.value))
+        elif isinstance(node, ast.Name) and node.id in _SWAPPED:
+            yield self._mutant(node, function, _SWAPPED[node.id])
+        elif isinstance(node, ast.IfExp):
+            yield self._mutant(node.test, function, f"(not ({self._text(node.test)}))")
+
+    def _joined(self, node: ast.AST, left: ast.AST, turned: tuple[str, str], right: ast.AST, function: str) -> Mutant:
+        """The operator between two operands turned; brackets and all else stay."""
+        begin, end = self._span(node)
+        (_, after_left), (before_right, _) = self._span(left), self._span(right)
+        between = self._source[after_left:before_right].decode().replace(*turned, 1)
+        text = self._source[begin:after_left].decode() + between + self._source[before_right:end].decode()
+        return self._mutant(node, function, text)
+
+    def _mutant(self, node: ast.AST, function: str, after: str) -> Mutant:
+        return Mutant(self._file, function, self._text(node), after, self._span(node))
+
+    def _span(self, node: ast.AST) -> tuple[int, int]:
+        assert isinstance(node, (ast.expr, ast.stmt))
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self._lines[node.lineno - 1] + node.col_offset, self._lines[node.end_lineno - 1] + node.end_col_offset
+
+    def _text(self, node: ast.AST) -> str:
+        begin, end = self._span(node)
+        return self._source[begin:end].decode()
+
+
+def _assigns(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AugAssign)
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    return any(isinstance(side, (ast.JoinedStr, ast.List)) or _is_string(side) for side in (node.left, node.right))
+
+
+def _is_string(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
