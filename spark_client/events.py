@@ -89,6 +89,7 @@ SUBSTREAM_SCHEMA: Final = T.StructType(
         T.StructField("sent", T.LongType(), False),
         T.StructField("received", T.LongType(), False),
         T.StructField("expected", T.LongType()),  # elements that its sources have promised; null: no number was given
+        T.StructField("by_drain", T.BooleanType(), False),  # ended, only a drain closed it, and more may follow later
     ]
 )
 
@@ -409,6 +410,7 @@ def _substream_rows(status: SubstreamStatus, segments: Sequence[str]) -> Iterato
                 account.sent,
                 account.received,
                 account.expected,
+                account.by_drain,
             )
 
 

@@ -143,6 +143,9 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
     shell("drain", flights, "d1", "--timeout", "0.2", "--wait", status=1)
     assert shell("finish-front", flights, "schedule") == "schedule is finished\n"
     assert shell("abandon", flights, "LGA", "2013-01-02") == "2013-01-02 is abandoned\n"
+    assert "only a drain has closed it on 'raw'" in shell("explain", flights, "LGA", "2013-01-02")
+    shown = [row["STATE"] for row in table(shell("substreams", flights, "--ended"))]
+    assert shown == ["ended", "ended by a drain"]
     assert json.loads(shell("drain", flights, "d1", "--wait", "--json"))["state"] == "DRAINED"
 
 

@@ -119,6 +119,16 @@ class Driver:
         self.stub.Abandon(wire.AbandonRequest(job=self._job, scope=line["scope"], name=line["name"]))
         return {}
 
+    def _explain(self, line: Line) -> Any:
+        response = self.stub.Explain(wire.ExplainRequest(job=self._job, scope=line["scope"], name=line["name"]))
+        if not response.HasField("substream"):
+            return None
+        segments = response.substream.segments
+        return {
+            "ended": sorted(each.segment for each in segments if each.ended),
+            "by_drain": sorted(each.segment for each in segments if each.by_drain),
+        }
+
     def _subscribe(self, line: Line) -> Any:
         response = self.stub.Subscribe(
             wire.SubscribeRequest(

@@ -53,6 +53,7 @@ from tracker.core.commands import (
 )
 from tracker.core.events import Advanced, Body, Ended, Event, Excess, FrontIdle, Late, Stalled
 from tracker.core.refusal import Refused
+from tracker.core.status import Explained
 
 Line: TypeAlias = dict[str, Any]
 
@@ -86,6 +87,8 @@ class Tracks(Protocol):
         self, job: str, after_seq: int, up_to_seq: int = 0, limit: int = 1000, log_id: str = ""
     ) -> tuple[list[Event], int]: ...
 
+    def explained(self, job: str, scope: str, name: str) -> Explained: ...
+
 
 class Driver:
     """Drives one tracker by lines, on one job, and says what it answered in the words of the lines.
@@ -106,6 +109,8 @@ class Driver:
     def run(self, line: Line) -> tuple[Any, list[Any]]:
         """Carry out one line; gives what it answers (`expect`) and the events that it causes (`events`)."""
         self.now += int(line.get("wait", 0))
+        if line["do"] == "explain":
+            return self._explain(line), self._new_events(line)
         command = self._command(line)
         try:
             if self._checks:  # as a server does; the model does it itself
@@ -211,6 +216,10 @@ class Driver:
             commit=line["commit"],
         )
 
+    def _explain(self, line: Line) -> Any:
+        substream = self.tracker.explained(JOB, line["scope"], line["name"]).substream
+        return None if substream is None else _ended(substream.segments)
+
     # -- answers and events
 
     def _answer(self, command: Command, answer: Answer) -> Any:
@@ -251,6 +260,14 @@ class Driver:
                 self._seq = event.seq
                 said.append(_event(event.body))
         return said
+
+
+def _ended(segments: Sequence[Any]) -> dict[str, list[str]]:
+    """On which segments a substream has ended, and on which of them only a drain had closed it."""
+    return {
+        "ended": sorted(each.segment for each in segments if each.ended),
+        "by_drain": sorted(each.segment for each in segments if each.by_drain),
+    }
 
 
 def _log_named(line: Line) -> str:

@@ -798,6 +798,7 @@ class ReferenceTracker:
         job.drain = None
         for s in job.substreams.values():
             s.accounts = {g: account for g, account in s.accounts.items() if g in job.feeds}
+            s.ended = {g: end for g, end in s.ended.items() if g in job.feeds}
             s.expectations = {g: numbers for g, numbers in s.expectations.items() if g in job.feeds}
         job.floors = {key: time for key, time in job.floors.items() if key[0] in job.feeds}
         for segment in set(job.feeds) - old:
@@ -1788,6 +1789,7 @@ class ReferenceTracker:
                 s.created,
                 s.changed,
                 tuple(job.held_by(s)),
+                any(end.by_drain for end in s.ended.values()),
             )
             for s in sorted(job.in_order(), key=lambda s: s.id)
             if (not scopes or s.scope in scopes) and (s.open or include_ended) and (s.stalled or not only_stalled)
@@ -1815,6 +1817,7 @@ class ReferenceTracker:
                 a.last_receiver,
                 s.expected(g) or None,
                 s.ended_on(g) or job.closed(s, g, promised),
+                g in s.ended and s.ended[g].by_drain,
             )
 
 

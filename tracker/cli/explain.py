@@ -59,6 +59,9 @@ def explain_substream(arguments: argparse.Namespace) -> int:
         say(f"- {reason}")
     if substream is None:
         return 0
+    if substream.by_drain:
+        where = ", ".join(repr(segment.segment) for segment in substream.segments if segment.by_drain)
+        say(f"only a drain has closed it on {where}: more of it may follow in a later deployment")
     say(
         f"first known {text(substream.created)} ({ago(substream.created)}), last changed {text(substream.changed)} "
         f"({ago(substream.changed)})"

@@ -267,7 +267,7 @@ def _nothing(arguments: argparse.Namespace) -> str:
 
 def _state(substream: SubstreamStatus) -> str:
     if all(segment.ended for segment in substream.segments):
-        return "ended"
+        return "ended by a drain" if substream.by_drain else "ended"
     return "closed" if substream.closed else "open"
 
 
@@ -276,7 +276,7 @@ def _waits_for(substream: SubstreamStatus) -> list[str]:
 
 
 def _account(segment: SegmentStatus) -> str:
-    note = " ended" if segment.ended else ""
+    note = (" ended by a drain" if segment.by_drain else " ended") if segment.ended else ""
     if segment.xor and segment.sent == segment.received:
         note = " another element was received than was sent"
     of = "" if segment.expected is None else f" of {segment.expected}"

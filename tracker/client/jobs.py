@@ -150,6 +150,7 @@ class SegmentStatus:
     expected: int | None = None  #: how many elements the fronts expect to be sent in all; None: no number was given
     expected_by: Mapping[str, int] = field(default_factory=dict)  #: by front; ``""``: fronts that were removed
     closed: bool = False  #: nothing more comes from the fronts that reach it
+    by_drain: bool = False  #: it has ended, and only a drain had closed it: more may follow in a later deployment
 
     @property
     def missing(self) -> int:
@@ -171,6 +172,7 @@ class SubstreamStatus:
     created: datetime
     changed: datetime
     held_by: tuple[str, ...]  #: producers that owe a commit for a revoked immediate epoch
+    by_drain: bool = False  #: only a drain had closed it on a segment where it has ended: more may follow later
 
     @property
     def in_flight(self) -> int:

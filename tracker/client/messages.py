@@ -253,6 +253,7 @@ def substream_status(message: tracker_pb2.SubstreamStatus) -> SubstreamStatus:
                 expected=segment.expected if segment.HasField("expected") else None,
                 expected_by=dict(segment.expected_by),
                 closed=segment.closed,
+                by_drain=segment.by_drain,
             )
             for segment in message.segments
         ),
@@ -260,6 +261,7 @@ def substream_status(message: tracker_pb2.SubstreamStatus) -> SubstreamStatus:
         created=_moment(message.created),
         changed=_moment(message.changed),
         held_by=tuple(message.held_by),
+        by_drain=message.by_drain,
     )
 
 

@@ -119,6 +119,7 @@ class SegmentStatus:
     last_receiver: str
     expected: dict[str, int] | None = None  #: by front (``""``: fronts that were removed); None: no number
     closed: bool = False  #: nothing more comes from the fronts that reach it
+    by_drain: bool = False  #: it has ended, and only a front's finish in a drain had closed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +134,4 @@ class SubstreamStatus:
     created: int
     changed: int
     held_by: tuple[str, ...]
+    by_drain: bool = False  #: on a segment

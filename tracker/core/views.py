@@ -249,7 +249,9 @@ def substreams(
 def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
     """What the segments of rows show."""
     accounts, count = job.accounts, len(job.graph)
-    ended, closed = accounts.cells.has_ended(rows).tolist(), job.closing.closed_on(rows).tolist()
+    reasons = accounts.cells.reasons(np.repeat(rows, count), np.tile(np.arange(count), len(rows))).reshape(-1, count)
+    ended, by_drain = (reasons != 0).tolist(), (reasons & BY_DRAIN != 0).tolist()
+    closed = job.closing.closed_on(rows).tolist()
     at, touched, words = accounts.cells.touched(rows)
     cells = dict(zip((at * count + touched).tolist(), words.tolist(), strict=True))
     names = ["", *job.numbers.names]  # a cell has a producer's number with 1 added, 0 for none
@@ -260,9 +262,11 @@ def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
             xor, sent, received, who = cells.get(place * count + number, _EMPTY)
             sender, receiver = names[who & 0xFFFFFFFF], names[who >> 32]
             expected = (expectations.on(id_, number) or None) if expectations else None
-            over = ended[place][number] or closed[place][number]
+            over, drained = ended[place][number] or closed[place][number], by_drain[place][number]
             segments.append(
-                SegmentStatus(name, ended[place][number], xor, sent, received, sender, receiver, expected, over)
+                SegmentStatus(
+                    name, ended[place][number], xor, sent, received, sender, receiver, expected, over, drained
+                )
             )
         yield tuple(segments)
 
@@ -282,4 +286,5 @@ def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -
         created=int(accounts.created[row]),
         changed=int(accounts.changed[row]),
         held_by=tuple(producer.name for producer in job.producers.values() if row in producer.holds),
+        by_drain=any(segment.by_drain for segment in segments),
     )

@@ -486,6 +486,7 @@ def substream(substream: status.SubstreamStatus) -> wire.SubstreamStatus:
                 expected=None if segment.expected is None else _count(sum(segment.expected.values())),
                 expected_by=segment.expected or {},
                 closed=segment.closed,
+                by_drain=segment.by_drain,
             )
             for segment in substream.segments
         ],
@@ -493,6 +494,7 @@ def substream(substream: status.SubstreamStatus) -> wire.SubstreamStatus:
         created=_timestamp(substream.created),
         changed=_timestamp(substream.changed),
         held_by=substream.held_by,
+        by_drain=substream.by_drain,
     )
 
 

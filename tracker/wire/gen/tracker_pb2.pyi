@@ -2473,6 +2473,7 @@ class SegmentStatus(_message.Message):
     EXPECTED_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     EXPECTED_BY_FIELD_NUMBER: _builtins.int
+    BY_DRAIN_FIELD_NUMBER: _builtins.int
     segment: _builtins.str
     """The segment."""
     ended: _builtins.bool
@@ -2491,6 +2492,10 @@ class SegmentStatus(_message.Message):
     """How many elements the fronts expect to be sent here in all; absent: no front gave a number."""
     closed: _builtins.bool
     """Whether nothing more comes from the fronts that reach the segment."""
+    by_drain: _builtins.bool
+    """It has ended here, and only a front's finish in a drain had closed it: more of it might have come, and may come in a
+    later deployment.
+    """
     @_builtins.property
     def expected_by(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """How many elements are expected, by front. An empty name stands for fronts that were removed."""
@@ -2508,10 +2513,11 @@ class SegmentStatus(_message.Message):
         expected: _builtins.int | None = ...,
         closed: _builtins.bool = ...,
         expected_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        by_drain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "expected", b"expected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "closed", b"closed", "ended", b"ended", "expected", b"expected", "expected_by", b"expected_by", "last_receiver", b"last_receiver", "last_sender", b"last_sender", "received", b"received", "segment", b"segment", "sent", b"sent", "xor", b"xor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "by_drain", b"by_drain", "closed", b"closed", "ended", b"ended", "expected", b"expected", "expected_by", b"expected_by", "last_receiver", b"last_receiver", "last_sender", b"last_sender", "received", b"received", "segment", b"segment", "sent", b"sent", "xor", b"xor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected: _TypeAlias = _typing.Literal["expected"]  # noqa: Y015
     _WhichOneofArgType__expected: _TypeAlias = _typing.Literal["_expected", b"_expected"]  # noqa: Y015
@@ -2535,6 +2541,7 @@ class SubstreamStatus(_message.Message):
     CREATED_FIELD_NUMBER: _builtins.int
     CHANGED_FIELD_NUMBER: _builtins.int
     HELD_BY_FIELD_NUMBER: _builtins.int
+    BY_DRAIN_FIELD_NUMBER: _builtins.int
     scope: _builtins.str
     """Its scope."""
     name: _builtins.str
@@ -2545,6 +2552,8 @@ class SubstreamStatus(_message.Message):
     """Whether nothing more will enter it."""
     late_reports: _builtins.int
     """How many Late events it had."""
+    by_drain: _builtins.bool
+    """On some segment only a drain has closed what has ended there."""
     @_builtins.property
     def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The fronts that have not closed it."""
@@ -2578,10 +2587,11 @@ class SubstreamStatus(_message.Message):
         created: _timestamp_pb2.Timestamp | None = ...,
         changed: _timestamp_pb2.Timestamp | None = ...,
         held_by: _abc.Iterable[_builtins.str] | None = ...,
+        by_drain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "changed", b"changed", "created", b"created", "end_time", b"end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "changed", b"changed", "closed", b"closed", "created", b"created", "end_time", b"end_time", "held_by", b"held_by", "late_reports", b"late_reports", "name", b"name", "scope", b"scope", "segments", b"segments", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "by_drain", b"by_drain", "changed", b"changed", "closed", b"closed", "created", b"created", "end_time", b"end_time", "held_by", b"held_by", "late_reports", b"late_reports", "name", b"name", "scope", b"scope", "segments", b"segments", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
