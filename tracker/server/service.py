@@ -330,11 +330,15 @@ class Service:
         return wire.AwaitResponse(ended=translation.ended(ended)).SerializeToString()
 
     async def _watch(self, context: Context) -> AsyncIterator[bytes]:
-        data = await self._intake.receive(context)
-        if data is None:
-            return
-        request = self._intake.question(wire.WatchRequest, data)
-        await context.send_initial_metadata(())  # so that the caller knows that it is served
+        passing = await self._readers.passage.enter()
+        try:
+            data = await self._intake.receive(context)
+            if data is None:
+                return
+            request = self._intake.question(wire.WatchRequest, data)
+            await context.send_initial_metadata(())  # so that the caller knows that it is served
+        finally:
+            self._readers.passage.leave(passing)
         async for event in self._readers.watch(request):
             yield event.SerializeToString()
 

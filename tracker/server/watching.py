@@ -29,7 +29,8 @@ _T = TypeVar("_T")
 _READ = 500  # events looked at before others get a turn
 _BOOKMARK_EVENTS = 1_000
 _BOOKMARK_S = 10.0
-_AT_ONCE = 8  # readers that go on in one round of the event loop
+_AT_ONCE = 4  # readers that go on in one round of the event loop
+_STUCK_S = 0.01  # what takes longer waits for a reader that takes nothing
 _SWEEP_S = 1.0  # how often those who await an end are looked at one by one, if there was news
 
 _Key = tuple[str, str, str]  # of an end: segment, scope, name
@@ -65,6 +66,70 @@ class Turns:
         self._scheduled = bool(self._waiting)
         if self._scheduled:
             asyncio.get_running_loop().call_soon(self._grant)
+
+
+class Passage:
+    """Lets only a few readers at once do what gRPC has to answer: take what they ask for, send them a message.
+
+    gRPC reports what has been sent and which calls have come in one queue. With something on its way to each of very
+    many readers, a new call would wait behind them all. What a reader does not take stands in no queue, so after a
+    moment it counts no more.
+
+    >>> passing = await passage.enter()     # doctest: +SKIP
+    ... try:
+    ...     await send()
+    ... finally:
+    ...     passage.leave(passing)
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[object, float] = {}  # since when, the oldest first
+        self._waiting: deque[asyncio.Future[object]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def enter(self) -> object:
+        """Wait for one's turn; what is returned goes to `leave` afterwards."""
+        if not self._waiting and len(self._under_way) < _AT_ONCE:
+            return self._begin()
+        waiting: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._grant()
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled():
+                self.leave(waiting.result())
+            raise
+
+    def leave(self, passing: object) -> None:
+        """It is done, or given up."""
+        self._under_way.pop(passing, None)
+        if self._waiting:
+            self._grant()
+
+    def _begin(self) -> object:
+        passing = object()
+        self._under_way[passing] = asyncio.get_running_loop().time()
+        return passing
+
+    def _grant(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            if self._waiting[0].done():
+                self._waiting.popleft()
+                continue
+            if len(self._under_way) >= _AT_ONCE:
+                oldest, since = next(iter(self._under_way.items()))
+                if loop.time() < since + _STUCK_S:
+                    if self._timer is None:
+                        self._timer = loop.call_at(since + _STUCK_S, self._look_again)
+                    return
+                del self._under_way[oldest]
+            self._waiting.popleft().set_result(self._begin())
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._grant()
 
 
 class Bells:
@@ -154,7 +219,7 @@ class Readers:
         self._limits = limits
         self._count = 0
         self._names = 0  # in filters
-        self._sending = 0
+        self.passage = Passage()
         self._awaited: dict[str, _Awaited] = {}
         self._stopped = False
 
@@ -216,25 +281,22 @@ class Readers:
                 read = partial(self._tracker.events, job, place, 0, _READ, log_id, wanted, own, subscription)
                 events, place = await self.ask(job, read)
                 own = True
-                self._sending += 1
-                try:
-                    for event in events:
-                        if wanted.passes(event):
-                            if self._sending > _AT_ONCE:
-                                await self._turns.turn()
-                            yield translation.event(event)
-                        else:
-                            passed, count = event, count + 1
-                            if count < _BOOKMARK_EVENTS:
-                                continue
-                            yield translation.bookmark(event)
-                        passed, count, sent_at = None, 0, loop.time()
-                    if events:
-                        # What nobody wanted was looked at without a pause.
-                        await self._turns.turn()
-                        continue
-                finally:
-                    self._sending -= 1
+                for event in events:
+                    is_wanted = wanted.passes(event)
+                    if not is_wanted:
+                        passed, count = event, count + 1
+                        if count < _BOOKMARK_EVENTS:
+                            continue
+                    passing = await self.passage.enter()
+                    try:
+                        yield translation.event(event) if is_wanted else translation.bookmark(event)
+                    finally:
+                        self.passage.leave(passing)
+                    passed, count, sent_at = None, 0, loop.time()
+                if events:
+                    # What nobody wanted was looked at without a pause.
+                    await self._turns.turn()
+                    continue
                 left = None if passed is None else sent_at + _BOOKMARK_S - loop.time()
                 if (left is None or left > 0) and await self._bells.wait(job, left):
                     continue
