@@ -151,8 +151,14 @@ def wide_job(server: Server, scale: float) -> None:
 
 def large_messages(server: Server, scale: float, _: Any) -> Counter[str]:
     """As large as a message may be, all at once."""
-    data = field(1, b"nobody") + field(2, b"x" * int(60 * MIB * scale))
+    return at_once(server, field(1, b"nobody") + field(2, b"x" * int(15 * MIB * scale)))
 
+
+def too_large_messages(server: Server, scale: float, _: Any) -> Counter[str]:
+    return at_once(server, field(1, b"nobody") + field(2, b"x" * int(60 * MIB * scale)))
+
+
+def at_once(server: Server, data: bytes) -> Counter[str]:
     def send(_: int) -> str:
         with own_channel(server) as channel:
             return said(lambda: channel.unary_unary(CALL + "Report")(data, timeout=300))
@@ -242,7 +248,7 @@ def filters(server: Server, scale: float, _: Any) -> Counter[str]:
 
 def refused_reports(server: Server, scale: float, _: Any) -> Counter[str]:
     """Large ones, for a job that is not there."""
-    data = report(0, "nowhere", names=["x" * 500] * int(40_000 * scale)).SerializeToString()
+    data = report(0, "nowhere", names=["x" * 500] * int(30_000 * scale)).SerializeToString()
     with own_channel(server) as channel:
         return Counter(said(lambda: channel.unary_unary(CALL + "Report")(data, timeout=300)) for _ in range(10))
 
@@ -278,6 +284,7 @@ def flood(server: Server, scale: float, _: Any) -> Counter[str]:
 
 OK = frozenset({"OK"})
 LIMIT = frozenset({"LIMIT"})
+TOO_LARGE = frozenset({"LIMIT", "RESOURCE_EXHAUSTED"})  # by the server, or by the transport
 
 ATTACKS: dict[str, Attack] = {
     "nothing": Attack(nothing, lambda server, scale, _: Counter([str(time.sleep(1) or "OK")]), OK),
@@ -300,28 +307,37 @@ ATTACKS: dict[str, Attack] = {
         ),
         OK,
     ),
+    "Report, 16 MiB of units of two bytes": Attack(
+        nothing, raw("Report", lambda scale: field(5) * max(120_000, int(8 * MIB * scale))), LIMIT
+    ),
     "Report, 64 MiB of units of two bytes": Attack(
-        nothing, raw("Report", lambda scale: field(5) * int(32 * MIB * scale)), LIMIT
+        nothing, raw("Report", lambda scale: field(5) * int(32 * MIB * scale)), TOO_LARGE
     ),
     "Report, 16 MiB of finishes of nothing": Attack(
-        nothing, raw("Report", lambda scale: field(16, field(3)) * (120_000 + int(4 * MIB * scale))), LIMIT
+        nothing, raw("Report", lambda scale: field(16, field(3)) * max(120_000, int(3 * MIB * scale))), LIMIT
+    ),
+    "GetJob, a name of 16 MiB": Attack(
+        nothing, raw("GetJob", lambda scale: field(1, b"j" * int(16 * MIB * scale))), LIMIT
     ),
     "GetJob, a name of 60 MiB": Attack(
-        nothing, raw("GetJob", lambda scale: field(1, b"j" * int(60 * MIB * scale))), LIMIT
+        nothing, raw("GetJob", lambda scale: field(1, b"j" * int(60 * MIB * scale))), TOO_LARGE
     ),
     "a report that would take gigabytes": Attack(nothing, cells, frozenset({"LIMIT", "OK", "FENCED", "DUPLICATE"})),
     "a frontier over 1,000,000 open": Attack(large_job, advance, OK),
     "pages of 10,000 of 1,000,000 open": Attack(large_job, list_all, OK),
     "pages of 10,000 of 1,000 segments": Attack(wide_job, list_all, OK),
-    "20 connections, a message of 60 MiB each": Attack(
+    "20 connections, a message of 15 MiB each": Attack(
         nothing, large_messages, frozenset({"LIMIT", "UNKNOWN_JOB", "MALFORMED"})
+    ),
+    "20 connections, a message of 60 MiB each": Attack(
+        nothing, too_large_messages, TOO_LARGE | {"UNKNOWN_JOB", "MALFORMED"}
     ),
     "2,000 watches at once": Attack(one_event, watches, OK),
     "watches with large filters": Attack(one_event, filters, frozenset({"LIMIT", "OK"})),
     "6,000 streams opened and cancelled": Attack(nothing, open_and_cancel, frozenset({"CANCELLED"})),
     "400 unread watches over 20,000 events": Attack(backlog, unread_watches, OK),
     "900 Awaits of the other client's ends": Attack(nothing, awaits, frozenset({"DEADLINE_EXCEEDED"})),
-    "10 refused reports of 20 MB": Attack(nothing, refused_reports, frozenset({"UNKNOWN_JOB"})),
+    "10 refused reports of 15 MB": Attack(nothing, refused_reports, frozenset({"UNKNOWN_JOB"})),
     "GetJob of 10,000 fronts, again and again": Attack(
         lambda server, scale: define(
             server.stub, "evil", fronts=[f"f{n}" for n in range(10_000)], segments=[wire.Segment(name="a")]

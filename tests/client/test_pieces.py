@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client.processes import Server
-from tracker.client import Report, TrackerClient
+from tracker.client import Report, TrackerClient, TrackerError
 from tracker.client.jobs import JobSpec
 from tracker.client.pieces import Largest, split
 from tracker.client.report import Close, Contents
@@ -82,5 +82,23 @@ def test_a_report_beyond_the_servers_limits_goes_in_pieces_and_counts_once(tmp_p
         ended = list(client.substreams("job", include_ended=True))
         assert len(ended) == 1000
         assert {account.sent for one in ended for account in one.segments} == {3}
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("size", [300_000, 3_000_000])
+def test_a_report_too_large_for_one_message_is_refused_with_what_to_do(tmp_path: Any, size: int) -> None:
+    """The server refuses what is a little beyond its limit, the transport what is far beyond."""
+    server = Server(tmp_path, "memory", "--limit", "max_message_bytes=200000")
+    try:
+        client = TrackerClient(server.address)
+        client.define_job(JobSpec(job="job", deployment="1", segments={"in": []}, fronts=["front"]))
+        report = client.open_producer("job", "p", "run", resume_epoch=0).epoch(0)
+        for number in range(size // 500):
+            report.add("in", f"{number:0500}", "w", 0, sent=1)
+        with pytest.raises(TrackerError, match=r"LIMIT: .*max_message_bytes.*; ") as refused:
+            report.report(commit=True)
+        assert refused.value.reason == "LIMIT"
+        assert client.job("job").open_substreams == 0
     finally:
         server.stop()

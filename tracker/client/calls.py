@@ -34,6 +34,9 @@ _PASSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLI
 #: The limits that are reached because of others, and for a moment.
 _PASSING_LIMITS: Final = ("max_pending_bytes",)
 
+#: How gRPC refuses a message.
+_TOO_LARGE: Final = "larger than max"
+
 
 def refusal(error: grpc.RpcError) -> TrackerError | None:
     """The refusal that a failed call stands for; None: the tracker has not had its say, and may be asked again."""
@@ -48,6 +51,10 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
             if info.reason == "LIMIT" and any(limit in details for limit in _PASSING_LIMITS):
                 return None
             return TrackerError(code.name, info.reason, details)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details and not details.startswith("CLIENT"):
+        # The transport refuses what is far beyond the limit, before the server sees it.
+        remedy = "report it in pieces (`report_in_pieces`), or ask for less at once"
+        return TrackerError(code.name, "LIMIT", f"LIMIT: beyond the server's max_message_bytes; {remedy} ({details})")
     return TrackerError(code.name, code.name, f"{code.name}: {details}")
 
 

@@ -34,6 +34,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Message]"
 
 _LOOK_S = 0.05  # how often receptions under way are looked at
 _SLOW_S = 0.1  # a request that takes longer to arrive is a large one, or its caller has stopped
+_COPIES = 3  # of a message, that gRPC has in memory while it is received
 _AT_ONCE = 64 << 10  # bytes: a smaller request is read on the event loop, and counted when it was read
 _THREADS = 2
 _TRIM = 16 << 20  # bytes: after larger requests, memory is given back to the system
@@ -119,7 +120,7 @@ class Intake:
     async def _watch(self) -> None:
         """Look after receptions that are slow, as long as there are any."""
         before = 0  # bytes in memory when the first of those that are slow now was found
-        allowed = max(1, self._limits.max_pending_bytes // self._limits.max_message_bytes)
+        allowed = max(1, self._limits.max_pending_bytes // (_COPIES * self._limits.max_message_bytes))
         while self._receptions:
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()

@@ -15,7 +15,7 @@ from tracker.core.refusal import Refused
 class Limits:
     """The limits, each with its default."""
 
-    max_message_bytes: int = 64 << 20  #: of one request
+    max_message_bytes: int = 16 << 20  #: of one request
     max_question_bytes: int = 1 << 20  #: of one request that neither reports, commits nor defines a job
     max_spec_bytes: int = 8 << 20  #: of one request that defines a job
     max_calls: int = 5_000  #: under way at once, beside watches, waits and streams of reports
