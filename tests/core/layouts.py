@@ -1,4 +1,5 @@
-"""The core with pages and blocks so small that short sequences recycle rows and spread over several blocks."""
+"""The core with pages and blocks so small that short sequences recycle rows and spread over several blocks, and that
+goes the ways that are meant for many."""
 
 from __future__ import annotations
 
@@ -6,16 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from tracker.core import accounts, cells
+from tracker.core import accounts, cells, ends, log
 
 
 @contextmanager
 def small_pages() -> Iterator[None]:
-    """Pages of two rows; only graphs of one segment have all their cells, the others blocks of two."""
+    """Pages of two rows; only graphs of one segment have all their cells, the others blocks of two; whole columns and
+    pieces of two wherever the core tells few from many."""
     with (
         mock.patch.object(accounts, "PAGE_BITS", 1),
         mock.patch.object(accounts, "PAGE", 2),
         mock.patch.object(cells, "DENSE", 1),
         mock.patch.object(cells, "BLOCK", 2),
+        mock.patch.object(cells, "_FEW", 0),
+        mock.patch.object(ends, "_FEW", 0),
+        mock.patch.object(log, "_PIECE", 2),
     ):
         yield

@@ -7,7 +7,7 @@ close is kept one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -60,9 +60,9 @@ class Closing:
     # ------------------------------------------------------------ asking
 
     @property
-    def tells_more(self) -> bool:
-        """Whether an end has more to it than its substream: numbers were given, or a front has finished in a drain."""
-        return bool(self.expectations) or any(front.drained_in for front in self._fronts)
+    def drains(self) -> bool:
+        """Whether a front has finished in the drain under way."""
+        return any(front.drained_in for front in self._fronts)
 
     def shut(self, scope: str, end_time: int, segment: int) -> bool:
         """Whether the fronts have closed a substream that is not known for a segment, or it lies at or below the
@@ -170,11 +170,40 @@ class Closing:
             if name == front.name
         )
 
+    def closed_by_drain_each(self, rows: Rows) -> NDArray[np.bool_]:
+        """The same for each of some rows of which no number is expected, and each segment."""
+        groups = np.stack([self._drained(rows, group) for group in self._fronts.groups], axis=1)
+        by_drain: NDArray[np.bool_] = groups[:, self._fronts.group_of] & self.closed_on(rows)
+        by_drain[(self._accounts.flags[rows] & SOLE) != 0] = False
+        return by_drain
+
+    def _drained(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
+        """Which rows a front of a group that finished in the drain had not closed before."""
+        found = np.zeros(len(rows), np.bool_)
+        ids = self._accounts.ids_of(rows).tolist() if self._closes else []
+        named = np.zeros(len(rows), np.bool_)
+        named[[place for place, id_ in enumerate(ids) if id_ in self._closes]] = True
+        for front in group.members:
+            if not front.drained_in:
+                continue
+            left = np.flatnonzero(~found)
+            if not left.size:
+                break
+            still = left[~self._passed(rows[left], front.time)]
+            found[still] = True
+            for place in still[named[still]].tolist():
+                found[place] = front.name not in self._closes[ids[place]]
+        return found
+
     def _closed_by_times(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
         """Which rows the times that the fronts of a group have promised close, or their finishes."""
+        return self._passed(rows, group.limit)
+
+    def _passed(self, rows: Rows, limit_of: Callable[[str], int]) -> NDArray[np.bool_]:
+        """Which rows end no later than a limit that depends on their scope."""
         accounts = self._accounts
         scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
-        limits = [group.limit(accounts.scope_names[scope]) for scope in scopes.tolist()]
+        limits = [limit_of(accounts.scope_names[scope]) for scope in scopes.tolist()]
         # Numpy has no number below, or above, every time.
         everything = np.array([limit == EVERYTHING for limit in limits], np.bool_)[which]
         unset = np.array([limit < -(2**63) for limit in limits], np.bool_)[which]

@@ -8,11 +8,11 @@ refused that missed nothing, and only one that is further back than the last dro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from .events import Event
-from .filters import EventFilter, place
+from .filters import EventFilter, Place, place
 
 MOST_PLACES: Final = 4096
 MOST_SEGMENTS: Final = 4096
@@ -43,9 +43,8 @@ class Dropped:
         """An event is dropped."""
         self._note(*place(event.body), event.seq)
 
-    def note_all(self, events: Sequence[Event]) -> None:
-        """Events are dropped, in their order: of each place the last one counts."""
-        last = {place(event.body): event.seq for event in events}
+    def note_all(self, last: Mapping[Place, int]) -> None:
+        """Events are dropped: of each place the last one counts."""
         for (segment, scope), seq in sorted(last.items(), key=lambda each: each[1]):
             self._note(segment, scope, seq)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .accounts import BY_DRAIN, CLOSED, DONE, ENDING, HELD, KNOWN, Accounts, Rows
 from .closing import Closing
 from .commands import NO_END_TIME, Ordering
-from .events import Advanced, Body, Ended, Reason
+from .events import Advanced, Body, EndColumns, Ended, Reason
 from .frontgroups import UNSET
 from .graph import Graph
 from .opentimes import OpenTimes
@@ -37,6 +37,7 @@ class Ends:
         ordering: which ends wait for others.
         progress: whether to announce how far each segment has come.
         announce: takes each event in its turn.
+        announce_ends: takes ends on one segment as columns, in their turn, as the log does.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Ends:
         ordering: Ordering,
         progress: bool,
         announce: Callable[[Body], None],
+        announce_ends: Callable[[str, EndColumns], None],
     ) -> None:
         self._graph = graph
         self._accounts = accounts
@@ -54,6 +56,8 @@ class Ends:
         self._ordering = ordering
         self._progress = progress
         self._announce = announce
+        self._announce_ends = announce_ends
+        self._drains = False  # ends may say that only a drain has closed what has ended
         self.advanced: dict[str, int] = {}  #: the last time announced, by segment; also of those that are no more
         self.finished: list[int] = []  #: rows that have ended everywhere since somebody took them from here
         self._times: dict[int, OpenTimes] = {}
@@ -108,6 +112,26 @@ class Ends:
             if not times and group != _ALL:
                 del self._times[group]
 
+    def _leave_each(self, rows: Rows, left: NDArray[np.bool_]) -> None:
+        """Rows leave the segments that are chosen for each, and nothing waits for them."""
+        if not self._keeps_times:
+            return
+        timed = np.flatnonzero(self._accounts.end_time[rows] != NO_END_TIME)
+        end_times = self._accounts.end_time[rows[timed]].tolist()
+        groups: list[list[int]] = []
+        if self._ordering is Ordering.SCOPE:
+            groups.append(self._accounts.scope[rows[timed]].tolist())
+        if self._progress or self._ordering is Ordering.GLOBAL:
+            groups.append([_ALL] * len(timed))
+        for segment in range(len(self._graph)):
+            places = np.flatnonzero(left[timed, segment]).tolist()
+            for of in groups:
+                for place in places:
+                    self._times[of[place]].leave(segment, end_times[place])
+        for group in {group for of in groups for group in of}:
+            if group != _ALL and not self._times[group]:
+                del self._times[group]
+
     # ------------------------------------------------------------ evaluation
 
     def _eligible(self, rows: Rows) -> Rows:
@@ -134,31 +158,68 @@ class Ends:
         if rows.size > 1:
             order = np.lexsort((self._accounts.ids_of(rows), self._accounts.end_time[rows]))
             rows, endable = rows[order], endable[order]
-        if self._ordering is not Ordering.NONE:
-            self._evaluate_in_order(rows, endable)
-        elif rows.size > _FEW and not self._closing.tells_more:
+        self._drains = self._closing.drains
+        if rows.size > _FEW and self._can_be_at_once(rows) and not self._any_waits(rows, endable):
             self._evaluate_at_once(rows, endable)
+        elif self._ordering is not Ordering.NONE:
+            self._evaluate_in_order(rows, endable)
         else:
             for segment, place in np.argwhere(endable.T).tolist():
                 self._end(int(rows[place]), segment, Reason.COMPLETE)
 
-    def _evaluate_at_once(self, rows: Rows, endable: NDArray[np.bool_]) -> None:
+    def _can_be_at_once(self, rows: Rows) -> bool:
+        """Whether what the end of a row says does not depend on how the row has ended elsewhere just before."""
+        return not (self._drains and self._closing.expectations and self._closing.expectations.among(rows))
+
+    def _any_waits(self, rows: Rows, endable: NDArray[np.bool_]) -> bool:
+        """Whether anything may have to wait for others by the job's ordering, or has waited.
+
+        Nothing does on a segment where all that is open ends: then the order is that in which the rows are given.
+        """
+        if self._ordering is Ordering.NONE:
+            return False
+        if self._waiting:
+            return True
         accounts = self._accounts
+        timed = np.flatnonzero(accounts.end_time[rows] != NO_END_TIME)
+        groups = accounts.scope[rows[timed]] if self._ordering is Ordering.SCOPE else np.full(len(timed), _ALL)
+        numbers, which = np.unique(groups, return_inverse=True)
+        for segment in range(len(self._graph)):
+            ending = np.bincount(which, endable[timed, segment], len(numbers)).tolist()
+            for group, count in zip(numbers.tolist(), ending, strict=True):
+                if 0 < count < self._times[group].open_on(segment):
+                    return True
+        return False
+
+    def _evaluate_at_once(self, rows: Rows, endable: NDArray[np.bool_]) -> None:
+        accounts, closing = self._accounts, self._closing
         scopes = [accounts.scope_names[number] for number in accounts.scope[rows].tolist()]
         names = [accounts.names[row] for row in rows.tolist()]
         end_times = [None if time == NO_END_TIME else time for time in accounts.end_time[rows].tolist()]
-        announce = self._announce
+        ids = accounts.ids_of(rows).tolist() if closing.expectations else []
+        by_drain = closing.closed_by_drain_each(rows) if self._drains else None
         for number, segment in enumerate(self._graph.names):
             chosen = np.flatnonzero(endable[:, number])
-            sent = accounts.cells.sent_each(rows[chosen], np.full(len(chosen), number))
-            for i, elements in zip(chosen.tolist(), sent.tolist(), strict=True):
-                announce(Ended(segment, scopes[i], names[i], end_times[i], elements, Reason.COMPLETE, 0))
-        everywhere = accounts.cells.mark_each(rows, endable, Reason.COMPLETE)
+            places = chosen.tolist()
+            columns = EndColumns(
+                [scopes[i] for i in places],
+                [names[i] for i in places],
+                [end_times[i] for i in places],
+                accounts.cells.sent_each(rows[chosen], np.full(len(chosen), number)).tolist(),
+                [False] * len(places) if by_drain is None else by_drain[chosen, number].tolist(),
+                closing.expectations.totals([ids[i] for i in places], number) if ids else [None] * len(places),
+            )
+            self._announce_ends(segment, columns)
+        if by_drain is None:
+            everywhere = accounts.cells.mark_each(rows, endable, Reason.COMPLETE)
+        else:
+            everywhere = np.zeros(len(rows), np.bool_)
+            for how, reason in ((~by_drain, Reason.COMPLETE), (by_drain, Reason.COMPLETE | BY_DRAIN)):
+                marked = endable & how
+                some = np.flatnonzero(marked.any(axis=1))
+                everywhere[some] |= accounts.cells.mark_each(rows[some], marked[some], reason)
         accounts.flags[rows] |= ENDING
-        if self._keeps_times:
-            for i, row in enumerate(rows.tolist()):
-                for segment_number in np.flatnonzero(endable[i]).tolist():
-                    self._leave(row, segment_number)
+        self._leave_each(rows, endable)
         done = rows[everywhere]
         accounts.finish(done)
         self.finished += done.tolist()
@@ -208,8 +269,9 @@ class Ends:
         accounts = self._accounts
         end_time = int(accounts.end_time[row])
         by_drain, expected = False, None
-        if self._closing.tells_more:
+        if self._drains:
             by_drain = self._closing.closed_by_drain(row, segment)
+        if self._closing.expectations:
             expected = self._closing.expectations.total(accounts.id_of(row), segment)
         self._announce(
             Ended(
@@ -233,6 +295,7 @@ class Ends:
 
     def force(self, row: int, reason: Reason) -> None:
         """End a row at once on every segment on which it has not, whatever is in flight."""
+        self._drains = self._closing.drains
         for segment in np.flatnonzero(~self._accounts.cells.has_ended(np.array([row]))[0]).tolist():
             self._end(row, segment, reason)
 

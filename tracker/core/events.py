@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -26,6 +27,17 @@ class Ended(NamedTuple):
     in_flight: int  #: 0 if COMPLETE
     by_drain: bool = False  #: only a front's finish in a drain closed it: more of it may follow in a later deployment
     expected: int | None = None  #: how many elements its fronts had promised on this segment; None: no number
+
+
+class EndColumns(NamedTuple):
+    """Many `Ended` with reason COMPLETE on one segment: a column for each of their other fields."""
+
+    scopes: Sequence[str]
+    names: Sequence[str]
+    end_times: Sequence[int | None]
+    elements: Sequence[int]
+    by_drain: Sequence[bool]
+    expected: Sequence[int | None]
 
 
 class Late(NamedTuple):

@@ -11,7 +11,7 @@ last that was missing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -58,6 +58,12 @@ class Expectations:
 
     def __contains__(self, id_: int) -> bool:
         return id_ in self._numbers
+
+    def totals(self, ids: Sequence[int], segment: int) -> list[int | None]:
+        """The same for each of some substreams."""
+        if not self._numbers:
+            return [None] * len(ids)
+        return [self.total(id_, segment) if id_ in self._numbers else None for id_ in ids]
 
     def ids(self) -> list[int]:
         """The substreams that any number was given for."""

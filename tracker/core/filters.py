@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import TypeAlias, cast
 
 from .events import Advanced, Body, Ended, Event, Excess, Late
+
+Place: TypeAlias = tuple[str | None, str | None]  #: a segment and a scope
 
 _OF_A_SCOPE = frozenset({Ended, Late, Excess})  # their first two fields are the segment and the scope
 _EVERYWHERE = (None, None)
 
 
-def place(body: Body) -> tuple[str | None, str | None]:
+def place(body: Body) -> Place:
     """The segment and the scope that an event is about.
 
     Returns:
         no segment: it concerns everybody and passes every filter; no scope: it concerns every scope of the segment.
     """
-    kind, fields = type(body), cast("tuple[str, str]", body)
+    return place_of(type(body), cast("tuple[str, str]", body))
+
+
+def place_of(kind: type[Body], fields: tuple[str, str]) -> Place:
+    """The same for a kind of event, and at least the first two of its fields, if it has so many."""
     if kind in _OF_A_SCOPE:
         return fields[:2]
     return (fields[0], None) if kind is Advanced else _EVERYWHERE

@@ -43,6 +43,7 @@ from .events import (
     DrainCancelled,
     Drained,
     DrainRequested,
+    EndColumns,
     Excess,
     FrontIdle,
     Late,
@@ -134,7 +135,15 @@ class Job:
         self.stalls_from: int | None = None
 
     def _new_ends(self) -> Ends:
-        return Ends(self.graph, self.accounts, self.closing, self.spec.ordering, self.spec.progress, self.announce)
+        return Ends(
+            self.graph,
+            self.accounts,
+            self.closing,
+            self.spec.ordering,
+            self.spec.progress,
+            self.announce,
+            self._announce_ends,
+        )
 
     def take(self, now: int) -> None:
         """A command was taken at `now` (ns): what happens from here on happens then."""
@@ -142,6 +151,9 @@ class Job:
 
     def announce(self, body: Body) -> None:
         self.log.append(self.now, self.spec.deployment, body)
+
+    def _announce_ends(self, segment: str, columns: EndColumns) -> None:
+        self.log.append_ends(self.now, self.spec.deployment, segment, columns)
 
     # ------------------------------------------------------------ deployments
 

@@ -2,18 +2,22 @@
 
 What retention lets go leaves the log, unless a subscription still waits for it: then it is *retained*, alone if its
 neighbours are gone, until the last subscription that waits for it has no use for it any more.
+
+An event is kept as a plain tuple of strings and numbers, as a snapshot has it, and is made when somebody reads it. The
+garbage collector does not look at such tuples, of which there may be millions.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeAlias
 
 from . import events
 from .dropped import Dropped
-from .events import Body, Ended, Event, Reason, Stalled
-from .filters import EVERYTHING, EventFilter
+from .events import Body, EndColumns, Ended, Event, Reason, Stalled
+from .filters import EVERYTHING, EventFilter, Place, place_of
 from .refusal import Refused
 
 _KINDS: tuple[type[Any], ...] = (
@@ -28,8 +32,15 @@ _KINDS: tuple[type[Any], ...] = (
     events.Advanced,
     events.Excess,
 )
-_GONE = Event(0, 0, "", events.Drained(""))  # in the place of an event that is dropped
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
+_ENDED, _STALLED = _NUMBER[Ended], _NUMBER[Stalled]
+
+_Kept: TypeAlias = tuple[Any, ...]  # an event: when, in which deployment, the number of its kind, and its fields
+
+_REASONS = {int(reason): reason for reason in Reason}
+
+_GONE: _Kept = ()  # in the place of an event that is dropped
+_PIECE = 4096  # events that are added at a time, with others' turns in between
 
 
 class _Retained:
@@ -38,12 +49,9 @@ class _Retained:
     __slots__ = ("_events", "_readers", "_seqs")
 
     def __init__(self) -> None:
-        self._events: dict[int, Event] = {}
+        self._events: dict[int, _Kept] = {}
         self._readers: dict[int, int] = {}
         self._seqs: list[int] = []  # ascending; those of events that are gone are taken out now and then
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._events.values())
 
     def __len__(self) -> int:
         return len(self._events)
@@ -52,13 +60,13 @@ class _Retained:
         """The events that nobody waits for."""
         return [seq for seq, readers in self._readers.items() if not readers]
 
-    def add(self, event: Event, readers: int) -> None:
+    def add(self, seq: int, kept: _Kept, readers: int) -> None:
         """Keep an event, later than all that are kept."""
-        self._events[event.seq] = event
-        self._readers[event.seq] = readers
-        self._seqs.append(event.seq)
+        self._events[seq] = kept
+        self._readers[seq] = readers
+        self._seqs.append(seq)
 
-    def release(self, seq: int) -> Event | None:
+    def release(self, seq: int) -> _Kept | None:
         """One reader does not wait for an event any more; the event, if that was the last one."""
         self._readers[seq] -= 1
         if self._readers[seq]:
@@ -75,14 +83,19 @@ class _Retained:
 
     def at(self, seq: int) -> int:
         """When an event happened (ns)."""
-        return self._events[seq].at
+        at: int = self._events[seq][0]
+        return at
 
     def after(self, seq: int) -> Iterator[Event]:
         """The events after a number, in order."""
         for at in range(bisect_right(self._seqs, seq), len(self._seqs)):
-            event = self._events.get(self._seqs[at])
-            if event is not None:
-                yield event
+            kept = self._events.get(self._seqs[at])
+            if kept is not None:
+                yield _event(self._seqs[at], kept)
+
+    def dump(self) -> list[Any]:
+        """The events, each after its number."""
+        return [[seq, *kept] for seq, kept in self._events.items()]
 
 
 class EventLog:
@@ -101,7 +114,7 @@ class EventLog:
     def __init__(self, log_id: str) -> None:
         self.log_id = log_id
         self._first = 1  # the oldest event within retention, or the next one to come
-        self._events: list[Event] = []  # the first `_passed` of them are gone: nothing is moved for a few
+        self._events: list[_Kept] = []  # the first `_passed` of them are gone: nothing is moved for a few
         self._passed = 0
         self.dropped = Dropped()
         self.retained = _Retained()
@@ -123,7 +136,15 @@ class EventLog:
 
     def append(self, at: int, deployment: str, body: Body) -> None:
         """Add the next event."""
-        self._events.append(Event(self.last_seq + 1, at, deployment, body))
+        self._events.append(_kept(at, deployment, body))
+
+    def append_ends(self, at: int, deployment: str, segment: str, columns: EndColumns) -> None:
+        """Add one `Ended` after the other, all COMPLETE on one segment."""
+        same = (at, deployment, _ENDED, segment)
+        for start in range(0, len(columns.names), _PIECE):
+            scopes, names, end_times, elements, *more = (column[start : start + _PIECE] for column in columns)
+            own = (scopes, names, end_times, elements, repeat(int(Reason.COMPLETE)), repeat(0), *more)
+            self._events.extend(zip(*map(repeat, same), *own, strict=False))
 
     def start(self, after_seq: int, wanted: EventFilter, own: bool) -> int:
         """After which event a reader begins who misses nothing that it asks for.
@@ -175,7 +196,8 @@ class EventLog:
         start = max(after + 1 - self._first, 0)
         stop = min(up_to + 1 - self._first, start + limit - len(found))
         if stop > start:
-            found += self._events[self._passed + start : self._passed + stop]
+            events_ = self._events[self._passed + start : self._passed + stop]
+            found += [_event(seq, kept) for seq, kept in enumerate(events_, self._first + start)]
         return found, found[-1].seq if len(found) >= limit > 0 else max(after, up_to)
 
     def retire(self, until: int, readers: Callable[[Event], int] | None, most: int) -> None:
@@ -187,14 +209,15 @@ class EventLog:
         """
         start = at = self._passed
         stop = min(len(self._events), start + most)
-        gone: list[Event] = []
-        while at < stop and self._events[at].at <= until:
-            event, self._events[at] = self._events[at], _GONE
-            waiting = 0 if readers is None else readers(event)
+        gone: dict[Place, int] = {}
+        while at < stop and self._events[at][0] <= until:
+            kept, self._events[at] = self._events[at], _GONE
+            seq = self._first + at - start
+            waiting = 0 if readers is None else readers(_event(seq, kept))
             if waiting:
-                self.retained.add(event, waiting)
+                self.retained.add(seq, kept, waiting)
             else:
-                gone.append(event)
+                gone[_place(kept)] = seq
             at += 1
         self.dropped.note_all(gone)
         self._first += at - start
@@ -205,21 +228,21 @@ class EventLog:
 
     def release(self, seq: int) -> None:
         """One subscription does not wait for a retained event any more."""
-        event = self.retained.release(seq)
-        if event is not None:
-            self.dropped.note(event)
+        kept = self.retained.release(seq)
+        if kept is not None:
+            self.dropped.note_all({_place(kept): seq})
 
     def oldest_at(self) -> int | None:
         """When the oldest event within retention happened (ns)."""
-        return self._events[self._passed].at if self._passed < len(self._events) else None
+        return self._events[self._passed][0] if self._passed < len(self._events) else None
 
     def dump(self) -> dict[str, Any]:
         """The log as plain values."""
         return {
             "log_id": self.log_id,
             "first_seq": self._first,
-            "events": [_plain(event) for event in self._events[self._passed :]],
-            "retained": [[event.seq, *_plain(event)] for event in self.retained],
+            "events": self._events[self._passed :],
+            "retained": self.retained.dump(),
             "dropped": self.dropped.dump(),
         }
 
@@ -230,21 +253,32 @@ class EventLog:
         log._first = dump["first_seq"]
         # Version 0.1 dumped neither of the two: whatever was before the first event had been dropped.
         log.dropped = Dropped.load(dump["dropped"]) if "dropped" in dump else Dropped(dump["first_seq"] - 1)
-        for seq, at, deployment, kind, *fields in dump.get("retained", ()):
-            log.retained.add(Event(seq, at, deployment, _body(kind, fields)), 0)
-        for at, deployment, kind, *fields in dump["events"]:
-            log.append(at, deployment, _body(kind, fields))
+        for seq, *kept in dump.get("retained", ()):
+            log.retained.add(seq, tuple(kept), 0)
+        log._events = list(map(tuple, dump["events"]))
         return log
 
 
-def _plain(event: Event) -> tuple[Any, ...]:
-    return (event.at, event.deployment, _NUMBER[type(event.body)], *event.body)
+def _kept(at: int, deployment: str, body: Body) -> _Kept:
+    if isinstance(body, Ended):
+        segment, scope, name, end_time, elements, reason, *more = body
+        return (at, deployment, _ENDED, segment, scope, name, end_time, elements, int(reason), *more)
+    return (at, deployment, _NUMBER[type(body)], *body)
+
+
+def _event(seq: int, kept: _Kept) -> Event:
+    at, deployment, kind, *fields = kept
+    return Event(seq, at, deployment, _body(kind, fields))
 
 
 def _body(kind: int, fields: list[Any]) -> Body:
+    if kind == _ENDED:
+        fields[5] = _REASONS[fields[5]]
+    elif kind == _STALLED:
+        fields[2] = tuple(fields[2])
     body: Body = _KINDS[kind](*fields)
-    if isinstance(body, Ended):
-        return body._replace(reason=Reason(body.reason))
-    if isinstance(body, Stalled):
-        return body._replace(segments=tuple(body.segments))
     return body
+
+
+def _place(kept: _Kept) -> Place:
+    return place_of(_KINDS[kept[2]], kept[3:5])

@@ -65,7 +65,7 @@ class OpenTimes:
     (20, 10)
     """
 
-    __slots__ = ("_gone", "_joined", "_left", "_owed", "_segments", "_times")
+    __slots__ = ("_departed", "_gone", "_joined", "_joins", "_left", "_owed", "_segments", "_times")
 
     def __init__(self, segments: int) -> None:
         self._segments = segments
@@ -74,12 +74,15 @@ class OpenTimes:
         self._left: dict[int, dict[int, int]] = {}  # by segment and end time: how many have left
         self._gone: dict[int, int] = {}  # by segment: a time up to which all have left
         self._times = _Sorted()
+        self._joins = 0  # how many have ever joined
+        self._departed: dict[int, int] = {}  # by segment: how many have ever left
 
     def __bool__(self) -> bool:
         return bool(self._joined)
 
     def join(self, end_time: int) -> None:
         """A substream is open on every segment."""
+        self._joins += 1
         joined = self._joined.get(end_time, 0)
         self._joined[end_time] = joined + 1
         self._owed[end_time] = self._owed.get(end_time, 0) + self._segments
@@ -95,12 +98,17 @@ class OpenTimes:
         if left is None:
             left = self._left[segment] = {}
         left[end_time] = left.get(end_time, 0) + 1
+        self._departed[segment] = self._departed.get(segment, 0) + 1
         owed = self._owed[end_time] = self._owed[end_time] - 1
         if not owed:
             del self._owed[end_time], self._joined[end_time]
             self._times.remove(end_time)
             for counts in self._left.values():
                 del counts[end_time]
+
+    def open_on(self, segment: int) -> int:
+        """How many are open on a segment."""
+        return self._joins - self._departed.get(segment, 0)
 
     def least(self, segment: int) -> int:
         """The least open end time; ``NONE_OPEN`` if there is none."""
