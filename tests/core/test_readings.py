@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.core.differential import difference
 from tests.model.lines import Driver, Line
 from tracker.core import Tracker
@@ -92,6 +94,20 @@ def test_who_claims_an_idle_front_wakes_it() -> None:
         tick(6),
         report("p1", 0, "u0", promises=[["frontier", "f", None, 1]], commit=True),
     ) == ({"outcome": "APPLIED"}, [["FRONT_IDLE", "f", False]])
+
+
+@pytest.mark.parametrize("rest", [{}, {"units": ["u0"]}], ids=["staged", "committed before"])
+def test_what_is_closed_because_a_front_turns_back_ends_at_once(rest: dict[str, Any]) -> None:
+    """While all are idle each is waited for; as soon as one is awake, only that one. It need not promise anything."""
+    assert last_of(
+        define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", [["t", "s", 10, "a", 0, 1, 1]], [["frontier", "f", None, 10]], commit=True),
+        report("p1", 1, "u0"),
+        commit("p1", epoch=1),
+        tick(6),
+        report("p1", 2 if not rest else 1, "u1") | rest,
+    )[1] == [["FRONT_IDLE", "f", False], ["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0]]
 
 
 def test_progress_is_not_said_again_of_a_segment_that_comes_back() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,47 +15,89 @@ from hypothesis import strategies as st
 from tests.core.differential import difference
 from tests.core.test_readings import define, last_of, report, start, tick
 from tests.model.lines import JOB, Driver, Line
-from tracker.core import Tracker
+from tracker.core import Tracker, tombstones
 from tracker.core.refusal import Refused
 from tracker.core.tombstones import Tombstones
+
+hashes = tombstones._hashes
 
 SECOND = 10**9
 FOREVER = {"retention": 5 * SECOND}
 names = st.tuples(st.sampled_from(["", "t", "u"]), st.text("ab", min_size=1, max_size=3))
 
 
+def _crowded(substreams: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
+    """Hashes of which the first 64 bits are nearly always shared."""
+    high, low = hashes(substreams)
+    return high % np.uint64(3), low
+
+
+@pytest.mark.parametrize("crowded", [False, True], ids=["apart", "crowded"])
 @given(
     steps=st.lists(
         st.one_of(
-            st.tuples(st.just("add"), st.lists(names, max_size=8, unique=True)),
+            st.tuples(st.just("add"), st.tuples(st.lists(names, max_size=8, unique=True), st.integers(0, 90 * SECOND))),
             st.tuples(st.just("wait"), st.integers(1, 40 * SECOND)),
+            st.tuples(st.just("remember"), st.sampled_from([SECOND // 2, 8 * SECOND, 64 * SECOND])),
             st.tuples(st.just("load"), st.none()),
         ),
         max_size=30,
-    ),
-    remember=st.sampled_from([SECOND // 2, 8 * SECOND, 64 * SECOND]),
+    )
 )
 @settings(max_examples=200, deadline=None)
-def test_a_name_is_remembered_from_its_end_on_for_as_long_as_was_asked(
-    steps: list[tuple[str, Any]], remember: int
+def test_a_name_is_remembered_until_its_end_is_longer_ago_than_is_asked(
+    crowded: bool, steps: list[tuple[str, Any]]
 ) -> None:
-    stones, now = Tombstones(), 1_700_000_000 * SECOND
-    ended: dict[tuple[str, str], int] = {}
-    for what, value in steps:
-        if what == "add":
-            stones.add(value, [now] * len(value))
-            ended |= dict.fromkeys(value, now)
-        elif what == "wait":
-            now += value
+    """What does not count any more never counts again, though more is asked later; what is added after that does."""
+    with mock.patch.object(tombstones, "_hashes", _crowded if crowded else hashes):
+        stones, now, remember = Tombstones(), 1_700_000_000 * SECOND, 8 * SECOND
+        seconds: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for what, value in steps:
+            if what == "add":
+                added, age = value
+                stones.add(added, [now - age] * len(added))
+                for each in added:
+                    seconds[each].add(-(-(now - age) // SECOND))
+            elif what == "load":
+                stones = Tombstones.load(stones.dump())
+            else:
+                now += value if what == "wait" else 0
+                remember = value if what == "remember" else remember
+                stones.forget_until(now - remember)
+                stones.sweep(remember)
+                for each in seconds:
+                    seconds[each] = {second for second in seconds[each] if second > (now - remember) // SECOND}
+            asked = [(scope, name) for scope in ("", "t", "u") for name in ("a", "b", "ab", "ba", "aab")]
+            assert stones.has([*asked, *seconds]).tolist() == [bool(seconds[each]) for each in [*asked, *seconds]]
+
+
+def test_a_snapshot_of_any_version_has_the_same_hashes() -> None:
+    stones = Tombstones()
+    stones.add([("tenant", "session"), ("", "ü")], [SECOND, 3 * SECOND - 1])
+    dump = stones.dump()
+    assert {name: column.tolist() for name, column in dump.items() if name not in ("until", "swept")} == {
+        "high": [5391285008009221450, 15598914689174877646],
+        "low": [3222475143, 172658849],
+        "second": [3, 1],
+    }
+
+
+def test_who_sweeps_when_it_is_due_keeps_little_that_counts_no_more_and_is_not_called_often() -> None:
+    remember, sweeps = 80 * SECOND, 0
+    stones = Tombstones()
+    for now in range(1000 * SECOND, 1600 * SECOND, SECOND):
+        if now < 1400 * SECOND:
+            stones.add([("t", str(now))], [now])
+        due = stones.next_sweep(remember)
+        if due is not None and due <= now:
+            sweeps += 1
             stones.forget_until(now - remember)
             stones.sweep(remember)
-        else:
-            stones = Tombstones.load(stones.dump())
-        asked = [(scope, name) for scope in ("", "t", "u") for name in ("a", "b", "ab", "ba", "aab")] + list(ended)
-        expected = [each in ended and -(-ended[each] // SECOND) > (now - remember) // SECOND for each in asked]
-        assert stones.has(asked).tolist() == expected
-        if not len(stones):
-            assert stones.next_sweep(remember) is None
+            again = stones.next_sweep(remember)
+            assert again is None or again > now
+        assert len(stones) <= 80 + 80 // 8 + 2
+    assert (len(stones), stones.next_sweep(remember)) == (0, None)
+    assert sweeps <= 600 // (80 // 8)
 
 
 def test_a_scope_and_a_name_are_not_mistaken_for_another_division_of_the_same_text() -> None:

@@ -611,7 +611,7 @@ class ReferenceTracker:
             return carry_out[type(command)](command)
         finally:
             for job in self._jobs.values():
-                self._note_closing(job)
+                self._evaluate(job)
                 self._finish_drain(job)
 
     def _emit(self, job: Job, body: Body) -> None:

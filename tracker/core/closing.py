@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .accounts import CLOSED, DONE, KNOWN, SOLE, STALLED, Accounts, Rows
 from .commands import NO_END_TIME
 from .expecting import Expectations, Key
-from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter
+from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter, in_order
 from .fronts import Fronts
 from .timeindex import TimeIndex
 
@@ -562,7 +562,7 @@ class Closing:
     def dump(self) -> list[Any]:
         """What was closed by name."""
         return [
-            (id_, [(front, list(supporters)) for front, supporters in closes.items()])
+            (id_, [(front, in_order(supporters)) for front, supporters in closes.items()])
             for id_, closes in self._closes.items()
         ]
 

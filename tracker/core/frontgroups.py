@@ -19,6 +19,15 @@ Supporter: TypeAlias = tuple[str, int] | None
 FIRM: Supporter = None
 
 
+def in_order(supporters: Iterable[Supporter]) -> list[Supporter]:
+    """Supporters as a list that is the same for the same set.
+
+    >>> in_order({("p", 2), FIRM, ("p", 1)})
+    [None, ('p', 1), ('p', 2)]
+    """
+    return sorted(supporters, key=lambda supporter: ("", -1) if supporter is None else supporter)
+
+
 class Front:
     """One source instance's promises.
 

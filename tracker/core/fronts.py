@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .frontgroups import FIRM, UNSET, Floors, Front, FrontGroup, Supporter
+from .frontgroups import FIRM, UNSET, Floors, Front, FrontGroup, Supporter, in_order
 from .graph import Graph
 
 
@@ -158,7 +158,7 @@ class Fronts:
                     "owned_in": front.owned_in,
                     "firm": list(front.firm.items()),
                     "soft": list(front.soft),
-                    "finishers": list(front.finishers),
+                    "finishers": in_order(front.finishers),
                     "drained_in": front.drained_in,
                     "idle": front.idle,
                     "heard_at": front.heard_at,

@@ -115,6 +115,7 @@ class Job:
         self.staged_units = self.staged_entries = 0
         self.read_segments: set[str] = set()
         self._read_whole: Graph | None = None  # a graph of which every segment has been read
+        self._turned_back = False  # an idle front has, since the last evaluation
         self.late_reports = 0
         self.late_by_id: dict[int, int] = {}
         self.begin(Accounts(len(graph)), Fronts(spec.fronts, now))
@@ -770,6 +771,7 @@ class Job:
                 front.idle, woken = False, True
                 self.announce(FrontIdle(front.name, False))
         if woken:
+            self._turned_back = True
             self.closing.fronts_changed()
             self.closing.note()
 
@@ -944,6 +946,7 @@ class Job:
         self.late_reports += len(sums)
 
     def evaluate(self) -> None:
+        self._turned_back = False
         self.closing.note()
         for row, segment, expected in self.closing.exceeded():
             scope = self.accounts.scope_names[int(self.accounts.scope[row])]
@@ -1121,8 +1124,14 @@ class Job:
             if isinstance(pledge, FinishOf)
         }
 
+    def conclude(self) -> None:
+        """The last thing of each command: what became of a front that turned back, and of a drain."""
+        if self._turned_back:  # and what it says takes effect later, or was refused
+            self.evaluate()
+        self.confirm_drain()
+
     def confirm_drain(self) -> None:
-        """Say so if the drain under way is done: the last thing of each command."""
+        """Say so if the drain under way is done."""
         if not self.drain.under_way or self._is_open():
             return
         if self.fronts:

@@ -94,7 +94,7 @@ class Tracker:
         finally:
             job = self._jobs.get(command.job)
             if job is not None:
-                job.confirm_drain()
+                job.conclude()
                 if job.subscriptions.take_ended() or job.log.last_seq != last_seq:
                     self._woken.add(command.job)
 

@@ -1,0 +1,228 @@
+"""What holds in the core between any two commands: all that it keeps up to date by hand is what counting anew gives.
+
+The model cannot see a count that is wrong, an index that has lost a row or a row that is used again before it is clean,
+until something comes of it, which may be long after. Here it is seen at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tracker.core import Tracker
+from tracker.core.accounts import CLOSED, DONE, ENDING, HELD, KNOWN, NAMED
+from tracker.core.commands import NO_END_TIME, Mode, Ordering
+from tracker.core.frontgroups import FIRM
+from tracker.core.job import Job
+from tracker.core.opentimes import NONE_OPEN
+
+
+def broken(tracker: Tracker) -> str:
+    """The first thing that does not hold, in words; empty: everything does.
+
+    Args:
+        tracker: after a command that was carried out or refused.
+    """
+    for job in tracker._jobs.values():
+        for holds in INVARIANTS:
+            try:
+                holds(job)
+            except AssertionError as error:
+                return f"{(holds.__doc__ or '').strip()} Not so: {error}"
+    return ""
+
+
+def _names_lead_to_their_rows(job: Job) -> None:
+    """Each name in use is found, alone and among others, and each row has its id."""
+    accounts = job.accounts
+    rows = np.flatnonzero(accounts.flags & NAMED)
+    ids = accounts.ids_of(rows)
+    _same(accounts.rows_of(ids.astype(np.uint64)).tolist(), rows.tolist())
+    _same([accounts.id_of(row) for row in rows.tolist()], ids.tolist())
+    assert not ids.size or int(ids.max()) < accounts.next_id
+    named = list(accounts.named(rows))
+    _same([accounts.find_one(*each) for each in named], rows.tolist())
+    scopes = list(dict.fromkeys(scope for scope, _ in named))
+    index = np.array([scopes.index(scope) for scope, _ in named], np.uint32)
+    _same(accounts.find(scopes, index, [name for _, name in named]).tolist(), rows.tolist())
+
+
+def _counts_are_right(job: Job) -> None:
+    """What is counted of substreams is what there is."""
+    accounts = job.accounts
+    flags = accounts.flags
+    _same(accounts.named_rows, np.count_nonzero(flags & NAMED))
+    _same(accounts.open, np.count_nonzero((flags & (KNOWN | DONE)) == KNOWN))
+    _same(accounts.done, np.count_nonzero(flags & DONE))
+    of_scope = Counter(accounts.scope[np.flatnonzero(flags & NAMED)].tolist())
+    _same(Counter({n: count for n, count in enumerate(accounts._rows_of_scope) if count}), of_scope)
+    _same({accounts.scope_names[number]: number for number in of_scope}, accounts.scope_number)
+    _same(set(accounts._free_scopes), set(range(len(accounts.scope_names))) - set(of_scope))
+    _same(len(accounts._free_scopes), len(set(accounts._free_scopes)))
+
+
+def _free_rows_are_clean(job: Job) -> None:
+    """A row that nobody has a name for has no flag, no element and no end."""
+    accounts = job.accounts
+    rows = np.flatnonzero((accounts.flags & NAMED) == 0)
+    assert not accounts.flags[rows].any(), "flags"
+    assert not any(accounts.names[row] for row in rows.tolist()), "names"
+    assert not len(accounts.cells.touched(rows).at), "elements"
+    assert not accounts.cells.has_ended(rows).any(), "ends"
+
+
+def _flags_agree_with_cells(job: Job) -> None:
+    """A row has ended everywhere, or somewhere, if its cells have; and only what is known has."""
+    accounts = job.accounts
+    rows = np.flatnonzero(accounts.flags & KNOWN)
+    ended = accounts.cells.has_ended(rows)
+    _same(((accounts.flags[rows] & DONE) != 0).tolist(), ended.all(axis=1).tolist())
+    marked = (accounts.flags[rows] & ENDING) != 0
+    assert (marked | ~ended.any(axis=1) | ended.all(axis=1)).all(), "ended somewhere, and not marked"
+    assert not accounts.cells.has_ended(np.flatnonzero((accounts.flags & KNOWN) == 0)).any()
+
+
+def _closed_is_what_the_fronts_promised(job: Job) -> None:
+    """Each open row is closed for the groups for which the fronts' promises close it."""
+    closing, accounts = job.closing, job.accounts
+    for row in _open(job):
+        told = closing._closed(np.array([row]))[0].tolist()
+        assert told == closing._closed_for(row), f"{accounts.names[row]}: {told}"
+        assert bool(accounts.flags[row] & CLOSED) == any(told), accounts.names[row]
+
+
+def _nothing_that_can_end_is_open(job: Job) -> None:
+    """Without an ordering, what is closed, balances and is not held has ended."""
+    if job.spec.ordering is Ordering.NONE:
+        rows = np.array(_open(job), np.int64)
+        ending, _ = job.ends._endable(job.ends._eligible(rows))
+        assert not ending.size, [job.accounts.names[row] for row in ending.tolist()]
+
+
+def _limits_are_the_least_of_the_fronts(job: Job) -> None:
+    """How far a group's fronts have come together is the least of how far each has come."""
+    for group in job.fronts.groups:
+        waited = group.waited()
+        for scope in [None, *job.fronts.scoped]:
+            if waited:
+                _same(group.limit(scope), min(front.time(scope) for front in waited))
+
+
+def _what_is_held_is_flagged(job: Job) -> None:
+    """A row is flagged as held while any producer holds it, and no longer."""
+    held = {row for producer in job.producers.values() for row in producer.holds}
+    _same(set(np.flatnonzero(job.accounts.flags & HELD).tolist()), held)
+
+
+def _what_is_staged_is_counted(job: Job) -> None:
+    """Staged epochs count as one unit each beside their own, and with all of their entries and promises."""
+    epochs = [epoch for producer in job.producers.values() for epoch in producer.staged.values()]
+    units = [unit for epoch in epochs for piece in epoch.pieces for unit in piece.units]
+    _same(job.staged_units, len(epochs) + len(units))
+    kept = [len(piece.entries.rows) + len(piece.pledges) for epoch in epochs for piece in epoch.pieces]
+    folded = [len(entries.rows) for epoch in epochs for entries in epoch.folded]
+    _same(job.staged_entries, sum(kept) + sum(folded))
+
+
+def _what_can_be_withdrawn_is_staged(job: Job) -> None:
+    """A promise that can still be withdrawn was made by an IMMEDIATE epoch that is staged."""
+    staged = {
+        (producer.name, number)
+        for producer in job.producers.values()
+        if producer.mode is Mode.IMMEDIATE
+        for number in producer.staged
+    }
+    for front in job.fronts:
+        assert {by for by, _, _ in front.soft} <= staged, front.name
+        assert front.finishers <= {FIRM, *staged}, front.name
+    for closes in job.closing._closes.values():
+        for supporters in closes.values():
+            assert supporters, "a close of nobody"
+            assert supporters <= {FIRM, *staged}, supporters
+    for given in job.closing.expectations._given.values():
+        supporters = {by for by, _ in given}
+        assert supporters <= {FIRM, *staged}, supporters
+        assert supporters != {FIRM}, "it cannot be withdrawn, and is kept as if it could"
+
+
+def _expectations_are_counted(job: Job) -> None:
+    """Numbers that fronts have given are counted, of substreams that there are, and those to come are waited for."""
+    expectations, accounts = job.closing.expectations, job.accounts
+    _same(expectations.count, sum(len(expectations.of(id_)) for id_ in expectations.ids()))
+    rows = accounts.rows_of(np.array(expectations.ids(), np.uint64))
+    assert (rows >= 0).all(), "of a substream that is forgotten"
+    for id_, row in zip(expectations.ids(), rows.tolist(), strict=True):
+        assert expectations.of(id_), "empty"
+        met = [accounts.sent(row, on) >= (expectations.total(id_, on) or 0) for on, _ in expectations.of(id_)]
+        if any(met):
+            _same(expectations.to_look_at(np.array([row])).tolist(), [row])
+    missing = expectations.missing(np.flatnonzero(accounts.flags & NAMED))
+    found = sorted(zip(*(column.tolist() for column in missing), strict=True))
+    expected = {
+        (row, on, expectations.total(id_, on) or 0, accounts.sent(row, on))
+        for id_, row in zip(expectations.ids(), rows.tolist(), strict=True)
+        for on, _ in expectations.of(id_)
+    }
+    _same(found, sorted(each for each in expected if each[3] < each[2] and not accounts.reason(each[0], each[1])))
+
+
+def _open_times_are_those_of_open_rows(job: Job) -> None:
+    """What ordering and progress wait for on a segment is the least end time that is open there."""
+    accounts, rows = job.accounts, np.array(_open(job), np.int64)
+    rows = rows[accounts.end_time[rows] != NO_END_TIME]
+    open_on = ~accounts.cells.has_ended(rows)
+    for group, times in job.ends._times.items():
+        inside = np.ones(len(rows), np.bool_) if group < 0 else accounts.scope[rows] == group
+        for segment in range(len(job.graph)):
+            open_times = accounts.end_time[rows[inside & open_on[:, segment]]]
+            _same(times.least(segment), min(open_times.tolist(), default=NONE_OPEN))
+
+
+def _readers_are_counted(job: Job) -> None:
+    """A retained event has as many readers as subscriptions wait for it, or have just left it."""
+    log = job.log
+    waiting = Counter(seq for each in job.subscriptions._by_name.values() for seq in each.waiting)
+    waiting.update(job.subscriptions._left)
+    _same(Counter(log.retained._readers), waiting)
+    _same([event.seq for event in log.retained], sorted(waiting))
+    kept, last = log.read_kept(0, 0, 10**9)
+    _same(len(kept), log.kept)
+    _same(last, log.last_seq)
+    _same([event.seq for event in kept], sorted({event.seq for event in kept}))
+
+
+def _producers_have_numbers_of_their_own(job: Job) -> None:
+    """Each producer's number leads to its name."""
+    for producer in job.producers.values():
+        _same(job.numbers.names[producer.number], producer.name)
+        _same(job.numbers.of(producer.name), producer.number)
+
+
+def _open(job: Job) -> list[int]:
+    rows: list[int] = np.flatnonzero((job.accounts.flags & (KNOWN | DONE)) == KNOWN).tolist()
+    return rows
+
+
+def _same(kept: Any, counted: Any) -> None:
+    assert kept == counted, f"{kept} is kept, and {counted} is so"
+
+
+INVARIANTS: tuple[Callable[[Job], None], ...] = (
+    _names_lead_to_their_rows,
+    _counts_are_right,
+    _free_rows_are_clean,
+    _flags_agree_with_cells,
+    _closed_is_what_the_fronts_promised,
+    _nothing_that_can_end_is_open,
+    _limits_are_the_least_of_the_fronts,
+    _what_is_held_is_flagged,
+    _what_is_staged_is_counted,
+    _what_can_be_withdrawn_is_staged,
+    _expectations_are_counted,
+    _open_times_are_those_of_open_rows,
+    _readers_are_counted,
+    _producers_have_numbers_of_their_own,
+)

@@ -1,0 +1,50 @@
+"""A core that loses count of anything is found out by `invariants`, also where the model sees nothing of it yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.differential import difference
+from tests.core.layouts import small_pages
+from tests.model.generate import generate
+from tracker.core.accounts import Accounts
+from tracker.core.cells import DenseCells, SparseCells
+from tracker.core.closing import Closing
+from tracker.core.ends import Ends
+from tracker.core.expecting import Expectations
+from tracker.core.job import Job
+from tracker.core.log import _Retained
+from tracker.core.names import NameTable
+
+FAULTS = [
+    (Accounts, "finish"),
+    (Accounts, "_count_scopes"),
+    (DenseCells, "clear"),
+    (SparseCells, "clear"),
+    (NameTable, "remove"),
+    (Closing, "_review"),
+    (Ends, "_leave"),
+    (Expectations, "settle"),
+    (Job, "_unstage"),
+    (_Retained, "join"),
+]
+
+
+@pytest.mark.parametrize(("part", "method"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_core_that_leaves_something_out_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, part: type, method: str
+) -> None:
+    whole = getattr(part, method)
+
+    def half(*arguments: object) -> object:
+        return [] if method == "_count_scopes" else None
+
+    def without_counting(job: Job, producer: object, number: int) -> object:
+        units, entries = job.staged_units, job.staged_entries
+        epoch = whole(job, producer, number)
+        job.staged_units, job.staged_entries = units, entries
+        return epoch
+
+    monkeypatch.setattr(part, method, without_counting if method == "_unstage" else half)
+    with small_pages():
+        assert any(difference(generate(seed)) for seed in range(20))
