@@ -48,6 +48,30 @@ def test_the_readmes_program_runs_and_runs_again(server: Server) -> None:
         assert (ran.stdout, ran.stderr) == ("30 images are done\n", "")
 
 
+@pytest.mark.spark
+def test_the_spark_quickstart_ends_by_itself_and_releases_each_shops_day_once(server: Server) -> None:
+    """The README's program for Spark, ready to run: berlin does not wait for lima, and the drain ends what is open."""
+    ran = subprocess.run(
+        [sys.executable, "examples/spark_quickstart.py", server.address],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = [line.strip("|").split("|") for line in ran.stdout.splitlines() if line.startswith("|")]
+    released = [[cell.strip()[: len("{2026-03-01")] for cell in row] for row in told if row[0].strip() != "shop"]
+    assert released == [
+        ["berlin", "{2026-03-01", "rum", "1", "4"],
+        ["berlin", "{2026-03-01", "tea", "1", "3"],
+        ["lima", "{2026-03-01", "tea", "2", "7"],
+        ["berlin", "{2026-03-02", "rum", "1", "1"],
+    ]
+    arrived = ran.stdout.index("file 3 has arrived")
+    assert ran.stdout.index("berlin") < arrived < ran.stdout.index("lima") < ran.stdout.index("drained: ")
+
+
 def test_the_reader_that_may_be_away(server: Server) -> None:
     """docs/concepts.md: it sends everything once it has happened, and acknowledges it."""
     [program] = blocks("docs/concepts.md", "Readers that may be away", "python")

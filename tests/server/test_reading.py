@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -286,3 +287,16 @@ def test_health_and_reflection(server: Server) -> None:
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="substream.tracker.v1.Tracker")
     (answer,) = reflection.ServerReflectionInfo(iter([request]))
     assert answer.file_descriptor_response.file_descriptor_proto
+
+
+def test_without_reflection_the_server_tells_of_its_health_and_of_nothing_else(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = servers.start(tmp_path, "memory", "--no-reflection")
+    reflection = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    with pytest.raises(grpc.RpcError) as error:
+        list(reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    health = health_pb2_grpc.HealthStub(server.channel)
+    assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+    assert define(server.stub, "served").created
