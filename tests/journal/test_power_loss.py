@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from random import Random
@@ -59,6 +60,28 @@ def lost_power(tmp_path: Path, seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, seed: int) -> None:
     assert lost_power(tmp_path, seed) == []
+
+
+def test_what_a_repair_has_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    live.mkdir()
+    with watched(live) as disk:
+        journal = SqliteJournal(live / "tracker.db")
+        journal.recover()
+        for step in range(40):
+            told = journal.append(records(step, 1))
+        journal.close()
+        size = (live / "tracker.db").stat().st_size
+        with (live / "tracker.db").open("r+b") as file:  # the last pages hold the last records
+            file.seek(size - 100)
+            file.write(b"\xff" * 100)
+            os.fsync(file.fileno())
+        journal = SqliteJournal(live / "tracker.db")
+        recovery = journal.recover(accept_loss=True)
+        saved = len(list(recovery.records))
+        assert 0 < saved < told
+        assert came_back(disk.after_power_loss(tmp_path / "after"), saved) == ""
+        journal.close()
 
 
 @pytest.mark.parametrize("without", ["synchronous", "snapshots"])

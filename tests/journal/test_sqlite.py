@@ -335,6 +335,52 @@ def test_a_full_disk_changes_nothing_and_passes(path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize("failing", ["INSERT", "DELETE", "COMMIT"])
+def test_a_group_that_fails_at_any_step_leaves_nothing_behind(
+    path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every error ends SQLite's transaction by itself."""
+    plain = sqlite3.connect
+    fails = True
+
+    class Failing(sqlite3.Connection):
+        def execute(self, statement: str, *arguments: object) -> sqlite3.Cursor:
+            if fails and statement.startswith(failing):
+                raise sqlite3.OperationalError("interrupted")
+            return super().execute(statement, *arguments)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **options: plain(*given, factory=Failing, **options))
+    fails = False
+    journal, _, _ = opened(path)
+    journal.append(records(3))
+    fails = True
+    with pytest.raises(JournalError, match="interrupted"):
+        journal.append(records(2, start=100))
+    fails = False
+    assert journal.append(records(2, start=3)) == 5
+    journal.close()
+    journal, recovery, found = opened(path)
+    assert (recovery.damage, found) == ((), records(5))
+    journal.close()
+
+
+def test_a_file_that_is_whole_but_inconsistent_is_rebuilt_before_it_is_written_to(path: Path) -> None:
+    """All records can be read, and SQLite's own list of free pages is wrong: what is written next might be lost."""
+    journal, _, _ = opened(path)
+    journal.append(records(20))
+    journal.close()
+    with path.open("r+b") as file:
+        file.seek(36)  # of the head: how many pages are free
+        file.write((7).to_bytes(4, "big"))
+    journal, recovery, found = opened(path)
+    assert found == records(20)
+    assert [(damage.lost, "inconsistent" in damage.problem) for damage in recovery.damage] == [(0, True)]
+    journal.close()
+    journal, recovery, found = opened(path)
+    assert (recovery.damage, found) == ((), records(20))
+    journal.close()
+
+
 def files(directory: Path) -> dict[str, bytes]:
     """What is there, but for the lock and the mark's own progress."""
     return {file.name: file.read_bytes() for file in directory.iterdir() if not file.name.endswith(("-lock", "-mark"))}
