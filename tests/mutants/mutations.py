@@ -2,7 +2,7 @@
 
 A mutant is one change in one place: a comparison turned, a constant moved by one, a condition fixed, a statement left
 out. They are made from the syntax tree and written as text, so the rest of the file stays as it is. A mutant is
-identified by its file, its function and the text before and after, and not by its line, which moves.
+identified by its file, its function and the text of its lines before and after, and not by their number, which moves.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.LShift: ("<<", ">>"),
     ast.RShift: (">>", "<<"),
 }
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SWAPPED = {"max": "min", "min": "max", "all": "any", "any": "all"}
 
 
@@ -48,6 +49,7 @@ class Mutant:
         before: the text that is replaced.
         after: the text that replaces it.
         at: where, as (begin, end) in the file's bytes.
+        around: what else stands on its lines, before and after it.
     """
 
     file: str
@@ -55,11 +57,13 @@ class Mutant:
     before: str
     after: str
     at: tuple[int, int]
+    around: tuple[str, str]
 
     @property
     def key(self) -> tuple[str, str, str, str]:
         """What identifies it as the code around it moves."""
-        return self.file, self.function, self.before, self.after
+        before, after = (" ".join(text.join(self.around).split()) for text in (self.before, self.after))
+        return self.file, self.function, before, after
 
     def applied(self, source: bytes) -> bytes:
         """The file's text with the change."""
@@ -67,8 +71,8 @@ class Mutant:
         return source[:begin] + self.after.encode() + source[end:]
 
     def __str__(self) -> str:
-        before, after = (" ".join(text.split()) for text in (self.before, self.after))
-        return f"{self.file} {self.function}: {before} -> {after}"
+        file, function, before, after = self.key
+        return f"{file} {function}: {before} -> {after}"
 
 
 def mutants(root: Path, file: str) -> list[Mutant]:
@@ -79,8 +83,8 @@ def mutants(root: Path, file: str) -> list[Mutant]:
     ...     _ = (Path(folder) / "m.py").write_text("def f(a):\\n    return a < 1\\n")
     ...     for mutant in mutants(Path(folder), "m.py"):
     ...         print(mutant)
-    m.py f: a < 1 -> a <= 1
-    m.py f: 1 -> 2
+    m.py f: return a < 1 -> return a <= 1
+    m.py f: return a < 1 -> return a < 2
     """
     source = (root / file).read_bytes()
     found = list(_Visitor(file, source).of_module())
@@ -101,18 +105,17 @@ class _Visitor:
 
     def _of(self, node: ast.AST, function: str) -> Iterator[Mutant]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if isinstance(child, _DEFINITIONS):
                 name = f"{function}.{child.name}" if function else child.name
                 if child.name not in ("dump", "__repr__", "__str__"):
-                    for part in child.body:
-                        yield from self._statement(part, name)
-                        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                            yield from self._of(part, name)
-                    nested = [each for each in child.body if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
-                    yield from self._of(ast.Module(nested, []), name)
+                    yield from self._of(ast.Module(child.body, []), name)
                 continue
             if isinstance(child, (ast.JoinedStr, ast.Raise, ast.Assert, ast.arguments)):
                 continue  # messages, checks of types, and defaults
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue  # of `zip`: a check, too
+            if isinstance(node, ast.AnnAssign) and child is node.annotation:
+                continue
             if function:
                 yield from self._expression(child, function)
                 if isinstance(child, ast.stmt):
@@ -167,7 +170,11 @@ class _Visitor:
         return self._mutant(node, function, text)
 
     def _mutant(self, node: ast.AST, function: str, after: str) -> Mutant:
-        return Mutant(self._file, function, self._text(node), after, self._span(node))
+        begin, end = self._span(node)
+        line_end = self._source.find(b"\n", end)
+        around = self._source[self._source.rfind(b"\n", 0, begin) + 1 : begin], self._source[end:line_end]
+        left, right = (text.decode() for text in around)
+        return Mutant(self._file, function, self._text(node), after, (begin, end), (left, right))
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         assert isinstance(node, (ast.expr, ast.stmt))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import AREAS, ROOT
+from tests.mutants.__main__ import AREAS, EQUAL, ROOT
 from tests.mutants.mutations import mutants
 
 SOURCE = '''
@@ -22,6 +23,12 @@ class Account:
         self.held = max(self.held, 0) + n
         self.log.append(n)
         return not (n and self.held is None)
+
+    async def give(self, n: int) -> list[int]:
+        found: list[int | None] = []
+        self.held -= n
+        await self.log.sync()
+        return list(zip(found, found, strict=True))
 '''
 
 
@@ -40,6 +47,9 @@ def test_each_operator_constant_condition_and_effect_is_turned_once(tmp_path: Pa
         ("not (n and self.held is None)", "(n and self.held is None)"),
         ("n and self.held is None", "((n) or (self.held is None))"),
         ("self.held is None", "self.held is not None"),
+        ("self.held -= n", "pass"),
+        ("self.held -= n", "self.held += n"),
+        ("await self.log.sync()", "pass"),
     }
 
 
@@ -50,3 +60,19 @@ def test_a_mutant_parses_and_is_another_program(area: str) -> None:
         same = ast.dump(ast.parse(source))
         for mutant in mutants(ROOT, str(path.relative_to(ROOT)))[::20]:
             assert ast.dump(ast.parse(mutant.applied(source))) != same, mutant
+
+
+def test_what_is_listed_as_equal_is_there_once_and_says_why() -> None:
+    listed = [tuple(each) for each in json.loads(EQUAL.read_text())]
+    assert all(len(each) == 5 and each[4].endswith(".") for each in listed)
+    keys = [each[:4] for each in listed]
+    assert len(set(keys)) == len(keys)
+    files = sorted({file for file, *_ in keys})
+    known = {mutant.key for file in files for mutant in mutants(ROOT, file)}
+    assert [key for key in keys if key not in known] == []
+
+
+def test_no_two_mutants_of_a_line_are_mistaken_for_one_another(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f(a):\n    return a[0], a[0], a[0] + 0\n")
+    found = mutants(tmp_path, "a.py")
+    assert len({mutant.key for mutant in found}) == len(found) == 5
