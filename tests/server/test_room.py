@@ -71,6 +71,17 @@ def test_cells_are_substreams_times_segments_staged_ones_too() -> None:
     server.report(0)  # which commits what is staged
 
 
+def test_fronts_that_feed_some_segments_are_counted_times_all_segments() -> None:
+    """Each segment may wait for other fronts than the next, down a chain for all before it."""
+    server = Server(max_front_segments=6)
+    segments = tuple((f"s{i}", ()) for i in range(3))
+    fed = (("f", ("s0",)), ("g", ("s1", "s2")))
+    server.take(DefineJob(Spec("two", "d1", segments, fronts=("f", "g", "h", "i"), front_segments=fed)))
+    three = Spec("three", "d1", segments, fronts=("f", "g", "h"), front_segments=(*fed, ("h", ("s2",))))
+    refused("max_front_segments", lambda: server.take(DefineJob(three)))
+    assert server.tracker.jobs() == ["job", "two"]
+
+
 def test_what_is_staged_is_counted() -> None:
     server = Server(max_staged_substreams=10)
     server.report(10, commit=False)

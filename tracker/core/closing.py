@@ -381,26 +381,38 @@ class Closing:
         finished_before = front.finished
         firmly_before = FIRM in front.finishers
         front.finishers.add(supporter)
-        if not finished_before or (supporter is FIRM and not firmly_before):
-            self.fronts_changed()
+        if finished_before and (supporter is not FIRM or firmly_before):
+            return
+        groups = [self._fronts.groups[place] for place in front.groups]
+        if any(group.has_idle for group in groups):
+            self.fronts_changed()  # the last that is awake may have finished: then the idle ones are waited for
+            return
+        for place, group in zip(front.groups, groups, strict=True):
+            group.raise_floors([None])
+            if group.limit(None) == EVERYTHING:
+                self._close_all(place)
+            self._times[place].advance(None, 0, 0, self._fronts.scoped)
+        self._review_named()
+
+    def _close_all(self, place: int) -> None:
+        """All fronts of a group have finished: the untimed ones are closed, too, which stand in no index."""
+        self._finished[place] = True
+        rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        rows = rows[~self._closed(rows)[:, place]]
+        if rows.size:
+            self._mark(rows, place, True)
 
     def fronts_changed(self) -> None:
         """Fronts have finished, turned idle or awake, or had promises withdrawn: look at all anew."""
         self._fronts.changed()
         self._fronts.raise_floors()
         for place, group in enumerate(self._fronts.groups):
-            finished = group.limit(None) == EVERYTHING
-            if finished or self._finished[place]:
-                # All is closed now, or was: then the untimed ones too, which stand in no index.
-                self._finished[place] = finished
-                rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
-                if finished:
-                    rows = rows[~self._closed(rows)[:, place]]
-                    if rows.size:
-                        self._mark(rows, place, True)
-                else:
-                    for row in rows.tolist():
-                        self._review(row)
+            if group.limit(None) == EVERYTHING:
+                self._close_all(place)
+            elif self._finished[place]:
+                self._finished[place] = False
+                for row in self._accounts.in_use(int(KNOWN), int(KNOWN | DONE)).tolist():
+                    self._review(row)
             self._times[place].look_anew()
         self._review_named()
 

@@ -93,6 +93,14 @@ class Front:
                 time = promised
         return time
 
+    def closing_time(self, scope: str | None) -> int:
+        """The same of a front that may still send; ``EVERYTHING`` once it has finished."""
+        return EVERYTHING if self.finishers else self.time(scope)
+
+    def floor_time(self, scope: str | None) -> int:
+        """What nobody can withdraw; ``EVERYTHING`` once it has firmly finished."""
+        return EVERYTHING if FIRM in self.finishers else self.firm_time(scope)
+
     def frontiers(self) -> dict[str | None, int]:
         """The greatest promised times by scope, as promised."""
         frontiers = dict(self.firm)
@@ -202,8 +210,13 @@ class FrontGroup:
         awake = [front for front in unfinished if not front.idle]
         return awake or unfinished
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether any front is idle."""
+        return any(front.idle for front in self.members)
+
     def changed(self) -> None:
-        """Which fronts are waited for has changed, or a time has sunk: what was derived from that is void."""
+        """Fronts have turned idle or awake, or a time has sunk: what was derived from that is void."""
         self._leasts.clear()
         self._firm_leasts.clear()
 
@@ -221,25 +234,25 @@ class FrontGroup:
         key = scope if scope in self._scoped else None
         least = self._leasts.get(key)
         if least is None:
-            least = self._leasts[key] = _Least(self.waited(), partial(Front.time, scope=key))
+            least = self._leasts[key] = _Least(self.waited(), partial(Front.closing_time, scope=key))
         return least.read()
 
     def progress(self) -> int:
         """The least frontier for every scope, of idle fronts too: what they send when they wake is not over yet."""
-        if not any(front.idle for front in self.members):
+        if not self.has_idle:
             return self.limit(None)
         return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)
 
     def raise_floors(self, scopes: Iterable[str | None]) -> None:
         """Raise the floors of scopes for which firm promises were made, or may count now; None: of all."""
-        unfinished = [front for front in self.members if FIRM not in front.finishers]
-        if not unfinished:
-            return
         touched = set(scopes)
         if None in touched:
             touched |= self._scoped
         for scope in touched:
             least = self._firm_leasts.get(scope)
             if least is None:
-                least = self._firm_leasts[scope] = _Least(unfinished, partial(Front.firm_time, scope=scope))
-            self.floors.rise(scope, least.read())
+                least = self._firm_leasts[scope] = _Least(self.members, partial(Front.floor_time, scope=scope))
+            time = least.read()
+            if time == EVERYTHING:  # none is unfinished: the floors stay
+                return
+            self.floors.rise(scope, time)

@@ -39,10 +39,10 @@ def of_command(job: Job | None, command: Command) -> int:
             named += job.accounts.open
         if producer.staged and (command.commit or not producer.settled):
             named += _staged(job, producer)
-        return named
+        return named * max(1, len(job.fronts.groups))  # what is new, and what is promised, is looked at in each
     if isinstance(command, DefineJob):
         spec = command.spec
-        size = 4 * len(spec.segments) + len(spec.fronts)
+        size = 4 * len(spec.segments) + len(spec.fronts) + len(spec.front_segments) * len(spec.segments) // _SCANNED
         return size if job is None or spec.deployment == job.spec.deployment else size + _all(job)
     if job is None or isinstance(command, Drain | CancelDrain | Recovered):
         return 0
@@ -52,6 +52,7 @@ def of_command(job: Job | None, command: Command) -> int:
             return 0
         count = len(command.units or ()) + len(command.promises)
         moves = any(not isinstance(promise, Expect) for promise in command.promises)
+        count *= max(1, len(job.fronts.groups))
         return count + _staged(job, producer) + (job.accounts.open if moves else 0)
     if isinstance(command, OpenProducer):
         producer = job.producers.get(command.producer)

@@ -28,6 +28,7 @@ class Limits:
     max_segments: int = 1_000  #: of one job
     max_feeds: int = 50_000  #: of all segments of one job together
     max_fronts: int = 10_000  #: of one job
+    max_front_segments: int = 200_000  #: of one job: its fronts that feed only some segments, times its segments
     max_producers: int = 10_000  #: of one job
     max_open_substreams: int = 20_000_000  #: of one job
     max_subscriptions: int = 100  #: of one job, expired ones too

@@ -8,7 +8,7 @@ the core, which forgets the oldest (`tracker.core.remembered`): fenced runs and 
 from __future__ import annotations
 
 from tracker.core import Tracker
-from tracker.core.commands import Command, Commit, Drain, Expect, Frontier, Report
+from tracker.core.commands import Command, Commit, DefineJob, Drain, Expect, Frontier, Report
 
 from .limits import Limits
 
@@ -26,6 +26,11 @@ def check_room(tracker: Tracker, command: Command, limits: Limits, new: int) -> 
         Refused: ``LIMIT``, which names the limit and what to do.
     """
     match command:
+        case DefineJob(spec):
+            wanted = sum(bool(fed) for _, fed in spec.front_segments) * len(spec.segments)
+            limits.check(
+                "max_front_segments", wanted, "let fronts feed all segments, combine some, or use several jobs"
+            )
         case Report():
             _check_report(tracker, command, limits, new)
             _check_promises(tracker, command, limits)

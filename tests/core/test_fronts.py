@@ -1,0 +1,36 @@
+"""Very many fronts: what one of them does is not looked for in all the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.test_readings import SENT, define, report, start
+from tests.model.lines import Driver
+from tracker.core import Tracker
+from tracker.core.frontgroups import Front
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one epoch", "one by one"])
+def test_each_finish_looks_at_few_fronts(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each looked at all, ten thousand finishes took twenty minutes."""
+    looks, times = 0, Front.firm_time
+
+    def firm_time(front: Front, scope: str | None) -> int:
+        nonlocal looks
+        looks += 1
+        return times(front, scope)
+
+    names = [f"f{n}" for n in range(300)]
+    driver = Driver(Tracker("log"))
+    frontiers = [["frontier", name, None, 5] for name in names] + [["frontier", "f0", "t", 7]]
+    for line in (define(fronts=names), start("p1"), report("p1", 0, "u", [SENT], frontiers, commit=True)):
+        driver.run(line)
+    driver.run(report("p1", 1, "u", promises=[["finish", "f299"]], commit=True))
+    monkeypatch.setattr(Front, "firm_time", firm_time)
+    finishes = [["finish", name] for name in names[:299]]
+    for epoch, promises in enumerate([finishes] if at_once else [[each] for each in finishes], 2):
+        assert driver.run(report("p1", epoch, "u", promises=promises, commit=True))[0] == {"outcome": "APPLIED"}
+    assert looks < 20 * len(names)
+    received = [*SENT[:5], 0, 1]
+    _, events = driver.run(report("p1", 1000, "u", [received], commit=True))
+    assert events == [["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0]]
