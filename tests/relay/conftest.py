@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -11,6 +12,15 @@ from tests.relay.processes import Relay
 from tracker.client import TrackerClient
 
 _numbers = count()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A directory of the test's own, with a path that leaves room for a socket's name: the system takes 107 bytes, and
+    pytest's own directories are named after whoever runs the tests, and after the test.
+    """
+    with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +39,12 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def shared_relay(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+def shared_relay(shared_server: Server) -> Iterator[Relay]:
     """Its relay, which nobody finds by himself."""
-    relay = Relay(tmp_path_factory.mktemp("relay"), shared_server.address)
-    yield relay
-    relay.stop()
+    with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
+        relay = Relay(Path(directory), shared_server.address)
+        yield relay
+        relay.stop()
 
 
 @pytest.fixture

@@ -285,13 +285,14 @@ def test_one_relay_at_a_socket_and_a_successor_after_its_death(server: Server, r
     ("listen", "status", "said"),
     [
         ("unix:relative.sock", 2, "absolute"),
-        (f"unix:/{'x' * 120}", 2, "at most 107 bytes"),
+        (f"unix:/{'x' * 120}", 2, "at most 107 bytes, and this one 121: /x"),
+        (f"unix:/{'ä' * 60}", 2, "Give --listen unix:PATH a shorter one, and its clients TRACKER_RELAY=unix:PATH"),
         ("7655", 2, "unix:PATH or HOST:PORT"),
         ("unix:/proc/nowhere/relay.sock", 1, "cannot listen on /proc/nowhere/relay.sock"),
         ("unix:{tmp}/file", 1, "it is there and no socket"),
         ("192.0.2.1:0", 1, "cannot listen on 192.0.2.1:0"),
     ],
-    ids=["relative", "long", "port alone", "no directory", "a file", "not this node's"],
+    ids=["relative", "long", "long in bytes", "port alone", "no directory", "a file", "not this node's"],
 )
 def test_where_it_cannot_listen_it_says_why(listen: str, status: int, said: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

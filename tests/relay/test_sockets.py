@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -219,12 +217,10 @@ def staged(client: TrackerClient, job: str) -> int:
 
 
 @pytest.fixture
-def open_to_all() -> Iterator[Path]:
-    """A directory in which every user may put something, with a path that leaves room for a socket's name."""
-    directory = Path(tempfile.mkdtemp(prefix="relay-"))
-    directory.chmod(0o1777)
-    yield directory
-    shutil.rmtree(directory)
+def open_to_all(tmp_path: Path) -> Path:
+    """A directory in which every user may put something."""
+    tmp_path.chmod(0o1777)
+    return tmp_path
 
 
 @as_root

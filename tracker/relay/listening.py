@@ -61,7 +61,8 @@ def _usable(listen: str) -> Path:
         raise ValueError(f"a socket's path is absolute, such as unix:/run/relay.sock, not {listen!r}")
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise ValueError(
-            f"the path of a socket has at most {_LONGEST_PATH} bytes, not {len(os.fsencode(path))}: {path}"
+            f"the path of a socket has at most {_LONGEST_PATH} bytes, and this one {len(os.fsencode(path))}: {path}. "
+            "Give --listen unix:PATH a shorter one, and its clients TRACKER_RELAY=unix:PATH"
         )
     return path
 
