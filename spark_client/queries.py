@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.continuing import Ledger
-from spark_client.directories import last_commit
+from spark_client.directories import clear_unfinished, last_commit
 from spark_client.errors import TrackingError
 from spark_client.failures import sentence_of, shortened
 from spark_client.fronts import Front
@@ -93,14 +93,22 @@ class TrackedQuery:
             raise TrackingError("the query's run was not opened: start it with the tracked writer's start()")
         return self._run
 
-    def open(self, query: str, run: str) -> None:
-        """Opens the run; what goes wrong is raised by `run`."""
+    def open(self, query: str, run: str, *, begun: bool = False) -> None:
+        """Opens the run; what goes wrong is raised by `run`.
+
+        Args:
+            query: its id.
+            run: the run's.
+            begun: whether Spark may have begun its first batch.
+        """
         with self._opening:
             if self._opened.is_set():
                 return
             last = last_commit(self.checkpoint)
             try:
                 self._run = self._open_run(query, run, 0 if last is None else last + 1)
+                if last is None and not begun:
+                    clear_unfinished(self.checkpoint)  # before Spark looks, and the tracker has no batch of it either
                 self.resumed(self._run)
             except Exception as error:
                 self._refused = error

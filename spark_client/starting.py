@@ -52,7 +52,7 @@ def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[]
             query = start()
         finally:
             spark.streams.removeListener(listener)
-        tracked.open(str(query.id), str(query.runId))
+        tracked.open(str(query.id), str(query.runId), begun=True)
     return query
 
 
