@@ -20,6 +20,7 @@ _log = logging.getLogger("spark_client")
 _NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains
 _JOINING = 5.0  #: seconds in which its thread has to end when it is closed
 _PAUSE = 1.0  #: seconds before a place in the events that is lost is looked for again
+_ONE_ATTEMPT = 5.0  #: seconds that a question may take, which is asked again
 
 
 class DrainWatch:
@@ -34,6 +35,7 @@ class DrainWatch:
 
     def __init__(self, client: TrackerClient, job: str, deployment: str, requested: Callable[[], object]) -> None:
         self._client = client
+        self._impatient = TrackerClient(client.address, timeout=_ONE_ATTEMPT, retry_for=0)
         self._job = job
         self._deployment = deployment
         self._requested = requested
@@ -61,17 +63,19 @@ class DrainWatch:
             thread.join(_JOINING)
 
     def _listen(self, closed: threading.Event) -> None:
+        complained = False
         while not closed.is_set():
             try:
                 # First the place in the events, then how things stand: what comes between is seen twice, not missed.
-                status = self._client.job(self._job)
+                status = self._impatient.job(self._job)
                 with self._lock:
                     if closed.is_set():
                         return
                     watch = self._watch = self._client.watch(
                         self._job, status.last_seq, segments=[_NO_SEGMENT], log_id=status.log_id
                     )
-                drain = self._client.get_drain(self._job)
+                drain = self._impatient.get_drain(self._job)
+                complained = False
                 under_way = drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
                 if under_way and drain.deployment == self._deployment and not closed.is_set():
                     self._requested()
@@ -80,7 +84,9 @@ class DrainWatch:
                     if mine and not closed.is_set():
                         self._requested()
             except TrackerUnavailable as error:
-                _log.warning("the watch over job %s waits for the tracker: %s", self._job, error)
+                if not complained:
+                    _log.warning("the watch over job %s waits for the tracker: %s", self._job, error)
+                complained = True
             except TrackerError as error:
                 if error.reason == "UNKNOWN_JOB":
                     _log.error("the watch over job %s has ended: %s", self._job, error)

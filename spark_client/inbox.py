@@ -27,6 +27,7 @@ from tracker.client import Ended, Event, Late, Reason, Subscription, TrackerErro
 _log = logging.getLogger("spark_client")
 
 _ACKNOWLEDGE_EVERY: Final = 1.0  #: seconds between two acknowledgements
+_ONE_ATTEMPT: Final = 5.0  #: seconds that an acknowledgement may take, which is made again
 
 
 class Inbox:
@@ -99,9 +100,11 @@ class Inbox:
                 return
             self._taken, self._acknowledge_at = None, now + _ACKNOWLEDGE_EVERY
         try:
-            subscription.ack(taken[1])
+            subscription.ack(taken[1], timeout=_ONE_ATTEMPT)
         except TrackerUnavailable as error:
-            _log.warning("what was released is not acknowledged yet, and will be with the next batch: %s", error)
+            _log.info("what was released is not acknowledged yet, and will be: %s", error)
+            with self._lock:
+                self._taken = self._taken or taken
         except TrackerError as error:
             _log.warning("the tracker does not keep this release's events any more: %s", error)
             self._subscription = None  # the next batch makes it again

@@ -72,8 +72,8 @@ class Run:
         except (TrackerError, TrackerUnavailable) as error:
             raise self._explained(error) from error
         # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
-        once = TrackerClient(client.address, timeout=_ONE_ATTEMPT, retry_for=0)
-        self._once = once.producer(job, query, run, keep_apart=seals)
+        self._impatient = TrackerClient(client.address, timeout=_ONE_ATTEMPT, retry_for=0)
+        self._once = self._impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
         self.resume_epoch = resume_epoch
@@ -338,9 +338,9 @@ class Run:
             TrackingError: the tracker refuses.
         """
         try:
-            status = self._client.job(self.job)
+            status = self._impatient.job(self.job)
             if status.drain.state not in (DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED):
-                subscription.ack(status.last_seq)
+                subscription.ack(status.last_seq, timeout=_ONE_ATTEMPT)
         except TrackerUnavailable:
             return  # another time
         except TrackerError as error:

@@ -75,11 +75,12 @@ class Subscription(Iterator[Event]):
         """
         return self._watch.last_seq
 
-    def ack(self, event: Event | int) -> int:
+    def ack(self, event: Event | int, timeout: float | None = None) -> int:
         """Acknowledges an event and all before it: the tracker need not keep them for this subscription.
 
         Args:
             event: the event, or its `seq`. One before an acknowledged one changes nothing.
+            timeout: seconds in which one attempt is made; None: as many attempts as the client makes.
 
         Returns:
             The subscription's place now.
@@ -91,7 +92,8 @@ class Subscription(Iterator[Event]):
         """
         seq = event.seq if isinstance(event, Event) else event
         request = tracker_pb2.AckRequest(job=self.job, name=self.name, seq=seq, log_id=self.log_id)
-        answer = self._calls.repeat(lambda connection: connection.stubs.Ack, request)
+        calls = self._calls if timeout is None else Calls(self._calls.address, timeout, retry_for=0)
+        answer = calls.repeat(lambda connection: connection.stubs.Ack, request)
         self.acknowledged = answer.acknowledged
         return self.acknowledged
 
