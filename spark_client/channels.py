@@ -142,6 +142,15 @@ class Channel(ABC):
         """
 
     @abstractmethod
+    def begun(self, sender: str, epoch: int) -> bool:
+        """Whether rows of an epoch may have been received: once it was published, it has to be brought to its end.
+
+        Args:
+            sender: a query's id.
+            epoch: its newest.
+        """
+
+    @abstractmethod
     def sweep(self, sender: str) -> None:
         """Removes what drivers of a sender that were killed have left half written.
 
@@ -259,6 +268,9 @@ class FileChannel(Channel):
         target = self.path / sender / f"{epoch:012d}"
         self.publish_children(target, rows, ordinal, told)
         return target
+
+    def begun(self, sender: str, epoch: int) -> bool:
+        return (self.path / sender / f"{epoch:012d}").is_dir()
 
     def sweep(self, sender: str) -> None:
         sweep(self.path / sender)

@@ -156,6 +156,9 @@ class TableChannel(Channel):
             cursor.execute(left_over, (sender, epoch - 1, epoch))  # an attempt may have gone on after its epoch
             connection.commit()
 
+    def begun(self, sender: str, epoch: int) -> bool:
+        return (self.path / "outbox" / sender / f"{epoch:012d}").is_dir()
+
     def sweep(self, sender: str) -> None:
         sweep(self.path / "outbox" / sender)
 

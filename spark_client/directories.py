@@ -223,9 +223,20 @@ def remove(path: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
+def query_id(checkpoint: Path) -> str | None:
+    """The id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
+    metadata = read_json(checkpoint / "metadata")
+    return None if metadata is None else str(metadata["id"])
+
+
 def last_commit(checkpoint: Path) -> int | None:
     """The last batch that Spark has committed in a checkpoint; None: none yet."""
     return max((int(name) for name in _entries(checkpoint / "commits") if name.isdigit()), default=None)
+
+
+def last_begun(checkpoint: Path) -> int | None:
+    """The last batch that Spark has planned in a checkpoint, whether or not it has committed it; None: none yet."""
+    return max((int(name) for name in _entries(checkpoint / "offsets") if name.isdigit()), default=None)
 
 
 def clear_unfinished(checkpoint: Path) -> None:

@@ -111,8 +111,10 @@ class Finishing:
                 for stream in tracked.reads:
                     self._finish(stream)  # it goes on, until what it holds has come out
             else:
+                self._await_the_batch_that_has_begun(tracked)
                 tracked.stop()
                 tracked.close()
+                self._must_be_well(tracked)
         drain.check()
         for tracked in entries:
             for front in tracked.fronts:
@@ -123,15 +125,34 @@ class Finishing:
             drain.check()
             if tracked not in entries or isinstance(tracked, NativeQuery):
                 tracked.settle()
-                failure = tracked.failure()
-                if failure is not None:
-                    raise TrackingError(f"{failure}. Start it again, and the drain goes on") from failure
+                self._must_be_well(tracked)
                 tracked.stop()
                 tracked.close()
             elif isinstance(tracked, BatchQuery) and tracked.release is not None:
                 tracked.release.drain(tracked.run, self._spark)
         drain.confirm()
         drain.await_drained()
+
+    def _await_the_batch_that_has_begun(self, tracked: TrackedQuery) -> None:
+        """What it has published belongs to this deployment, and so does the rest of it, whichever driver began it.
+
+        Spark runs it again before any other batch.
+        """
+        tracked.rest()
+        while tracked.interrupted is not None and tracked.query is not None and tracked.query.isActive:
+            if self._stopped.wait(_LOOK_EVERY):
+                return
+
+    def _must_be_well(self, tracked: TrackedQuery) -> None:
+        """Nothing is finished while something of a query has been published that it has not committed."""
+        failure = tracked.failure()
+        if failure is not None:
+            raise TrackingError(f"{failure}. Start it again, and the drain goes on") from failure
+        if (batch := tracked.interrupted) is not None and tracked.fronts:
+            raise TrackingError(
+                f"batch {batch} of the query with the checkpoint {tracked.checkpoint} was stopped before it was "
+                "committed. Start it again, and the drain goes on"
+            )
 
     def _await_queries(self) -> None:
         """Waits until all are started, and those that have failed are started again.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
@@ -26,25 +28,40 @@ class Gate:
         self._changed = threading.Condition()
         self._inside: int | None = None  # the thread of the batch that is inside
         self._closed = False
+        self._admitted: int | None = None  # the epoch that may come in though it is closed
         self._stopping = threading.Event()
         self.last_epoch: int | None = None  #: that was let in and has done its work
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def passed(self, epoch: int) -> Iterator[None]:
+        """A batch is inside; if it may not come in, it waits for the query to be stopped.
+
+        Raises:
+            Stopped: it must not begin.
+        """
         with self._changed:
-            if not self._closed:
+            enters = not self._closed or epoch == self._admitted
+            if enters:
                 self._inside = threading.get_ident()
-                return
-        self._stopping.wait()
-        raise Stopped
+        if not enters:
+            self._stopping.wait()
+            raise Stopped
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside = None
+                self._changed.notify_all()
 
     def done(self, epoch: int) -> None:
         """The batch has done its work."""
         self.last_epoch = epoch
 
-    def __exit__(self, *error: object) -> None:
+    def admit(self, epoch: int | None) -> None:
+        """Closes it for all batches but one, that had begun before, in this life or an earlier one; None: for all."""
         with self._changed:
-            self._inside = None
-            self._changed.notify_all()
+            self._closed = True
+            self._admitted = epoch
 
     @property
     def inside(self) -> bool:
@@ -62,6 +79,7 @@ class Gate:
         """
         with self._changed:
             self._closed = True
+            self._admitted = None
             if self.inside:
                 return False
             return self._changed.wait_for(lambda: self._inside is None, timeout)

@@ -17,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from spark_client.directories import read_json, sweep, write_first
+from spark_client.directories import read_json, sweep, write_first, write_json
+from spark_client.errors import TrackingError
 from spark_client.eventtime import micros_of
 from spark_client.runs import Run
 from spark_client.state import PartialState
@@ -28,6 +29,7 @@ _log = logging.getLogger("spark_client")
 
 _ACKNOWLEDGE_EVERY: Final = 1.0  #: seconds between two acknowledgements
 _ONE_ATTEMPT: Final = 5.0  #: seconds that an acknowledgement may take, which is made again
+_DRAIN: Final = "drain"  #: in the note of a batch in whose place a drain acts: the drain's number
 
 
 class Inbox:
@@ -67,9 +69,14 @@ class Inbox:
         note = self._note(epoch)
         chosen = read_json(note)
         events: list[Event] | None = None
-        if chosen is None:
+        if chosen is None or _DRAIN in chosen:
             mine, found = self._choose(run)
-            chosen = write_first(note, mine)
+            if chosen is None:
+                chosen = write_first(note, mine)
+            if _DRAIN in chosen:
+                run.must_be_newest()  # a drain has taken the batch's place: only who comes after it may have it back
+                write_json(note, mine)
+                chosen = mine
             events = found if chosen == mine else None  # else another driver of this query was here meanwhile
             for old in note.parent.glob("*.json"):
                 if abs(int(old.stem)) < abs(epoch) - 2:
@@ -83,9 +90,25 @@ class Inbox:
         return [*self._made_good(chosen, run), *(events or [])]
 
     def up_to(self, epoch: int) -> int | None:
-        """The last event that an epoch has acted on; None: it has not begun to."""
+        """The last event that an epoch acts on; None: it has not begun to."""
         note = read_json(self._note(epoch))
-        return None if note is None else int(note["up_to"])
+        return None if note is None or _DRAIN in note else int(note["up_to"])
+
+    def act_instead(self, drain: int, epoch: int) -> None:
+        """A drain acts on what the next batch would: from now on no attempt of that batch can begin to.
+
+        Args:
+            drain: the drain's number.
+            epoch: the next batch.
+
+        Raises:
+            TrackingError: it has begun to.
+        """
+        if _DRAIN not in write_first(self._note(epoch), {_DRAIN: drain}):
+            raise TrackingError(
+                f"batch {epoch} has begun to release and was not committed: it has to be brought to its end first. "
+                "Start its query again, and the drain goes on"
+            )
 
     def committed(self, epoch: int) -> None:
         """What this epoch, and those before it, acted on need not be kept any more. To be called again and again: the

@@ -128,6 +128,9 @@ class KafkaChannel(Channel):
         self._tidy(outbox, epoch)
         return target
 
+    def begun(self, sender: str, epoch: int) -> bool:
+        return (self.path / "outbox" / sender / f"{epoch:012d}").is_dir()
+
     def sweep(self, sender: str) -> None:
         sweep(self.path / "outbox" / sender)
 

@@ -58,6 +58,15 @@ class Output(Protocol):
         """
         ...
 
+    def begun(self, query: str, epoch: int) -> bool:
+        """Whether somebody else may have taken rows of an epoch of this query, so that it has to be brought to its end.
+
+        Args:
+            query: its id.
+            epoch: that is not committed.
+        """
+        ...
+
     def sweep(self, query: str) -> None:
         """Removes what drivers of this query that were killed have left half written."""
         ...
@@ -122,6 +131,9 @@ class Files:
         publish(self._path / f"epoch={epoch}", self._writer(rows).save)
         return {}
 
+    def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
+        return (self._path / f"epoch={epoch}").is_dir()
+
     def sweep(self, query: str) -> None:
         if self._path.is_dir() and is_table_of(self._path, query):
             sweep(self._path)
@@ -139,6 +151,9 @@ class Function:
     def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
         self._function(rows.drop(TRACKER), epoch)
         return {}
+
+    def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
+        return False  # nobody is told how far it came; the next deployment calls it again with the same rows
 
     def sweep(self, query: str) -> None:
         pass
@@ -192,6 +207,9 @@ class Sent:
             return {channel.segment: in_files(path, channel.form, published)}
         self._probe((run.query, run.run, epoch)).on(published()).write.format("noop").mode("overwrite").save()
         return {}
+
+    def begun(self, query: str, epoch: int) -> bool:
+        return self._channel.begun(query, epoch)
 
     def sweep(self, query: str) -> None:
         self._channel.sweep(query)

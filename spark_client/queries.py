@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.continuing import Ledger
-from spark_client.directories import clear_unfinished, last_commit
+from spark_client.directories import clear_unfinished, last_begun, last_commit, query_id
 from spark_client.errors import TrackingError
 from spark_client.failures import sentence_of, shortened
 from spark_client.fronts import Front
@@ -188,6 +188,22 @@ class TrackedQuery:
     def release_resources(self) -> None:
         """Gives back what the query needed while it ran."""
 
+    def begun(self, epoch: int) -> bool:  # noqa: ARG002 - others have
+        """Whether an attempt of a batch may have published something, so that no other batch may take its place."""
+        return False
+
+    @property
+    def interrupted(self) -> int | None:
+        """The batch that has begun and is not committed, here or by a driver before; None: there is none."""
+        last, committed = last_begun(self.checkpoint), last_commit(self.checkpoint)
+        if last is None or (committed is not None and last <= committed):
+            return None
+        return last if self.begun(last) else None
+
+    def rest(self) -> None:
+        """Lets no batch in any more but the one that has begun: what its sources have is for the next deployment."""
+        self.gate.admit(self.interrupted)
+
     def failure(self) -> TrackingError | None:
         """What has gone wrong, as a user reads it; None: nothing."""
         query = self.query
@@ -298,6 +314,12 @@ class BatchQuery(TrackedQuery):
         if self.release is not None:
             self.release.close()
 
+    def begun(self, epoch: int) -> bool:
+        if self.release is not None:
+            return self.release.begun(epoch)
+        query = query_id(self.checkpoint)
+        return query is not None and self._output.begun(query, epoch)
+
     def process(self, batch: DataFrame, epoch: int) -> None:
         """The body of `foreachBatch`."""
         try:
@@ -312,7 +334,7 @@ class BatchQuery(TrackedQuery):
 
     def _process(self, batch: DataFrame, epoch: int) -> None:
         run = self.run
-        with self.gate:
+        with self.gate.passed(epoch):
             if run.failure is not None:
                 raise explained(run.failure)
             if not self._swept:

@@ -533,6 +533,8 @@ class ReleaseQuery:
         epoch = -last - 1  # the number of no batch; a drain that is repeated after the same batch gives it again
         state = self._state
         state.load(last + 1)
+        run.must_be_newest()
+        self._inbox.act_instead(epoch, last + 1)
         ending = self._ending(run, epoch)
         # No epoch reports this, so the tracker cannot refuse it. The note of what is released was written before it is
         # asked: a run that is opened later finds the note, and finishes this drain rather than release it again.
@@ -545,10 +547,17 @@ class ReleaseQuery:
         self._inbox.committed(epoch)
 
     def _finish_drain(self, run: Run, epoch: int, spark: SparkSession) -> None:
-        """A driver that died in its drain, after what it wrote and before its state, would have it written again."""
-        begun = self._inbox.up_to(-epoch)
-        if begun is not None and begun > self._state.position:
+        """A driver that died in its drain, after what it wrote and before its state, would have it written again.
+
+        Where the batch itself has begun, the driver that was fenced before it could drain has left only its note.
+        """
+        noted = self._inbox.up_to(-epoch)
+        if noted is not None and noted > self._state.position and not self.begun(epoch):
             self.drain(run, spark)
+
+    def begun(self, epoch: int) -> bool:
+        """Whether an attempt of a batch has begun to act on events: its results may be out."""
+        return self._inbox.up_to(epoch) is not None
 
     # ---------------------------------------------------------------- ends
 

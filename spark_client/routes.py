@@ -59,6 +59,9 @@ class Routed:
                 remove(old)
         return sent
 
+    def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
+        return (self._path / f"{epoch:012d}").is_dir()
+
     def sweep(self, query: str) -> None:
         sweep(self._path)
         for _, output in self._routes:

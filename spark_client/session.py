@@ -782,7 +782,7 @@ class Tracking:
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if self._finishing is not None and not self._finishing.over.is_set() and tracked.fronts:
-            tracked.gate.close()  # what its sources have now is for the next deployment
+            tracked.rest()
         query = self._running.launch(self.spark, tracked, start)
         self._drain_watch.open()
         return query

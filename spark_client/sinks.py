@@ -48,5 +48,8 @@ class Sunk:
         self._sink.write(rows.drop(TRACKER), run.query, epoch)
         return {}
 
+    def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
+        return False  # as of a function
+
     def sweep(self, query: str) -> None:
         pass

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.directories import read_json
+from spark_client.directories import query_id
 from spark_client.queries import TrackedQuery
 
 
@@ -54,12 +54,6 @@ def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[]
             spark.streams.removeListener(listener)
         tracked.open(str(query.id), str(query.runId), begun=True)
     return query
-
-
-def query_id(checkpoint: Path) -> str | None:
-    """The id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
-    metadata = read_json(checkpoint / "metadata")
-    return None if metadata is None else str(metadata["id"])
 
 
 class _Started(StreamingQueryListener):
