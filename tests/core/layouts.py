@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from tracker.core import accounts, cells, ends, log
+from tracker.core import accounts, cells, ends, log, views
 
 
 @contextmanager
@@ -22,5 +22,6 @@ def small_pages() -> Iterator[None]:
         mock.patch.object(cells, "_FEW", 0),
         mock.patch.object(ends, "_FEW", 0),
         mock.patch.object(log, "_PIECE", 2),
+        mock.patch.object(views, "_MOST_PAGES", 2),
     ):
         yield

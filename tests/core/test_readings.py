@@ -394,3 +394,39 @@ def test_the_seal_decides_and_not_a_later_manifest() -> None:
         commit("p1", epoch=0, units=["u0", "u1"], seal=True),
         commit("p1", epoch=0, units=["u1"]),
     ) == ({}, [["ENDED", "a", "t", "s", 10, 2, "COMPLETE", 0]])
+
+
+def test_numbers_go_with_their_segment() -> None:
+    """Of a substream that has ended: a graph changes only where nothing is open."""
+    both = [["t", "s", None, segment, 0, 1, 1] for segment in ("a", "b")]
+    lines = [
+        define(fronts=("f",), segments=[["a", []], ["b", []]]),
+        start("p1"),
+        report("p1", 0, "u0", both, [["expect", "f", "t", "s", None, "b", 1]], commit=True),
+    ]
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    counted = []
+    for line in [*lines, define("d2", ("f",), segments=[["b", []], ["c", []]]), define("d3", ("f",))]:
+        driver.run(line)
+        counted.append(tracker.counts("job").expected)  # type: ignore[union-attr]
+    assert counted == [0, 0, 1, 1, 0]
+    last_of(*lines, define("d2", ("f",), segments=[["b", []], ["c", []]]), define("d3", ("f",)), tick(1))
+
+
+def test_numbers_are_forgotten_with_their_substream() -> None:
+    lines = [
+        define(fronts=("f",), durations={"retention": 5 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", [["t", "s", None, "a", 0, 1, 1]], [["expect", "f", "t", "s", None, "a", 1]], commit=True),
+    ]
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    counted = []
+    for line in [*lines, tick(4), tick(2)]:
+        driver.run(line)
+        counted.append(tracker.counts("job").expected)  # type: ignore[union-attr]
+    assert counted == [0, 0, 1, 1, 0]
+    # Another substream may get the row: nothing is expected of it.
+    another = report("p1", 1, "u1", [["t", "another", None, "a", 0, 1, 1]], commit=True)
+    last_of(*lines, tick(6), another, tick(1))

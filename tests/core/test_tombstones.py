@@ -69,6 +69,8 @@ def test_a_name_is_remembered_until_its_end_is_longer_ago_than_is_asked(
                     seconds[each] = {second for second in seconds[each] if second > (now - remember) // SECOND}
             asked = [(scope, name) for scope in ("", "t", "u") for name in ("a", "b", "ab", "ba", "aab")]
             assert stones.has([*asked, *seconds]).tolist() == [bool(seconds[each]) for each in [*asked, *seconds]]
+            if not len(stones):
+                assert stones.next_sweep(remember) is None
 
 
 def test_a_snapshot_of_any_version_has_the_same_hashes() -> None:

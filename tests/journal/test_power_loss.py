@@ -62,7 +62,8 @@ def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, seed: in
     assert lost_power(tmp_path, seed) == []
 
 
-def test_what_a_repair_has_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
+def test_what_a_repair_has_saved_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is done, and just before what was saved takes the damaged file's place."""
     live = tmp_path / "live"
     live.mkdir()
     with watched(live) as disk:
@@ -76,12 +77,21 @@ def test_what_a_repair_has_saved_survives_a_loss_of_power(tmp_path: Path) -> Non
             file.seek(size - 100)
             file.write(b"\xff" * 100)
             os.fsync(file.fileno())
+        swap = SqliteJournal._swap
+
+        def swap_after_a_look(self: SqliteJournal, aside: str) -> None:
+            disk.after_power_loss(tmp_path / "between")
+            swap(self, aside)
+
+        monkeypatch.setattr(SqliteJournal, "_swap", swap_after_a_look)
         journal = SqliteJournal(live / "tracker.db")
         recovery = journal.recover(accept_loss=True)
         saved = len(list(recovery.records))
         assert 0 < saved < told
         assert came_back(disk.after_power_loss(tmp_path / "after"), saved) == ""
         journal.close()
+    monkeypatch.undo()
+    assert came_back(tmp_path / "between", saved) == ""
 
 
 @pytest.mark.parametrize("without", ["synchronous", "snapshots"])
