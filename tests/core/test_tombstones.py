@@ -102,6 +102,19 @@ def test_who_sweeps_when_it_is_due_keeps_little_that_counts_no_more_and_is_not_c
     assert sweeps <= 600 // (80 // 8)
 
 
+def test_however_often_time_passes_old_ones_are_removed_seldom() -> None:
+    """Each removal goes through all that are kept."""
+    remember, removals = 80 * SECOND, 0
+    stones = Tombstones()
+    for now in range(1000 * SECOND, 1600 * SECOND, SECOND):
+        stones.add([("t", str(now))], [now])
+        before = len(stones)
+        stones.forget_until(now - remember)
+        stones.sweep(remember)
+        removals += len(stones) < before
+    assert 0 < removals <= 600 // (80 // 8)
+
+
 def test_a_scope_and_a_name_are_not_mistaken_for_another_division_of_the_same_text() -> None:
     stones = Tombstones()
     stones.add([("ab", "c"), ("", "1:ab")], [SECOND] * 2)
