@@ -35,6 +35,8 @@ MAX_EPOCH = 2**62 - 1  #: so that the epoch after it fits, and a -1 that was mea
 MAX_EXPECTED = 2**48  #: elements, so that the sum over fronts fits 64 bits
 MAX_END_TIME = 2**61  #: either way of 0; in microseconds 73,000 years
 
+_FEW = 8  # up to so many times are quicker one by one than as a column
+
 DURATIONS = ("stall_after", "expire_after", "idle_after", "retention", "remember")  #: of a spec
 
 
@@ -88,6 +90,10 @@ def _check_epoch(field: str, epoch: int | None) -> None:
 
 def _check_end_times(report: Report) -> None:
     times = report.end_times
+    if len(times) <= _FEW and all(
+        -MAX_END_TIME <= time <= MAX_END_TIME or time == NO_END_TIME for time in times.tolist()
+    ):
+        return
     beyond = ((times > MAX_END_TIME) | (times < -MAX_END_TIME)) & (times != NO_END_TIME)
     if beyond.any():
         place = int(np.flatnonzero(beyond)[0])

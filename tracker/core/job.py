@@ -75,6 +75,7 @@ Kept: TypeAlias = tuple[int, list[Piece]]  #: an epoch, and those of its reports
 
 NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_U8 = np.empty(0, np.uint64)
+_FEW = 8  # up to so many rows are quicker to go through than to sort
 _MANY = 100_000  # from so many rows on, marking them is quicker than sorting them
 NO_ENTRIES = Entries(NO_ROWS, NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
 
@@ -864,8 +865,11 @@ class Job:
         return entries
 
     def _note_read(self, entries: Entries) -> None:
-        read = np.unique(entries.segments[entries.received > 0])
-        self.read_segments.update(self.graph.names[segment] for segment in read.tolist())
+        read = entries.segments[entries.received > 0]
+        if not read.size:
+            return
+        numbers = read.tolist() if read.size <= _FEW else np.unique(read).tolist()
+        self.read_segments.update(self.graph.names[segment] for segment in numbers)
         if self.read_segments.issuperset(self.graph.names):
             self._read_whole = self.graph
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tracker.core import Tracker
 from tracker.core.commands import Command, Commit, DefineJob, Drain, Expect, Frontier, Report
+from tracker.core.status import Counts
 
 from .limits import Limits
 
@@ -35,7 +36,7 @@ def check_room(tracker: Tracker, command: Command, limits: Limits, new: int) -> 
             _check_report(tracker, command, limits, new)
             _check_promises(tracker, command, limits)
         case Commit():
-            _check_named(tracker, command.job, limits, new)
+            _check_named(tracker.counts(command.job) if new else None, limits, new)
             _check_promises(tracker, command, limits)
         case Drain():
             waiting = tracker.waiting_drains(command.job, command.deployment)
@@ -47,7 +48,7 @@ def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) ->
     if job is None:
         return
     check = limits.check
-    _check_named(tracker, report.job, limits, new, stages=not report.commit)
+    _check_named(job, limits, new, stages=not report.commit)
     if report.entry_count:
         check("max_events", job.events + 1, "wait until retention drops some, or define the job with a shorter one")
     if not report.commit:
@@ -56,9 +57,8 @@ def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) ->
         check("max_staged_entries", entries, "commit or revoke staged epochs")
 
 
-def _check_named(tracker: Tracker, name: str, limits: Limits, new: int, stages: bool = False) -> None:
+def _check_named(job: Counts | None, limits: Limits, new: int, stages: bool = False) -> None:
     """Room for substreams that are named for the first time."""
-    job = tracker.counts(name)
     check = limits.check
     if new and job is not None:
         there = job.open_substreams + new

@@ -144,6 +144,12 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
                 left.append((start, stop, inside.nested[number]))
 
 
+def least_limit(limits: Limits) -> int:
+    """No request of so many bytes can pass any limit: whatever is counted takes a byte at least."""
+    known = limits.by_name()
+    return min(known[limit] for limit, _ in _LIMITS.values())
+
+
 def check_command(command: Command, limits: Limits) -> None:
     """The same for a request that is so small that it could be read first.
 
