@@ -25,6 +25,7 @@ from spark_client.substreams import ColumnOrName, column, names_of, quoted
 _Native: TypeAlias = Callable[[Column], Column]
 _Finish: TypeAlias = Callable[..., Column]
 
+_STATISTICS: Final = "spark.sql.legacy.statisticalAggregate"  #: the deviation of one value is NaN, instead of null
 _LOW: Final = 0xFFFF_FFFF  #: the low half of a bigint
 _INTERVALS: Final = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 
@@ -46,6 +47,7 @@ class Aggregate:
         for_type: makes the aggregate for a type of `over`; None: it is the same for all types.
         over: what it is over, where that matters.
         called: how a checkpoint calls it, if not as `native`.
+        legacy: `finish` where spark.sql.legacy.statisticalAggregate is on; None: it makes no difference.
     """
 
     native: Column
@@ -59,6 +61,7 @@ class Aggregate:
     for_type: Callable[[T.DataType], Aggregate] | None = None
     over: Column | None = None
     called: str | None = None
+    legacy: _Finish | None = None
 
     @property
     def description(self) -> str:
@@ -304,6 +307,8 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
             aggregate = aggregate.for_type(rows.select(aggregate.over).schema.fields[0].dataType)
         except UsageError as error:
             raise UsageError(f"aggs[{name!r}] = {aggregate.native}: {error}") from error
+    if aggregate.legacy is not None and str(rows.sparkSession.conf.get(_STATISTICS, "false")).lower() == "true":
+        aggregate = replace(aggregate, finish=aggregate.legacy)
     names = [f"part_{place}" for place in range(len(aggregate.partial))]
     parts = [value.alias(part) for part, value in zip(names, aggregate.partial, strict=True)]
     merged = [merge(*map(F.col, names)).alias(part) for part, merge in zip(names, aggregate.merge, strict=True)]
@@ -461,11 +466,15 @@ def _deviation(native: _Native, value: ColumnOrName, finish: Callable[[Column, C
         none = F.struct(F.lit(0.0).alias("n"), F.lit(0.0).alias("mean"), F.lit(0.0).alias("m2"))
         return F.aggregate(F.collect_list(structs), none, add)
 
+    def finished(merged: Column) -> Column:
+        return finish(merged["n"], merged["m2"])
+
     return Aggregate(
         native(column(value)),
         (parts,),
         (merge,),
-        lambda merged: finish(merged["n"], merged["m2"]),
+        finished,
         names_of([value]),
         called=str(native(values)),
+        legacy=lambda merged: F.when(merged["n"] == 1, F.lit(float("nan"))).otherwise(finished(merged)),
     )

@@ -22,8 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.directories import (
+    WHOLE,
     check_store,
     local_path,
+    parquet_of,
     publish,
     read_json,
     remove,
@@ -158,6 +160,16 @@ class Channel(ABC):
             sender: whose driver has taken over.
         """
 
+    def check_session(self, spark: SparkSession) -> None:  # noqa: B027 - most travel under any settings
+        """Looks at the settings under which rows are to be sent or received.
+
+        Args:
+            spark: the session.
+
+        Raises:
+            UsageError: what is received would not be what was sent.
+        """
+
     @abstractmethod
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
         """What the receiving query reads.
@@ -197,7 +209,7 @@ class Channel(ABC):
         self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], told: Told | None = None
     ) -> None:
         """Publishes rows with labels of their own, as the channel's columns say, unless they were published before."""
-        children = rows.select(*self._children_of(ordinal, told))
+        children = self.carried(rows).select(*self._children_of(ordinal, told))
 
         def write(path: str) -> None:
             write_parquet(children)(path)
@@ -216,6 +228,25 @@ class Channel(ABC):
             TrackingError: they cannot be sent.
         """
 
+    def check_children(self, rows: DataFrame, ordinal: tuple[str, ...]) -> None:  # noqa: B027 - as `check`
+        """Looks at rows whose children are to be sent, before it is settled that they are.
+
+        Args:
+            rows: with the parents' `_tracker`.
+            ordinal: columns that tell the children of one parent apart.
+
+        Raises:
+            TrackingError: they cannot be sent.
+        """
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        """The same rows; whoever reads one that the channel would alter fails, and so publishes nothing.
+
+        Args:
+            rows: that are to be sent.
+        """
+        return rows
+
     def surplus(self, rows: DataFrame, ordinal: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
         """Of rows, one for each label that they would have here; and those that are left.
 
@@ -223,15 +254,23 @@ class Channel(ABC):
             rows: with the parents' `_tracker`.
             ordinal: columns that tell the children of one parent apart.
         """
-        label = child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
+        label = self.label_of_child(ordinal)
         alike = Window.partitionBy(label).orderBy(F.to_json(F.struct(*map(named, rows.columns))))
         numbered = rows.withColumn(_NUMBER, F.row_number().over(alike))
         return numbered.where(f"{_NUMBER} = 1").drop(_NUMBER), numbered.where(f"{_NUMBER} > 1").drop(_NUMBER)
 
+    def label_of_child(self, ordinal: tuple[str, ...]) -> Column:
+        """The label of a row's child on this channel's segment.
+
+        Args:
+            ordinal: columns that tell the children of one parent apart.
+        """
+        return child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
+
     def _children_of(self, ordinal: tuple[str, ...], told: Told | None) -> list[Column]:
         """The columns of rows' children in files: made once, since each costs some calls into the JVM."""
         if (ordinal, told) not in self._children:
-            label = child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
+            label = self.label_of_child(ordinal)
             schema, _ = self.description()
             own = [name for name in schema.fieldNames() if name != TRACKER]
             self._children[ordinal, told] = self.form.to_files(own, label, told)
@@ -241,7 +280,7 @@ class Channel(ABC):
         """The rows of directories that `publish_children` has made."""
         schema, _ = self.description()
         form = self.form
-        return form.of_files(spark.read.schema(form.schema_of_files(schema)).parquet(*map(str, paths)))
+        return form.of_files(parquet_of(spark, form.schema_of_files(schema)).parquet(*map(str, paths)))
 
 
 class FileChannel(Channel):
@@ -289,7 +328,7 @@ class FileChannel(Channel):
     def native(self, spark: SparkSession) -> DataFrame:
         schema, _ = self.description()
         form = self.form
-        rows = spark.readStream.schema(form.schema_of_files(schema)).parquet(f"{self.path}/*/[0-9]*")
+        rows = spark.readStream.schema(form.schema_of_files(schema)).options(**WHOLE).parquet(f"{self.path}/*/[0-9]*")
         return form.of_files(rows)
 
 

@@ -11,7 +11,9 @@ the database but a DB-API 2 connection with transactions.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -32,12 +34,15 @@ from spark_client.directories import remove, sweep
 from spark_client.epochs import Shelf, epochs_of
 from spark_client.fileforms import Told
 from spark_client.substreams import TRACKER, Substreams
-from spark_client.tables import Connection, check_placeholder, check_transactions
+from spark_client.tables import Connection, check_placeholder, check_transactions, in_statement
 
 _PIECE: Final = 10_000  #: rows that a task sends, or holds, at once
 _ROW: Final = pa.schema(
     {"label": pa.int64(), "scope": pa.string(), "name": pa.string(), "ends": pa.int64(), "content": pa.string()}
 )
+
+_CLOSING: Final = {'"': '"', "`": "`", "]": "["}  #: what ends a name in quotation marks, and began it
+_ESCAPED: Final = "\ufdd0"  #: begins a text that is kept as JSON: it is no character
 
 
 def channel_tables(name: str) -> tuple[str, ...]:
@@ -45,14 +50,36 @@ def channel_tables(name: str) -> tuple[str, ...]:
 
     Args:
         name: of the table of rows, as SQL takes it; the table of epochs is called ``<name>_epochs``.
+
+    >>> channel_tables('"a b"')[2].partition(" (")[0]
+    'create table "a b_epochs"'
     """
     return (
         f"create table {name} (sender varchar(64) not null, epoch bigint not null, piece varchar(64) not null, "
         "label bigint not null, scope text, name text, ends bigint, content text not null)",
-        f"create index {name.replace('.', '_')}_pieces on {name} (sender, epoch, piece)",
-        f"create table {name}_epochs (sender varchar(64) not null, epoch bigint not null, part integer not null, "
-        "piece varchar(64) not null, primary key (sender, epoch, part))",
+        f"create index {_index(name)} on {name} (sender, epoch, piece)",
+        f"create table {_suffixed(name, '_epochs')} (sender varchar(64) not null, epoch bigint not null, "
+        "part integer not null, piece varchar(64) not null, primary key (sender, epoch, part))",
     )
+
+
+def _suffixed(name: str, suffix: str) -> str:
+    """A table's name with a suffix, as SQL takes it: within its quotation marks, if it has some.
+
+    >>> _suffixed("public.clean", "_epochs"), _suffixed('public."a b"', "_epochs")
+    ('public.clean_epochs', 'public."a b_epochs"')
+    """
+    return f"{name[:-1]}{suffix}{name[-1]}" if name[-1:] in _CLOSING else name + suffix
+
+
+def _index(name: str) -> str:
+    """What a table's index is called: a name without a schema.
+
+    >>> _index("public.clean"), _index('public."a.b"')
+    ('public_clean_pieces', '"public_a_b_pieces"')
+    """
+    bare = re.sub(r'["`\[\]]', "", name).replace(".", "_")
+    return f"{_CLOSING.get(name[-1:], '')}{bare}_pieces{name[-1] if name[-1:] in _CLOSING else ''}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +98,8 @@ class Store:
 
     def sql(self, text: str) -> str:
         """A statement with the tables' names and the driver's placeholders."""
-        return text.replace("?", self.placeholder).format(rows=self.name, epochs=f"{self.name}_epochs")
+        rows, epochs = (in_statement(self.placeholder, name) for name in (self.name, _suffixed(self.name, "_epochs")))
+        return text.replace("?", self.placeholder).format(rows=rows, epochs=epochs)
 
     def ask(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a query, on a connection of its own."""
@@ -117,7 +145,14 @@ class TableChannel(Channel):
         jsonrows.check(self.segment, rows)
         super().describe(rows, rule, told)
 
+    def check_session(self, spark: SparkSession) -> None:
+        schema, _ = self.description()
+        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
+
     # ---------------------------------------------------------------- sending
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
@@ -165,6 +200,7 @@ class TableChannel(Channel):
     # ---------------------------------------------------------------- receiving
 
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+        self.check_session(spark)
         return epochs_of(spark, self.segment, _Entered(self._store), bell, max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
@@ -175,6 +211,7 @@ class TableChannel(Channel):
         return self._read(batch.sparkSession.createDataFrame(pieces, "sender string, epoch long, piece string"))
 
     def native(self, spark: SparkSession) -> DataFrame:
+        self.check_session(spark)
         epochs = epochs_of(spark, self.segment, _Entered(self._store), None, None, self._keep)
         found = epochs.mapInArrow(_Finds(self._store), "sender string, epoch long, piece string")
         return self._read(found.repartition(spark.sparkContext.defaultParallelism))
@@ -222,7 +259,7 @@ class _Sends:
     epoch: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (tuple(row.values()) for batch in batches for row in batch.to_pylist())
+        rows = (_kept(row) for batch in batches for row in batch.to_pylist())
         insert = self.store.sql(
             "insert into {rows} (sender, epoch, piece, label, scope, name, ends, content) "
             "values (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -270,10 +307,35 @@ class _Receives:
             for batch in batches:
                 for piece in batch.to_pylist():
                     cursor.execute(query, (piece["sender"], piece["epoch"], piece["piece"]))
-                    columns = list(zip(*cursor.fetchall(), strict=True))
+                    columns = list(zip(*map(_given_back, cursor.fetchall()), strict=True))
                     yield pa.RecordBatch.from_pydict(dict(zip(_ROW.names, columns, strict=True)), schema=_ROW)
 
 
 def _pieces(store: Store, sender: str, epoch: int) -> list[tuple[str, int, str]]:
     text = "select piece from {epochs} where sender = ? and epoch = ? order by part"
     return [(sender, epoch, piece) for (piece,) in store.ask(text, sender, epoch)]
+
+
+def _kept(row: dict[str, Any]) -> tuple[Any, ...]:
+    """A row as the table keeps it: databases refuse texts with NUL, so scopes and names that have one are JSON."""
+    return tuple(_escaped(value) if name in ("scope", "name") else value for name, value in row.items())
+
+
+def _given_back(row: Sequence[Any]) -> tuple[Any, ...]:
+    label, scope, name, ends, content = row
+    return label, _unescaped(scope), _unescaped(name), ends, content
+
+
+def _escaped(text: str | None) -> str | None:
+    """A text without NUL.
+
+    >>> _unescaped(_escaped("a\\0b")) == "a\\0b" and "\\0" not in _escaped("a\\0b")
+    True
+    """
+    if text is None or not ("\0" in text or text.startswith(_ESCAPED)):
+        return text
+    return _ESCAPED + json.dumps(text)
+
+
+def _unescaped(text: str | None) -> str | None:
+    return json.loads(text.removeprefix(_ESCAPED)) if text is not None and text.startswith(_ESCAPED) else text

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.directories import publish, read_json, remove, write_json, write_parquet
+from spark_client.directories import parquet_of, publish, read_json, remove, write_json, write_parquet
 from spark_client.errors import TrackingError
 from spark_client.folding import files, fold_labels
 from spark_client.substreams import TRACKER
@@ -181,7 +181,7 @@ class ReceivedOnce:
 
     def _kept(self, spark: SparkSession, parts: Iterable[str]) -> DataFrame:
         schema = f"{_LABEL[0]} string, {_LABEL[1]} long"
-        return spark.read.schema(schema).parquet(*[str(self._path / name) for name in parts])
+        return parquet_of(spark, schema).parquet(*[str(self._path / name) for name in parts])
 
     # ---------------------------------------------------------------- complete epochs
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlparse
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 
@@ -28,6 +29,8 @@ _HIDDEN: Final = re.compile(r"_.+\.[0-9a-f]{8}", re.DOTALL)
 #: An entry of Spark's logs that is being written, and the file of its checksum.
 _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
 
+#: Options under which Spark reads all files that it is given, or fails.
+WHOLE: Final = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
 _AT_ONCE = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -166,6 +169,16 @@ def write_parquet(rows: DataFrame) -> Callable[[str], None]:
     """Writes rows as Parquet, for `publish`: which makes the directory appear as one, so Spark need not see to that."""
     writer = rows.write.options(**_AT_ONCE)
     return writer.parquet
+
+
+def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameReader:
+    """Reads what `write_parquet` has written: all of it, whatever the session's settings pass over.
+
+    Args:
+        spark: the session.
+        schema: of the rows.
+    """
+    return spark.read.schema(schema).options(**WHOLE)
 
 
 def write_json(target: Path, content: Any) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
@@ -25,7 +25,25 @@ TIMES: Final = (INSTANT, WALL, DATE)  #: the types of columns that windows may b
 LIMIT: Final = 2**61  #: end times lie within this many microseconds of 1970: some 73,000 years
 DAY: Final = 86_400_000_000
 
+_OLD_INTERVALS: Final = "spark.sql.legacy.interval.enabled"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_session(spark: SparkSession, what: str) -> None:
+    """Refuses sessions in which the difference of two wall clock times is no number of microseconds.
+
+    Args:
+        spark: the session.
+        what: is over a wall clock, for the message.
+
+    Raises:
+        UsageError: its intervals are those of Spark 3.1.
+    """
+    if str(spark.conf.get(_OLD_INTERVALS, "false")).lower() == "true":
+        raise UsageError(
+            f"{what} is over a timestamp_ntz, which this package counts by Spark's intervals of days and seconds: set "
+            f"{_OLD_INTERVALS} to false"
+        )
 
 
 def micros(time: Column, kind: str) -> Column:

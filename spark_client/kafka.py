@@ -32,6 +32,7 @@ from spark_client.errors import UsageError
 from spark_client.fileforms import FileForm, Told
 from spark_client.folding import files
 from spark_client.substreams import TRACKER, Substreams, named
+from spark_client.tables import Shape
 
 _HEADER: Final = "tracker"
 _EPOCH_HEADER: Final = "tracker-epoch"
@@ -97,7 +98,14 @@ class KafkaChannel(Channel):
         jsonrows.check(self.segment, rows)
         super().describe(rows, rule, told)
 
+    def check_session(self, spark: SparkSession) -> None:
+        schema, _ = self.description()
+        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
+
     # ---------------------------------------------------------------- sending
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
     def check(self, path: Path) -> None:
         spark = SparkSession.getActiveSession()
@@ -105,6 +113,11 @@ class KafkaChannel(Channel):
         rows, _, labels = _labels_of(path, lambda: self.in_files(spark, [path]), self.form)
         if labels < rows:
             raise self._doubled(rows, labels)
+
+    def check_children(self, rows: DataFrame, ordinal: tuple[str, ...]) -> None:
+        number, labels = rows.agg(F.count("*"), F.count_distinct(self.label_of_child(ordinal))).collect()[0]
+        if labels < number:
+            raise self._doubled(number, labels)
 
     def _doubled(self, rows: int, labels: int) -> DoubledLabelsError:
         return DoubledLabelsError(
@@ -181,6 +194,7 @@ class KafkaChannel(Channel):
                 f"channel {self.segment!r}: a batch from Kafka is bounded by kafka_channel(…, "
                 "options={'maxOffsetsPerTrigger': …}), not by epochs"
             )
+        self.check_session(spark)
         records = self._read(spark)
         if bell is None:
             return records.withColumn(_BELL, F.lit(False))
@@ -195,6 +209,7 @@ class KafkaChannel(Channel):
         return received.rows(records, epoch)
 
     def native(self, spark: SparkSession) -> DataFrame:
+        self.check_session(spark)
         return self._read(spark).drop(SENDING)
 
     def _read(self, spark: SparkSession) -> DataFrame:
@@ -227,6 +242,7 @@ class Topic:
         key: the columns that name a result for ever: of a release the scope, ``window`` (or the substream's column) and
             the keys.
         options: of Spark's Kafka sink.
+        rows: makes the records' rows of the results. None: the results as they are.
 
     A record's key is the key's columns as JSON, its value the row as JSON, and the header ``tracker`` has the query and
     the epoch. Results are final and there is one for each key, so whoever reads keeps one record of each key: a
@@ -237,18 +253,40 @@ class Topic:
 
     reads_all = True
 
-    def __init__(self, topic: str, servers: str, key: Sequence[str], options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        servers: str,
+        key: Sequence[str],
+        options: Mapping[str, str] | None = None,
+        rows: Shape | None = None,
+    ) -> None:
         if not key:
             raise UsageError(f"a sink of topic {topic!r} needs key=: the columns that name a result for ever")
         self._topic = topic
         self._servers = servers
         self._key = list(key)
         self._options = dict(options or {})
+        self._shape = rows
+
+    def check(self, rows: DataFrame) -> None:
+        """Refuses rows without the columns of the key; called with none when the query starts.
+
+        Raises:
+            UsageError: a column is missing, or the session's settings would change what is written.
+        """
+        jsonrows.check_session(rows.sparkSession, f"topic {self._topic!r}", self._shaped(rows).schema)
+
+    def _shaped(self, results: DataFrame) -> DataFrame:
+        rows = results if self._shape is None else self._shape(results)
+        if missing := [name for name in self._key if name not in rows.columns]:
+            raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
+        return rows
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
         """Writes the rows of an epoch; again the same records if it is repeated."""
-        if missing := [name for name in self._key if name not in rows.columns]:
-            raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
+        advice = f"Topic({self._topic!r}, …, rows=…) makes something else of them"
+        rows = jsonrows.carried(self._shaped(rows), f"topic {self._topic!r}", advice)
         origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
         headers = F.array(_header(_HEADER, origin)).alias("headers")
         key = F.to_json(F.struct(*map(named, self._key)), {**jsonrows.OPTIONS, "ignoreNullFields": "false"}).alias(

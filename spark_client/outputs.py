@@ -185,6 +185,26 @@ class Sent:
         self._probe = probe
         self._quarantine = quarantine
 
+    def check(self, rows: DataFrame) -> None:
+        """Looks at rows that are to be sent, before it is settled that they are.
+
+        Args:
+            rows: them.
+
+        Raises:
+            TrackingError: they cannot be sent, nor be set aside.
+        """
+        if self._quarantine is None:
+            self._channel.check_children(rows, self._ordinal)
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        """The same rows; whoever reads one that the channel would alter fails.
+
+        Args:
+            rows: of which some are to be sent.
+        """
+        return self._channel.carried(rows)
+
     def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:
         # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
         channel = self._channel

@@ -38,6 +38,7 @@ _LIVES_EVERY = 0.25  #: seconds between two looks at whether a query has ended
 _CONF = {
     "spark.sql.adaptive.enabled": "true",  # few files for few rows
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # with statistics, so that reading can skip
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # who counts what was written reads it without Spark
 }
 _INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
 _OPENING = 300.0  #: seconds in which a query that starts has to be able to open its run
@@ -423,6 +424,18 @@ class NativeQuery(TrackedQuery):
                 run.expect(epoch)
                 run.committed(epoch, self._promises(progress["observedMetrics"]))
                 self._heard = epoch
+                self._say_what_is_dropped(progress)
+
+    def _say_what_is_dropped(self, progress: Any) -> None:
+        dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+        if dropped:
+            _log.warning(
+                "query %s, batch %d: Spark has dropped %d rows, or rows made of several, which came later than their "
+                "source had promised (numRowsDroppedByWatermark)",
+                self.run.query,
+                progress["batchId"],
+                dropped,
+            )
 
     def _promises(self, observed: Mapping[str, Any]) -> list[Frontier]:
         promises: list[Frontier] = []

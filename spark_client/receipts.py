@@ -24,7 +24,7 @@ from spark_client.batches import planned
 from spark_client.directories import check_store, local_path, publish, sweep
 from spark_client.eventtime import micros_of
 from spark_client.runs import Run
-from spark_client.sinks import Sink
+from spark_client.sinks import Sink, check_sink
 from spark_client.state import Account, PartialState
 from spark_client.substreams import Substream
 from tracker.client import Ended, Event, Late
@@ -104,6 +104,18 @@ class Receipts:
         self._checkpoint = checkpoint
         if self._sink is None:
             check_store(self._path, "the path of the receipts,")
+
+    def check(self, spark: SparkSession) -> None:
+        """Lets a sink refuse what it could not write.
+
+        Args:
+            spark: the session.
+
+        Raises:
+            UsageError: of the sink.
+        """
+        if self._sink is not None:
+            check_sink(self._sink, RECEIPT_SCHEMA, spark)
 
     def write(
         self,

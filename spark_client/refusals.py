@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 
 from spark_client.errors import UsageError
+from spark_client.eventtime import WALL
+from spark_client.eventtime import check_session as check_wall_clock
 from spark_client.streams import TrackedStream
 
 if TYPE_CHECKING:
@@ -75,8 +77,13 @@ def check_start(
         spark: the session.
 
     Raises:
-        UsageError: a segment would have two consumers, or a checkpoint or a name two queries.
+        UsageError: a segment would have two consumers, or a checkpoint or a name two queries; or a setting of the
+            session is none that windows can be counted under.
     """
+    reads = list(reads)
+    for stream in reads:
+        if stream.input.rule.time == WALL:
+            check_wall_clock(spark, f"the window of {stream.segment!r}")
     segments = {stream.segment for stream in reads}
     for other in started:
         active = other.query is not None and other.query.isActive

@@ -28,7 +28,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.aggregates import Aggregate, decompose, result_field, storable
 from spark_client.batches import planned
 from spark_client.belonging import no_revision
-from spark_client.directories import publishing_after
+from spark_client.directories import parquet_of, publishing_after
 from spark_client.errors import TrackingError, UsageError
 from spark_client.exchanges import exchanging
 from spark_client.folding import files, fold_table
@@ -252,7 +252,7 @@ class Released:
 
     def parts(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         """The partial rows of some parts of the state."""
-        return spark.read.schema(self.part_schema).parquet(*paths)
+        return parquet_of(spark, self.part_schema).parquet(*paths)
 
     def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
         """What a batch's partial rows, as written, say of its substreams; and how many they are."""
@@ -298,7 +298,9 @@ class Released:
     def tracked(self, merged: DataFrame, job: str) -> DataFrame:
         """The result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
         scope, key = F.col("_scope"), F.col("_key")
-        name, end = (F.lit(None).cast("string"), key) if self.rule.windows else (key, F.lit(None).cast("timestamp"))
+        name, end = (
+            (F.lit(None).cast("string"), key) if self.rule.windows else (key, F.lit(None).cast(T.TimestampType()))
+        )
         lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.stream.segment, self._key_parts)
         tracker = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), lineage.alias("label"))
         return self.results(merged.withColumn(TRACKER, tracker), keep=(TRACKER,))
@@ -715,7 +717,7 @@ class ReleaseQuery:
         return flat.select(
             F.col("_scope").alias("scope"),
             (F.lit(None).cast("string") if windows else key).alias("name"),
-            (key if windows else F.lit(None).cast("timestamp")).alias("end_time"),
+            (key if windows else F.lit(None).cast(T.TimestampType())).alias("end_time"),
             "data",
         )
 

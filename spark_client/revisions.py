@@ -20,7 +20,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.directories import last_commit, read_json, write_first
+from spark_client.directories import last_commit, parquet_of, read_json, write_first
 from spark_client.errors import UsageError
 from spark_client.eventtime import INSTANT, micros_of
 from spark_client.quarantine import LATE_SCHEMA, Item, mergeable_items
@@ -186,7 +186,7 @@ def late_rows(spark: SparkSession, checkpoint: Path, table: Path) -> DataFrame:
         table: where the table of late rows is.
     """
     if table.is_dir():
-        rows = spark.read.schema(LATE_SCHEMA).parquet(str(table)).select(*LATE_SCHEMA.fieldNames())
+        rows = parquet_of(spark, LATE_SCHEMA).parquet(str(table)).select(*LATE_SCHEMA.fieldNames())
     else:
         rows = spark.createDataFrame([], LATE_SCHEMA)
     revised = [

@@ -15,7 +15,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.directories import publish, remove, sweep, write_parquet
+from spark_client.directories import parquet_of, publish, remove, sweep, write_parquet
 from spark_client.fileforms import Told
 from spark_client.folding import files
 from spark_client.fronts import Group
@@ -45,10 +45,19 @@ class Routed:
         for number, (condition, _) in reversed(list(enumerate(self._routes))):
             route = F.when(condition, F.lit(number)).otherwise(route)
         dealt = rows.withColumn(_ROUTE, route)
+        for _, output in self._routes:
+            dealt = output.carried(dealt)  # what is dealt out here stands
         target = self._path / f"{epoch:012d}"
-        if not publish(target, write_parquet(dealt)):
+
+        def write(path: str) -> None:
+            write_parquet(dealt)(path)
+            written = parquet_of(rows.sparkSession, dealt.schema).parquet(path)
+            for number, (_, output) in enumerate(self._routes):
+                output.check(written.where(F.col(_ROUTE) == number))
+
+        if not publish(target, write):
             dealt.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
-        kept = rows.sparkSession.read.schema(dealt.schema).parquet(str(target))
+        kept = parquet_of(rows.sparkSession, dealt.schema).parquet(str(target))
         taken = set(pc.unique(files(target).to_table(columns=[_ROUTE])[_ROUTE]).to_pylist())
         sent: dict[str, list[Group]] = {}
         for number, (_, output) in enumerate(self._routes):

@@ -49,12 +49,12 @@ from spark_client.routes import Routed
 from spark_client.running import Running
 from spark_client.runs import Run, explained
 from spark_client.schedule import Rows, Schedule
-from spark_client.sinks import Sunk
+from spark_client.sinks import Sunk, check_sink
 from spark_client.streams import Received, Source, TrackedStream
 from spark_client.substreams import (
     TRACKER,
     ColumnOrName,
-    column,
+    bytewise,
     declare,
     is_plain,
     names_of,
@@ -101,9 +101,11 @@ class Tracking:
             without segments, feeds all.
         force: take the job over from another deployment even if its graph has changed while substreams are open, or
             it is being drained. What is open is abandoned; how much, and which, is logged as a warning.
-        ordering, progress, stall_after, expire_after, idle_after, retention: rules of the job: see
-            `tracker.client.JobSpec`. `progress` is on as soon as `with_watermark` is used. Durations are timedeltas, or
-            texts that Spark parses (``"10 minutes"``).
+        ordering, progress, stall_after, expire_after, idle_after, retention, remember: rules of the job: see
+            `tracker.client.JobSpec`. `progress` is on as soon as `with_watermark` is used. `remember` is how long names
+            of substreams that have ended are remembered where no front's promise does it, so that what comes of them
+            later is late; None: as long as there is the job. Durations are timedeltas, or texts that Spark parses
+            (``"10 minutes"``).
         max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
             None: 30 days. A release that comes back later asks the tracker for each substream of its state.
 
@@ -130,6 +132,7 @@ class Tracking:
         expire_after: Duration | None = None,
         idle_after: Duration | None = None,
         retention: Duration | None = None,
+        remember: Duration | None = None,
         max_away: Duration | None = None,
     ) -> None:
         if probe not in ("driver", "executors"):
@@ -158,6 +161,7 @@ class Tracking:
             "expire_after": _duration(spark, "expire_after", expire_after),
             "idle_after": _duration(spark, "idle_after", idle_after),
             "retention": _duration(spark, "retention", retention),
+            "remember": _duration(spark, "remember", remember),
         }
         self._defined: JobSpec | None = None
         self._largest: Largest | None = None  # what one report may have; not known before the job is defined
@@ -238,7 +242,7 @@ class Tracking:
             rule,
             (scope_of, name_of, end_of),
             belongs,
-            [column(value) for value in identity],
+            [bytewise(df, value) for value in identity],
             chosen,
             self.job,
             names_of([*([scope] if scope is not None else []), when, *identity]),
@@ -380,6 +384,9 @@ class Tracking:
             time: its column of event time.
             over: ``"windows"`` if windows of that column live by the watermark (``window``, ``session_window``),
                 ``"instants"`` if the column itself does (``dropDuplicatesWithinWatermark``, joins of two streams).
+
+        Spark's watermarks start at 1970, so a row whose time is before it fails its batch: drop such rows in a step
+        before this, or `release` them.
         """
         if over not in ("windows", "instants"):
             raise UsageError(f"over={over!r}: 'windows' for window and session_window, 'instants' for other operators")
@@ -419,7 +426,7 @@ class Tracking:
         if self._max_away is not None:
             subscribed["max_away"] = str(self._max_away / timedelta(days=1))
         advanced = self.events(kinds="Advanced", segments=json.dumps([stream.segment]), **subscribed)
-        return with_progress(data, advanced, field.name, over)
+        return with_progress(data, advanced, field.name, over, stream.segment)
 
     def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
         """Begins the output of a query with Spark's own stateful operators.
@@ -666,6 +673,8 @@ class Tracking:
         checkpoint = local_path(options["checkpointlocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
         check_start([stream], checkpoint, writer.name, self._running.queries, self.spark)
+        for channel, _ in writer.routes:
+            channel.check_session(self.spark)
         self._define()
         self._check_zone(stream)
         state = checkpoint / "tracker"
@@ -697,6 +706,7 @@ class Tracking:
             ((channel, _),) = writer.routes
             output = sending(channel)
         elif writer.to_sink is not None:
+            check_sink(writer.to_sink, what.schema if isinstance(what, Released) else what.df.schema, self.spark)
             output = Sunk(writer.to_sink)
         elif writer.function is not None:
             output = Function(writer.function)
@@ -714,6 +724,8 @@ class Tracking:
             compact_from = int(options.get("compact_from", "24"))
             leading = self._leading_to(stream.segment)
             receipts = None if writer.to_receipts is None else Receipts(writer.to_receipts, checkpoint)
+            if receipts is not None:
+                receipts.check(self.spark)
             release = ReleaseQuery(
                 what, output, checkpoint, late, held, compact_from, receipts, leading, self._max_away
             )

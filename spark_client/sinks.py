@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.fileforms import Told
 from spark_client.outputs import Counted
@@ -20,7 +21,8 @@ class Sink(Protocol):
     """What `….writeStream.sink(…)` takes.
 
     One that has an attribute ``reads_all = True`` reads all rows whenever it is called, so that what rides in their
-    reading need not be read again.
+    reading need not be read again. One that has a method ``check(rows)`` is called with rows of the same columns, and
+    none of them, when the query starts: what it raises refuses the start.
     """
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
@@ -33,6 +35,23 @@ class Sink(Protocol):
                 written again.
         """
         ...
+
+
+def check_sink(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
+    """Lets a sink refuse what it could not write.
+
+    Args:
+        sink: it.
+        schema: of the rows; `_tracker` does not go there.
+        spark: the session.
+
+    Raises:
+        UsageError: of the sink.
+    """
+    check = getattr(sink, "check", None)
+    if callable(check):
+        own = T.StructType([field for field in schema.fields if field.name != TRACKER])
+        check(spark.createDataFrame([], own))
 
 
 class Sunk:

@@ -215,6 +215,8 @@ def declare(
         time_type = resolve(df, time, "window").dataType.simpleString()
         if time_type not in eventtime.TIMES:
             raise UsageError(f"window={time!r}: a time is a timestamp, a timestamp_ntz or a date, not {time_type}")
+        if time_type == eventtime.WALL:
+            eventtime.check_session(df.sparkSession, f"window={time!r}")
         length = durations.length(df.sparkSession, window[1], "the window's length")
         offset = 0
         if len(window) == 3:
@@ -260,7 +262,23 @@ def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Colu
             f"{what}={value!r} is a timestamp, whose text depends on the session's time zone, and two instants share "
             f"one when clocks are put back: give F.unix_micros({name!r}), a timestamp_ntz, a date or a text"
         )
+    if " collate " in kind:
+        raise UsageError(
+            f"{what}={value!r} is {kind}: the tracker tells names apart by their bytes, and Spark by that collation. "
+            f"Give what is the same for names that are to be one: F.lower({name!r}).cast('string'), say, or "
+            f"F.collate({name!r}, 'UTF8_BINARY')"
+        )
     return name, kind, column(value).cast("string")
+
+
+def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
+    """A column of an identity, for a hash: equal texts of a collation may be different bytes, and so different rows.
+
+    Raises:
+        UsageError: Spark cannot resolve it.
+    """
+    kind = resolve(df, value, "identity").dataType.simpleString()
+    return F.collate(column(value), "UTF8_BINARY") if " collate " in kind else column(value)
 
 
 def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -22,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.collected import values_of
 from spark_client.errors import UsageError
 from spark_client.names import alike
 from spark_client.substreams import named, quoted
@@ -87,7 +87,7 @@ class Table:
     rows: Shape | None = None
 
     def shape(self, results: DataFrame) -> DataFrame:
-        """The table's rows, without structs.
+        """The table's rows, without structs. Called with no rows, too, when the query starts.
 
         Raises:
             UsageError: they lack a column of the key.
@@ -106,7 +106,8 @@ class Table:
     def insert(self, columns: Sequence[str], placeholder: str) -> str:
         """The statement that puts a row into it."""
         names = ", ".join(name_in(placeholder, name) for name in columns)
-        sql = f"insert into {self.name} ({names}) values ({', '.join([placeholder] * len(columns))})"
+        table = in_statement(placeholder, self.name)
+        sql = f"insert into {table} ({names}) values ({', '.join([placeholder] * len(columns))})"
         if not self.key:
             return sql
         pairs = [(name, name_in(placeholder, name)) for name in columns]
@@ -156,11 +157,21 @@ class Tables:
         self._epochs = epochs
         self._placeholder = placeholder
 
+    def check(self, rows: DataFrame) -> None:
+        """Refuses rows that the tables could not be written from; called with none when the query starts.
+
+        Raises:
+            UsageError: a column is missing, or two cannot be told apart.
+        """
+        for table in self._tables:
+            self._has_shard(table.shape(rows).columns, table)
+
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
         """Writes the rows of an epoch, unless they are there.
 
         Raises:
             UsageError: a column is missing, or the connection commits by itself.
+            TrackingError: a value is none that Python holds: a time after the year 9999, a text that is not UTF-8.
         """
         several = len(self._tables) > 1
         if several:
@@ -170,7 +181,7 @@ class Tables:
             for table in self._tables:
                 shaped = table.shape(rows)
                 insert = table.insert(shaped.columns, self._placeholder)
-                for chunk in _chunks(shaped):
+                for chunk in _chunks(shaped, table):
                     for shard, values in self._by_shard(chunk, shaped.columns, table).items():
                         if shard not in transactions:
                             transactions[shard] = self._begin(shard, query, epoch)
@@ -188,13 +199,16 @@ class Tables:
     ) -> dict[Any, list[tuple[Any, ...]]]:
         if self._shard is None:
             return {None: chunk}
-        if self._shard not in columns:
-            raise UsageError(f"table {table.name}: shard={self._shard!r} is none of its columns: {', '.join(columns)}")
+        self._has_shard(columns, table)
         place = columns.index(self._shard)
         grouped: dict[Any, list[tuple[Any, ...]]] = {}
         for values in chunk:
             grouped.setdefault(values[place], []).append(values)
         return grouped
+
+    def _has_shard(self, columns: Sequence[str], table: Table) -> None:
+        if self._shard is not None and self._shard not in columns:
+            raise UsageError(f"table {table.name}: shard={self._shard!r} is none of its columns: {', '.join(columns)}")
 
     def _begin(self, shard: Any, query: str, epoch: int) -> _Transaction:
         connection = self._connect() if self._shard is None else self._connect(shard)
@@ -222,6 +236,7 @@ class _Transaction:
 
         Should an earlier driver of the query still be at the same epoch, the primary key makes one of the two fail.
         """
+        epochs = in_statement(placeholder, epochs)
         self._cursor.execute(
             f"select 1 from {epochs} where query = {placeholder} and epoch = {placeholder}", (query, epoch)
         )
@@ -247,22 +262,14 @@ class _Transaction:
             self._connection.close()
 
 
-def _chunks(rows: DataFrame) -> Iterator[list[tuple[Any, ...]]]:
-    times = [place for place, field in enumerate(rows.schema.fields) if isinstance(field.dataType, T.TimestampType)]
-    iterator = (_with_zones(tuple(row), times) for row in rows.toLocalIterator())
-    while chunk := list(islice(iterator, _CHUNK)):
+def _chunks(rows: DataFrame, table: Table) -> Iterator[list[tuple[Any, ...]]]:
+    advice = (
+        f"Table({table.name!r}, rows=…) makes something else of such values: F.col('window.end').cast('string') is a "
+        "time as text, F.make_valid_utf8('kind') a text in UTF-8, and F.hex('kind') its bytes"
+    )
+    values = values_of(rows, f"table {table.name}", advice)
+    while chunk := list(islice(values, _CHUNK)):
         yield chunk
-
-
-def _with_zones(values: tuple[Any, ...], times: Sequence[int]) -> tuple[Any, ...]:
-    """PySpark gives times without a zone, in this machine's."""
-    if not times:
-        return values
-    changed = list(values)
-    for place in times:
-        moment: datetime | None = changed[place]
-        changed[place] = None if moment is None else moment.astimezone(UTC)
-    return tuple(changed)
 
 
 def _flat(field: T.StructField) -> list[Column]:
@@ -278,8 +285,16 @@ def name_in(placeholder: str, name: str) -> str:
     >>> name_in("%s", '100%'), name_in("?", 'a"b')
     ('"100%%"', '"a""b"')
     """
-    text = '"' + name.replace('"', '""') + '"'
-    return text.replace("%", "%%") if placeholder.startswith("%") else text
+    return in_statement(placeholder, '"' + name.replace('"', '""') + '"')
+
+
+def in_statement(placeholder: str, sql: str) -> str:
+    """A part of a statement as drivers take it that look for parameters in it.
+
+    >>> in_statement("%s", '"100%"'), in_statement("?", '"100%"')
+    ('"100%%"', '"100%"')
+    """
+    return sql.replace("%", "%%") if placeholder.startswith("%") else sql
 
 
 def check_placeholder(placeholder: str) -> None:

@@ -15,18 +15,20 @@ from typing import Final, Literal, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.substreams import quoted
+from spark_client.eventtime import LIMIT
+from spark_client.substreams import named, quoted
 
 Over: TypeAlias = Literal["windows", "instants"]
 
 _MARK: Final = "_tracker_mark"
-#: Spark keeps a watermark in milliseconds, and cannot show dates past the year 9999.
-_LATEST_MICROS: Final = 253_402_214_400_000_000
-_EARLIEST_MICROS: Final = 0
+_EARLIEST_MICROS: Final = 0  #: where Spark's watermarks start: it drops what is before, as late
+_LATEST_MICROS: Final = LIMIT  #: where the tracker's times end: nothing after it would ever be over
 
 
-def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: Over) -> DataFrame:
+def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: Over, segment: str) -> DataFrame:
     """Puts the tracker's progress beside data, as the watermark of a column.
+
+    A row that no watermark could be right for, since its time is before 1970 or 73,000 years away, fails its batch.
 
     Args:
         data: a streaming DataFrame without a watermark of its own.
@@ -35,6 +37,7 @@ def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: Over) -
         over: what lives by the watermark. ``"windows"``: windows of that column; everything before the tracker's time
             is over, so a window that ends there comes out. ``"instants"``: the column itself, as in deduplication or
             joins; a row at just that time may still come, so the watermark stays a millisecond behind.
+        segment: that the data is received from, for the message.
     """
     slack = 0 if over == "windows" else 1000
     micros = F.greatest(F.least(F.col("time"), F.lit(_LATEST_MICROS)) - F.lit(slack), F.lit(_EARLIEST_MICROS))
@@ -43,5 +46,21 @@ def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: Over) -
         value = F.timestamp_micros(micros) if field.name == time else F.lit(None)
         columns.append(value.cast(field.dataType).alias(field.name))
     marks = advanced.select(*columns, F.lit(True).alias(_MARK)).withWatermark(quoted(time), "0 seconds")
-    both = marks.unionByName(data.withColumn(_MARK, F.lit(False)))
+    both = marks.unionByName(_within(data, time, segment).withColumn(_MARK, F.lit(False)))
     return both.where(~F.col(_MARK) | (F.spark_partition_id() < 0)).drop(_MARK)
+
+
+def _within(data: DataFrame, time: str, segment: str) -> DataFrame:
+    value = named(time)
+    outside = F.unix_micros(value).between(_EARLIEST_MICROS, _LATEST_MICROS) == F.lit(False)  # null: of no window
+    fault = F.concat(
+        F.lit(f"with_watermark: a row of segment {segment!r} has {time!r} "),
+        value.cast("string"),
+        F.lit(
+            ", and Spark's watermarks start at 1970, and the tracker's times end in 75039: it would be dropped, or "
+            "never come out. The batch was not committed. Start the query again, with the same checkpoint, after a "
+            "step before with_watermark drops such rows, "
+            f".where(\"{quoted(time)} >= timestamp'1970-01-01 00:00:00Z'\"); or use tracking.release, which takes them"
+        ),
+    )
+    return data.where(F.when(outside, F.raise_error(fault).cast("boolean")).otherwise(F.lit(True)))

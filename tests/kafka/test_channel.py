@@ -286,10 +286,6 @@ def test_what_a_channel_cannot_carry_is_refused(spark: SparkSession, tracker: Se
     tracking.stop()
 
 
-if __name__ == "__main__":
-    drive()
-
-
 def test_a_key_that_comes_twice_fails_with_nothing_published_and_each_advice_repairs_it(
     spark: SparkSession, tracker: Server, broker: Kafka, feed: Feed, tmp_path: Path, job: str
 ) -> None:
@@ -300,26 +296,33 @@ def test_a_key_that_comes_twice_fails_with_nothing_published_and_each_advice_rep
             broker.create(f"{job}-{way}")
         tracking = Tracking(spark, f"{job}-{way}", tracker.address)
         raw = feed.stream(spark)
-        if way == "ordinal":
+        if way != "quarantine":
             raw = raw.where("not (row_id = 1)")
         source = tracking.source(
             raw,
             "in",
             scope="tenant",
             window=("ts", "1 hour"),
-            identity=["row_id", "amount"] if repair == "identity" else ["row_id"],
+            identity=["row_id", "amount"] if repair in ("identity", "routed") else ["row_id"],
             front=Marks("is_last"),
             on_bad_rows="quarantine" if repair == "quarantine" else "fail",
         )
         channel = tracking.kafka_channel("clean", f"{job}-{way}", broker.servers, str(tmp_path / way / "clean"))
         ordinal = ["amount"] if repair == "ordinal" else []
-        source.writeStream.channel(channel, ordinal).option("checkpointLocation", tmp_path / way / "cp1").start()
+        writer = source.writeStream
+        writer = writer.route([(channel, None)]) if way == "routed" else writer.channel(channel, ordinal)
+        writer.option("checkpointLocation", tmp_path / way / "cp1").start()
         released = tracking.release(tracking.receive(channel), aggs={"rows": F.count("*"), "amount": F.sum("amount")})
         writing = released.writeStream.option("checkpointLocation", tmp_path / way / "cp2")
         writing.start(tmp_path / way / "out")
         return tracking
 
-    for way, rows in (("ordinal", (4, 14)), ("quarantine", (4, 8))):
+    for way, rows in (
+        ("ordinal", (4, 14)),
+        ("identity", (4, 14)),
+        ("routed", (4, 14)),
+        ("quarantine", (4, 8)),
+    ):
         tracking = start(way, None)
         with pytest.raises(Exception, match=r"different labels.*ordinal=.*identity=.*on_bad_rows='quarantine'"):
             tracking.process_all_available()
@@ -332,3 +335,7 @@ def test_a_key_that_comes_twice_fails_with_nothing_published_and_each_advice_rep
         assert rows_of(tmp_path / way / "out", spark, "rows", "amount") == [rows]
         if way == "quarantine":
             assert [(r.kind, r.scope) for r in late] == [("doubled-clean", "a")] * 2
+
+
+if __name__ == "__main__":
+    drive()

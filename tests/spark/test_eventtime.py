@@ -182,7 +182,7 @@ def test_texts_of_durations_mean_what_they_mean_to_spark(spark: SparkSession) ->
 def test_what_is_no_length_of_time_is_refused_wherever_one_is_taken(
     spark: SparkSession, job: str, feed: Feed, given: Any, message: str
 ) -> None:
-    for rule in ("stall_after", "expire_after", "idle_after", "retention"):
+    for rule in ("stall_after", "expire_after", "idle_after", "retention", "remember"):
         with pytest.raises(UsageError, match=f"{rule}.*{message}"):
             Tracking(spark, job, "127.0.0.1:1", **{rule: given})
     tracking = Tracking(spark, job, "127.0.0.1:1", retention="1 day", stall_after=timedelta(seconds=5))
@@ -195,6 +195,17 @@ def test_what_is_no_length_of_time_is_refused_wherever_one_is_taken(
         with pytest.raises(UsageError, match=f"Frontier's delay.*({message}|below zero)"):
             tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"), front=Frontier(given))
     tracking.stop()
+
+
+def test_rules_of_a_job_are_what_their_texts_mean(spark: SparkSession, tracker: Server, job: str, feed: Feed) -> None:
+    rules = {"stall_after": "90 seconds", "expire_after": "PT2H", "idle_after": "1 day", "retention": "2 days"}
+    with Tracking(spark, job, tracker.address, **rules, remember="INTERVAL '90 12' DAY TO HOUR") as tracking:  # type: ignore[arg-type]
+        tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"))
+        tracking._define()
+        spec = tracking.client.job(job).spec
+    assert (spec.stall_after, spec.expire_after) == (timedelta(seconds=90), timedelta(hours=2))
+    assert (spec.idle_after, spec.retention) == (timedelta(days=1), timedelta(days=2))
+    assert spec.remember == timedelta(days=90, hours=12)
 
 
 # ---------------------------------------------------------------- schedules

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,78 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Schedule, Table, Tables, TrackedStream, Tracking, UsageError, child_label, source_label
-from spark_client.substreams import named, quoted
+from spark_client import Marks, Schedule, Table, Tables, Tracking, UsageError, child_label, source_label
 from tests.client.processes import Server
 from tests.spark.feed import Feed
+from tests.spark.odd_names import ODD, Names, live
 
 pytestmark = pytest.mark.spark
-
-ODD = [
-    *(
-        "http.status",
-        "a b",
-        " lead",
-        "trail ",
-        "a`b",
-        "``",
-        "q'uote",
-        'd"quote',
-        "%s",
-        "100%",
-        "%(x)s",
-        "?",
-        "{}",
-        "$x",
-    ),
-    *(
-        "tab\there",
-        "new\nline",
-        "né",
-        "ne\u0301",
-        "😀",
-        "select",
-        "order",
-        "null",
-        "true",
-        "1",
-        "a/b",
-        "..",
-        "\\",
-        "a:b",
-    ),
-    *("c,d", "a;b", "(x)", "a=b", "[0]", "*", "#r1", "-", "x" * 10_000, "Column<'x'>", "lambda x", "a<b>", "nul\0"),
-    *("scope", "name", "kind", "end", "end_time", "label", "data", "rows", "reason", "sender", "sent", "value", "key"),
-    *("count(1)", "sum(x)", "epochs", "id", "x#12L", "struct<a:int>", "current_date", "row", "piece", "piece.row"),
-]
-
-
-class Names:
-    """The names of one life, drawn at random, all different whatever their case."""
-
-    def __init__(self, seed: int) -> None:
-        rng = random.Random(seed)
-        drawn = iter(rng.sample(ODD, 14))
-        self.id, self.tenant, self.time, self.last, self.text, self.number, self.none = (next(drawn) for _ in range(7))
-        self.sum, self.most, self.key = (next(drawn) for _ in range(3))
-        self.segment, self.channel = (next(drawn).replace("\0", "")[:500] or "empty" for _ in range(2))
-        self.tenants = [next(drawn)[:500] for _ in range(2)]
-
-    def rows(self, spark: SparkSession, feed: Feed) -> DataFrame:
-        raw = spark.readStream.schema("id long, t long, minute long, last boolean").option("maxFilesPerTrigger", 1)
-        return raw.json(str(feed.path)).select(
-            F.col("id").alias(self.id),
-            F.when(F.col("t") == 0, self.tenants[0]).otherwise(self.tenants[1]).alias(self.tenant),
-            F.timestamp_micros(F.col("minute") * 60_000_000).alias(self.time),
-            F.col("last").alias(self.last),
-            F.concat(F.lit("k"), F.col("id") % 2).alias(self.text),
-            (F.col("id") * 10).alias(self.number),
-            F.lit(None).cast("string").alias(self.none),
-        )
-
-
-def made(id_: int, t: int, minute: int, last: bool = False) -> dict[str, Any]:
-    return {"id": id_, "t": t, "minute": minute, "last": last}
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 20))])
@@ -91,70 +23,8 @@ def test_drawn_names_live_through_everything(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seed: int
 ) -> None:
     names = Names(seed)
-
-    def start() -> tuple[Tracking, TrackedStream]:
-        tracking = Tracking(spark, job, tracker.address)
-        source = tracking.source(
-            names.rows(spark, feed),
-            names.segment,
-            scope=quoted(names.tenant),
-            window=(named(names.time), "1 hour"),
-            identity=[named(names.id)],
-            front=Marks(named(names.last)),
-        )
-        channel = tracking.channel(names.channel, str(tmp_path / "channel"))
-        sending = source.where(named(names.number) > 0).writeStream.channel(channel, ordinal=names.text)
-        sending.option("checkpointLocation", tmp_path / "send").start()
-        released = tracking.release(
-            tracking.receive(channel),
-            [named(names.text), quoted(names.none), F.upper(named(names.text)), F.lit(5).alias(names.key)],
-            aggs={
-                names.sum: F.sum(named(names.number)),
-                names.most: F.max(quoted(names.id)),
-            },
-            revisions=True,
-        )
-        writing = released.writeStream.option("checkpointLocation", tmp_path / "release")
-        writing.receipts(tmp_path / "receipts").start(tmp_path / "out")
-        return tracking, source
-
-    tracking, _ = start()
-    feed.put(made(1, 0, 1), made(2, 1, 2), made(3, 0, 3))
-    tracking.process_all_available()
-    tracking.stop()
-    tracking, _ = start()
-    feed.put(made(4, 0, 4, last=True))
-    tracking.process_all_available()
-    feed.put(made(5, 0, 5))  # late, known row by row
-    tracking.process_all_available()
-    (late,) = tracking.late(str(tmp_path / "release")).collect()
-    assert json.loads(late["data"])[names.number] == 50
-    assert late["scope"] == names.tenants[0]
-    tracking.stop()
-    tracking, source = start()
-    assert [r.rows for r in tracking.reopen(str(tmp_path / "release"), scope=names.tenants[0])] == [1]
-    feed.put(made(6, 1, 6))
-    tracking.process_all_available()
-    tracking.finish(source)
-    tracking.process_all_available()
-    tracking.stop()
-
-    table = spark.read.parquet(str(tmp_path / "out"))
-    columns = [named(c) for c in (names.tenant, "revision", names.text, names.none, f"upper({names.text})", names.key)]
-    got = sorted(tuple(r) for r in table.select(*columns, named(names.sum), named(names.most)).collect())
-    one, other = names.tenants
-    assert got == sorted(
-        [
-            (one, 0, "k0", None, "K0", 5, 40, 4),
-            (one, 0, "k1", None, "K1", 5, 40, 3),
-            (one, 1, "k1", None, "K1", 5, 50, 5),
-            (other, 0, "k0", None, "K0", 5, 80, 6),
-        ]
-    )
-    receipts = spark.read.parquet(str(tmp_path / "receipts")).where("rows > 0")
-    assert sorted((r.segment, r.scope, r.rows) for r in receipts.collect()) == sorted(
-        [(names.channel, one, 3), (names.channel, one, 1), (names.channel, other, 2)]
-    )
+    path = str(tmp_path / "channel")
+    live(names, spark, tracker.address, job, feed, tmp_path, lambda tracking: tracking.channel(names.channel, path))
 
 
 @pytest.fixture

@@ -149,3 +149,72 @@ def test_what_came_through_a_channel_moves_the_watermark_once_it_has_been_receiv
     assert state_rows(query) == 0
     assert tracking.client.job(job).in_flight == 0
     tracking.stop()
+
+
+def test_rows_for_which_no_watermark_is_right_are_refused_and_the_advice_repairs_it(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """Spark's watermarks start at 1970, so it would drop what is before, in silence."""
+    feed.put({**row(1, 1), "ts": "1969-12-31 23:59:59.999"}, row(2, 2))
+
+    def begin(repaired: bool) -> tuple[Tracking, Any]:
+        tracking = Tracking(spark, job, tracker.address)
+        source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+        if repaired:
+            source = source.where("`ts` >= timestamp'1970-01-01 00:00:00Z'")
+        counted = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "10 minutes"))
+        writer = tracking.write_stream(counted.agg(F.count("*").alias("n")), source).format("parquet")
+        writer.option("path", tmp_path / "out").option("checkpointLocation", tmp_path / "cp").start()
+        return tracking, source
+
+    tracking, _ = begin(repaired=False)
+    with pytest.raises(Exception, match=r"has 'ts' 1969-12-31 23:59:59.999, and Spark's watermarks start at 1970"):
+        tracking.process_all_available()
+    tracking.stop()
+    tracking, source = begin(repaired=True)
+    tracking.process_all_available()
+    tracking.finish(source)
+    tracking.process_all_available()
+    assert [r.n for r in spark.read.parquet(str(tmp_path / "out")).collect()] == [1]
+    tracking.stop()
+
+
+def test_windows_up_to_the_last_time_that_is_tracked_come_out(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    far = F.when(F.col("part") == 1, F.timestamp_micros(F.lit(10**18 * 2))).otherwise(F.col("ts")).alias("ts")
+    raw = feed.stream(spark).select("row_id", far)
+    source = tracking.source(raw, "in", window=("ts", "1 minute"))
+    counted = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "10 minutes"))
+    query = start(tracking, counted.agg(F.count("*").alias("n")), source, "far", tmp_path / "cp")
+    feed.put(
+        {**row(1, 1), "ts": "1970-01-01 00:00:00"},
+        {**row(2, 1), "ts": "9999-12-31 23:59:59.999999"},
+        row(3, 1, part=1),
+    )
+    tracking.process_all_available()
+    tracking.finish(source)
+    tracking.process_all_available()
+    ends = spark.table("far").select(F.unix_micros("window.end"), "n").collect()
+    assert sorted(map(tuple, ends)) == [(600_000_000, 1), (253_402_300_800_000_000, 1), (2_000_000_000_400_000_000, 1)]
+    assert state_rows(query) == 0
+    tracking.stop()
+
+
+def test_rows_that_spark_drops_as_late_are_said(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    counted = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "10 minutes"))
+    start(tracking, counted.agg(F.count("*").alias("n")), source, "dropping", tmp_path / "cp")
+    feed.put(row(1, 1), row(2, 65))
+    tracking.process_all_available()
+    assert not [record for record in caplog.records if "dropped" in record.message]
+    feed.put(row(3, 2))
+    tracking.process_all_available()
+    (said,) = [record.message for record in caplog.records if "Spark has dropped 1 rows" in record.message]
+    assert "came later than their source had promised" in said
+    assert shown(spark, "dropping", "n") == [(1,)]
+    tracking.stop()
