@@ -198,7 +198,7 @@ def test_what_is_no_length_of_time_is_refused_wherever_one_is_taken(
 
 
 def test_rules_of_a_job_are_what_their_texts_mean(spark: SparkSession, tracker: Server, job: str, feed: Feed) -> None:
-    rules = {"stall_after": "90 seconds", "expire_after": "PT2H", "idle_after": "1 day", "retention": "2 days"}
+    rules = {"stall_after": "90 seconds", "expire_after": "2 hours", "idle_after": "1 day", "retention": "2 days"}
     with Tracking(spark, job, tracker.address, **rules, remember="INTERVAL '90 12' DAY TO HOUR") as tracking:  # type: ignore[arg-type]
         tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"))
         tracking._define()
