@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,19 @@ class Database:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     if request.param == "sqlite":
-        return Database(partial(sqlite3.connect, tmp_path / "odd.db", timeout=60), "?")
+        yield Database(partial(sqlite3.connect, tmp_path / "odd.db", timeout=60), "?")
+        return
     server: Postgres = request.getfixturevalue("postgres")
     database = Database(partial(psycopg.connect, server.dsn), "%s")
-    found = database.ask("select tablename from pg_tables where schemaname = 'public'")
-    database.make(*[f"drop table {in_sql(name)}" for (name,) in found])
-    return database
+    there = tables(database)
+    yield database
+    database.make(*[f"drop table {in_sql(name)}" for name in tables(database) - there])  # others make theirs
+
+
+def tables(database: Database) -> set[str]:
+    return {name for (name,) in database.ask("select tablename from pg_tables where schemaname = 'public'")}
 
 
 def in_sql(name: str) -> str:
