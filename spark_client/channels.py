@@ -22,7 +22,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.directories import (
-    WHOLE,
     check_store,
     local_path,
     parquet_of,
@@ -33,6 +32,7 @@ from spark_client.directories import (
     write_json,
     write_parquet,
 )
+from spark_client.epochfiles import rows_of
 from spark_client.epochs import Shelf, epochs_of
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fileforms import FileForm, Told, form_of
@@ -194,8 +194,19 @@ class Channel(ABC):
         """
 
     @abstractmethod
-    def native(self, spark: SparkSession) -> DataFrame:
-        """The rows as a plain stream, for queries with native stateful operators."""
+    def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        """The rows as a plain stream, for queries with native stateful operators.
+
+        Args:
+            spark: the session.
+            max_epochs: as for `stream`.
+        """
+
+    def shape(self, spark: SparkSession) -> DataFrame:
+        """A stream with the columns of its rows, which is never run: what steps are tried on."""
+        self.check_session(spark)
+        schema, _ = self.description()
+        return spark.readStream.schema(schema).parquet(str(self.path))
 
     def check_store(self) -> None:
         """Whether its directory is on a file system that can do what is relied on.
@@ -325,11 +336,10 @@ class FileChannel(Channel):
             batch.sparkSession, [self.path / sender / f"{number:012d}" for sender, number in published]
         )
 
-    def native(self, spark: SparkSession) -> DataFrame:
+    def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         schema, _ = self.description()
         form = self.form
-        rows = spark.readStream.schema(form.schema_of_files(schema)).options(**WHOLE).parquet(f"{self.path}/*/[0-9]*")
-        return form.of_files(rows)
+        return form.of_files(rows_of(self.stream(spark, None, max_epochs), self.path, form.schema_of_files(schema)))
 
 
 class _Directories(Shelf):

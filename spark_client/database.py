@@ -210,9 +210,8 @@ class TableChannel(Channel):
             return None
         return self._read(batch.sparkSession.createDataFrame(pieces, "sender string, epoch long, piece string"))
 
-    def native(self, spark: SparkSession) -> DataFrame:
-        self.check_session(spark)
-        epochs = epochs_of(spark, self.segment, _Entered(self._store), None, None, self._keep)
+    def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        epochs = self.stream(spark, None, max_epochs)
         found = epochs.mapInArrow(_Finds(self._store), "sender string, epoch long, piece string")
         return self._read(found.repartition(spark.sparkContext.defaultParallelism))
 

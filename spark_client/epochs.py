@@ -21,6 +21,7 @@ from spark_client.available_now import AvailableNow
 from spark_client.errors import TrackingError
 
 _MANY: Final = 1000
+_OF_FILES: Final = "logOffset"  #: the key of an offset of Spark's source of files
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -109,6 +110,7 @@ class _EpochStream(SimpleDataSourceStreamReader, AvailableNow):
         return {}
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        self._check(start)
         end = dict(start)
         taken: list[tuple[str, int]] = []
         for sender in self._shelf.senders():
@@ -121,6 +123,7 @@ class _EpochStream(SimpleDataSourceStreamReader, AvailableNow):
         return iter(taken), end
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
+        self._check(start)
         taken: list[tuple[str, int]] = []
         for sender, last in sorted(end.items()):
             after = start.get(sender, -1)
@@ -132,6 +135,15 @@ class _EpochStream(SimpleDataSourceStreamReader, AvailableNow):
                 )
             taken.extend((sender, epoch) for epoch in found)
         return iter(taken)
+
+    def _check(self, start: dict[str, Any]) -> None:
+        if _OF_FILES in start:
+            raise TrackingError(
+                f"this checkpoint was made by an earlier version, whose with_watermark read the files of {self._shelf} "
+                "through a source of Spark's own; where that stood cannot be carried over. Begin the job anew: stop "
+                "its queries, delete it with `tracker delete-job`, and start them with new checkpoints, and paths for "
+                "channels and results"
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark will not ask for these again; a sender may still repeat its newest one, and has to find it."""

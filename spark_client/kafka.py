@@ -189,11 +189,7 @@ class KafkaChannel(Channel):
     # ---------------------------------------------------------------- receiving
 
     def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
-        if max_epochs is not None:
-            raise UsageError(
-                f"channel {self.segment!r}: a batch from Kafka is bounded by kafka_channel(…, "
-                "options={'maxOffsetsPerTrigger': …}), not by epochs"
-            )
+        self._check_bound(max_epochs)
         self.check_session(spark)
         records = self._read(spark)
         if bell is None:
@@ -208,9 +204,20 @@ class KafkaChannel(Channel):
         received = self._received.setdefault(query, ReceivedOnce(self.path / "received" / query))
         return received.rows(records, epoch)
 
-    def native(self, spark: SparkSession) -> DataFrame:
+    def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        self._check_bound(max_epochs)
         self.check_session(spark)
         return self._read(spark).drop(SENDING)
+
+    def shape(self, spark: SparkSession) -> DataFrame:
+        return self.native(spark, None)  # which finds out whether there is a connector
+
+    def _check_bound(self, max_epochs: int | None) -> None:
+        if max_epochs is not None:
+            raise UsageError(
+                f"channel {self.segment!r}: a batch from Kafka is bounded by kafka_channel(…, "
+                "options={'maxOffsetsPerTrigger': …}), not by epochs"
+            )
 
     def _read(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("kafka").options(**self._options).option("subscribe", self.topic)

@@ -339,7 +339,7 @@ class Tracking:
         """
         origin = Received(self, channel, max_epochs_per_trigger)
         self._consume(channel.segment)
-        return TrackedStream(self, origin, (), origin.native())
+        return TrackedStream(self, origin, (), channel.shape(self.spark))
 
     def release(
         self,

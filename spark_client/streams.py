@@ -229,7 +229,7 @@ class Received:
         return rows
 
     def native(self) -> DataFrame:
-        return self._channel.native(self._tracking.spark)
+        return self._channel.native(self._tracking.spark, self._limit)
 
 
 class TrackedStream:
@@ -249,7 +249,7 @@ class TrackedStream:
         self.tracking = tracking
         self.input = origin
         self.steps = steps
-        self.df = df  #: the rows as a streaming DataFrame: for its schema, and for queries with native operators
+        self.df = df  #: a streaming DataFrame with these columns: what steps, and names of columns, are tried on
 
     @property
     def segment(self) -> str:

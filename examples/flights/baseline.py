@@ -32,7 +32,7 @@ class Copies:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The rows, as a stream."""
-        schema = self._channel.native(spark).schema
+        schema = self._channel.shape(spark).schema
         return spark.readStream.schema(schema).parquet(str(self._directory))
 
     def update(self) -> None:
