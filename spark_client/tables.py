@@ -22,11 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.collected import values_of
-from spark_client.errors import UsageError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.names import alike
 from spark_client.substreams import named, quoted
 
 _CHUNK: Final = 1000  #: rows that are sent to the database at once
+_REMEMBERED: Final = 1000  #: batches of a query whose epochs its table has
 
 
 class Cursor(Protocol):
@@ -232,19 +233,37 @@ class _Transaction:
         self._done = False
 
     def enter(self, epochs: str, placeholder: str, query: str, epoch: int) -> None:
-        """Says that this epoch is in the tables, or learns that it is.
+        """Says that this epoch is in the tables, or learns that it is; and removes those that nobody will repeat.
 
         Should an earlier driver of the query still be at the same epoch, the primary key makes one of the two fail.
+
+        Raises:
+            TrackingError: an earlier driver is at an epoch that its successors have left so far behind that it may be
+                in the tables and not known any more.
         """
-        epochs = in_statement(placeholder, epochs)
-        self._cursor.execute(
-            f"select 1 from {epochs} where query = {placeholder} and epoch = {placeholder}", (query, epoch)
-        )
-        self._done = self._cursor.fetchone() is not None
-        if not self._done:
-            self._cursor.execute(
-                f"insert into {epochs} (query, epoch) values ({placeholder}, {placeholder})", (query, epoch)
+        table = in_statement(placeholder, epochs)
+
+        def execute(sql: str, *parameters: int) -> None:
+            statement = sql.replace("?", placeholder).replace("{table}", table)
+            self._cursor.execute(statement, (query, *parameters))
+
+        def found(condition: str, *parameters: int) -> bool:
+            execute(f"select 1 from {{table}} where query = ? and {condition}", *parameters)
+            return self._cursor.fetchone() is not None
+
+        self._done = found("epoch = ?", epoch)
+        if self._done:
+            return
+        execute("insert into {table} (query, epoch) values (?, ?)", epoch)
+        batch = epoch if epoch >= 0 else -epoch - 1  # a drain's last one is named after the last batch
+        if found("(epoch > ? or epoch < ?)", batch + _REMEMBERED, -batch - _REMEMBERED - 1):
+            raise TrackingError(
+                f"epoch {epoch} of query {query} is long past: another driver of it has written epochs that are more "
+                f"than {_REMEMBERED} later. Nothing was written; stop this driver"
             )
+        oldest = batch - _REMEMBERED
+        if oldest > 0:
+            execute("delete from {table} where query = ? and epoch > ? and epoch < ?", -oldest - 1, oldest)
 
     def add(self, insert: str, values: list[tuple[Any, ...]]) -> None:
         if not self._done:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.postgres import Postgres
-from spark_client import Marks, Table, Tables, Tracking, UsageError, epochs_table
+from spark_client import Marks, Table, Tables, Tracking, TrackingError, UsageError, epochs_table
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 
@@ -200,6 +200,30 @@ def test_rows_go_to_their_owners_in_one_transaction_each_and_a_replay_only_to_th
     for tenant in "abc":
         with sqlite3.connect(tmp_path / f"{tenant}.db") as made:
             assert made.execute("select count(*) from results").fetchone() == (3,)
+
+
+def test_the_table_of_epochs_has_the_last_thousand_batches_and_one_that_is_long_past_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "db") as made:
+        made.execute(epochs_table())
+        made.execute("create table results (n integer)")
+    sink = Tables(lambda: sqlite3.connect(tmp_path / "db"), "results", placeholder="?")
+    rows = spark.range(1).toDF("n")
+    written = [0, 3, -4, 4, 700, 1003, 1004, -1005, 1005, 1700, -2500]
+    for epoch in written:
+        sink.write(rows, "q", epoch)
+        sink.write(rows, "another", epoch % 7)
+    sink.write(rows, "q", -2500)  # again
+    for epoch in (0, 3, -4, 700, 1400):
+        with pytest.raises(TrackingError, match="long past"):
+            sink.write(rows, "q", epoch)
+    sink.write(rows, "q", 1600)
+    with sqlite3.connect(tmp_path / "db") as made:
+        kept = {epoch for (epoch,) in made.execute("select epoch from tracker_epochs where query = 'q'")}
+        others = len({epoch % 7 for epoch in written})
+        assert kept == {1600, 1700, -2500}
+        assert made.execute("select count(*) from results").fetchone() == (len(written) + 1 + others,)
 
 
 def test_what_cannot_be_written_once_is_refused(spark: SparkSession, postgres: Postgres) -> None:
