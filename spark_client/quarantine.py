@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Set
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -105,14 +105,14 @@ class Quarantine:
         return {Substream(*key) for key in decided}
 
     def put(
-        self, epoch: int, kind: str, rows: DataFrame, partials: DataFrame, accounts: Mapping[Substream, Account]
+        self, epoch: int, kind: str, rows: DataFrame | None, partials: DataFrame, accounts: Mapping[Substream, Account]
     ) -> None:
         """Sets something aside; again the same if the epoch is replayed.
 
         Args:
             epoch: of the batch.
             kind: ``row`` or ``aggregate``.
-            rows: of the table: scope, name, end_time, data.
+            rows: of the table: scope, name, end_time, data; None: a step has dropped all of them.
             partials: the same as partial rows.
             accounts: of the rows, by substream.
 
@@ -120,11 +120,12 @@ class Quarantine:
             UsageError: the table is another query's.
         """
         self._own()
-        publish(_part(self._table, epoch, kind), write_parquet(rows))
+        if rows is not None:
+            publish(_part(self._table, epoch, kind), write_parquet(rows))
         if self._shape is not None:
             index = {
                 "shape": self._shape,
-                "rows": [[list(key), *astuple(account)] for key, account in accounts.items()],
+                "rows": [[key, *account.listed()] for key, account in accounts.items()],
             }
 
             def write(path: str) -> None:

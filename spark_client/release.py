@@ -501,10 +501,13 @@ class ReleaseQuery:
             )
         over = rows.keys() & (ending.gone | self._over.keys())
         late = self.quarantine.decide(epoch, over, again=epoch == run.resume_epoch) & rows.keys()
+        bare = rows.keys() - {substream for substream, _ in kept}
         if late:
             partials = released.of(released.parts(intake.rows.sparkSession, [str(part)]), late)
-            self._set_rows_aside(intake.rows, partials, {substream: rows[substream] for substream in late}, epoch)
-        state.add(part, epoch, rows, late, None if self._receipts is None else planned(self._checkpoint, epoch))
+            accounts = {substream: rows[substream] for substream in late}
+            self._set_rows_aside(None if late <= bare else intake.rows, partials, accounts, epoch)
+        batch = None if self._receipts is None else planned(self._checkpoint, epoch)
+        state.add(part, epoch, rows, late, batch, bare)
         return groups
 
     def sweep(self, query: str) -> None:
@@ -612,9 +615,10 @@ class ReleaseQuery:
         parts = self._state.of(substream)
         last = self._state.epoch if (ended.scope, ended.name) in missed else None
         own, after = [name for epoch, name in parts if epoch != last], [name for epoch, name in parts if epoch == last]
-        if not after and own:
+        has_results = self._state.has_rows(substream, own)
+        if not after and has_results:
             ending.whole[substream] = own
-        elif own:
+        elif has_results:
             ending.split.append((substream, own))
         late = self._set_aside(ending, substream, after)
         before = self._state.drained.get(substream, 0)
@@ -662,7 +666,8 @@ class ReleaseQuery:
         if ending.late:
             late = [merged({substream}, parts) for substream, (parts, _) in ending.late.items()]
             accounts = {substream: account for substream, (_, account) in ending.late.items()}
-            self._set_aggregates_aside(reduce(DataFrame.unionByName, late), accounts, epoch)
+            has_rows = any(self._state.has_rows(substream, parts) for substream, (parts, _) in ending.late.items())
+            self._set_aggregates_aside(reduce(DataFrame.unionByName, late), accounts, epoch, has_rows)
         return sent
 
     def _revised(self, ending: Ending, spark: SparkSession) -> list[DataFrame]:
@@ -696,19 +701,27 @@ class ReleaseQuery:
     # ---------------------------------------------------------------- side output
 
     def _set_rows_aside(
-        self, rows: DataFrame, partials: DataFrame, late: Mapping[Substream, Account], epoch: int
+        self, rows: DataFrame | None, partials: DataFrame, late: Mapping[Substream, Account], epoch: int
     ) -> None:
-        """Rows whose substream is known to be over."""
-        own = [name for name in rows.columns if name != TRACKER]
-        scope, key = F.col(f"{TRACKER}.scope"), self._released.rule.end_or_name()
-        flat = rows.select(scope.alias("_scope"), key.alias("_key"), _json(own))
-        self.quarantine.put(epoch, "row", self._table(self._released.of(flat, set(late))), partials, late)
+        """Rows whose substream is known to be over; None: no step has left any."""
+        table = None
+        if rows is not None:
+            own = [name for name in rows.columns if name != TRACKER]
+            scope, key = F.col(f"{TRACKER}.scope"), self._released.rule.end_or_name()
+            flat = rows.select(scope.alias("_scope"), key.alias("_key"), _json(own))
+            table = self._table(self._released.of(flat, set(late)))
+        self.quarantine.put(epoch, "row", table, partials, late)
 
-    def _set_aggregates_aside(self, merged: DataFrame, late: Mapping[Substream, Account], epoch: int) -> None:
+    def _set_aggregates_aside(
+        self, merged: DataFrame, late: Mapping[Substream, Account], epoch: int, has_rows: bool
+    ) -> None:
         """Partial rows that came to be known as late only after their rows had been aggregated."""
-        own = [name for name in self._released.columns if name not in self._released.added]
-        keyed = self._released.results(merged, keep=("_scope", "_key"), checked=False)
-        self.quarantine.put(epoch, "aggregate", self._table(keyed.select("_scope", "_key", _json(own))), merged, late)
+        table = None
+        if has_rows:
+            own = [name for name in self._released.columns if name not in self._released.added]
+            keyed = self._released.results(merged, keep=("_scope", "_key"), checked=False)
+            table = self._table(keyed.select("_scope", "_key", _json(own)))
+        self.quarantine.put(epoch, "aggregate", table, merged, late)
 
     def _table(self, flat: DataFrame) -> DataFrame:
         """The columns of `LATE_SCHEMA` that are in the files."""

@@ -50,6 +50,30 @@ def test_what_a_driver_publishes_beside_its_successor_is_not_read(spark: SparkSe
     assert [path.name for path in tmp_path.glob("epoch-*")] == []
 
 
+def test_a_substream_has_rows_if_any_of_its_parts_has_over_restarts_and_merging(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    both, neither, other = (Substream(scope, "w", None) for scope in ("both", "neither", "other"))
+
+    def has_rows(state: PartialState) -> dict[str, bool]:
+        return {each.scope: state.has_rows(each, [name for _, name in state.of(each)]) for each in state.substreams}
+
+    state = PartialState(tmp_path, compact_from=3)
+    state.load(0)
+    for epoch, bare in enumerate([{both, neither}, {neither}, {both}]):
+        rows = dict.fromkeys([both, neither] if epoch < 2 else [both, other], Account(1))
+        state.add(state.write_part(epoch, spark.range(2 - len(bare))), epoch, rows, set(), bare=bare)
+        state.publish(epoch)
+    known = {"both": True, "neither": False, "other": True}
+    assert has_rows(state) == known
+    state.compact(3, 2, lambda paths, live: spark.range(len(live)))
+    state.publish(3)
+    again = PartialState(tmp_path)
+    again.load(4)
+    assert has_rows(state) == has_rows(again) == known
+    assert len(list(tmp_path.glob("merged-*"))) == 1
+
+
 def test_what_an_epoch_acts_on_is_what_the_first_driver_wrote_down(tmp_path: Path) -> None:
     note = tmp_path / "events" / "7.json"
     assert write_first(note, {"up_to": 12}) == {"up_to": 12}
