@@ -47,10 +47,12 @@ class Ledger:
         self._subscription, _ = run.subscribe(run.first_seq, [segment], run.log_id, None, name=f"{run.query}/counts")
         self._given: set[Substream] = set()
         newest: dict[Substream, str] = {}  # the last deployment that was given it
+        deployments = {run.deployment}
         files = sorted(path.glob("*.jsonl"))
         self._file = path / f"{int(files[-1].stem) + 1 if files else 0:06d}.jsonl"
         for file in files:
             deployment, substreams = _read(file)
+            deployments.add(deployment)
             if deployment == run.deployment:
                 self._file, self._given = file, substreams
             else:
@@ -59,7 +61,7 @@ class Ledger:
             self._append([run.deployment])
         # Up to where the counts given before were said to be complete; None: nowhere, or nobody knows which they were.
         self._through = run.frontier(segment) if self._given else None
-        drained = self._drained(segment)
+        drained = self._drained(segment, deployments)
         self.done: Set[Substream] = newest.keys()
         self.taken: Mapping[Substream, int] = {
             substream: sum(elements.get(substream, 0) for elements in drained.values())
@@ -104,17 +106,28 @@ class Ledger:
             self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
             self._run.acknowledge_before_drain(self._subscription)
 
-    def _drained(self, segment: str) -> dict[str, dict[Substream, int]]:
-        """What only drains have closed, by deployment, with its elements; what is new of it is written down."""
+    def _drained(self, segment: str, deployments: Set[str]) -> dict[str, dict[Substream, int]]:
+        """What only drains have closed, by deployment, with its elements; what is new of it is written down.
+
+        Args:
+            segment: the source's.
+            deployments: those whose counts are known; what is known of others is forgotten.
+        """
         note = self._path / "drained.json"
         known: dict[str, dict[Substream, int]] = {
             deployment: {Substream(*key): elements for key, elements in entries}
             for deployment, entries in (read_json(note) or {}).items()
+            if deployment in deployments
         }
         events, last = self._run.events(self._subscription.acknowledged, 0, [segment], self._run.log_id)
         for event in events:
             kind = event.kind
-            if isinstance(kind, Ended) and kind.by_drain and kind.segment == segment:
+            if (
+                isinstance(kind, Ended)
+                and kind.by_drain
+                and kind.segment == segment
+                and event.deployment in deployments
+            ):
                 substream = Substream(kind.scope, kind.name, kind.end_time)
                 known.setdefault(event.deployment, {})[substream] = kind.elements
         write_json(

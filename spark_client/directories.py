@@ -212,7 +212,7 @@ def _hidden(target: Path, content: Any) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     hidden = target.parent / f"_{target.name}.{uuid.uuid4().hex[:8]}"
     with open(hidden, "w", encoding="utf-8") as file:
-        json.dump(content, file, separators=(",", ":"))
+        file.write(json.dumps(content, separators=(",", ":")))  # at once: json.dump goes value by value in Python
         file.flush()
         os.fsync(file.fileno())
     return hidden

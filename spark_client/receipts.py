@@ -65,6 +65,7 @@ RECEIPT_SCHEMA: Final = T.StructType(
 )
 
 _TYPES: Final = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.int64()}
+_AT_ONCE: Final = 10_000  #: receipts that are made before they are written, about two kilobytes each
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -141,19 +142,32 @@ class Receipts:
         at = planned(self._checkpoint, epoch).at  # a drain's last results have no batch
         released = micros_of(datetime.now(UTC)) if at is None else at
         own = {"job": run.job, "query": run.query, "epoch": epoch, "released": released}
-        rows = [
-            {**own, "results": results.get((end.substream, end.revision), 0), **_of(end), **_taken_in(end, state)}
-            for end in ends
-        ]
-        table = _table(rows)
+
+        def table(some: Sequence[End]) -> pa.Table:
+            return _table(
+                [
+                    {
+                        **own,
+                        "results": results.get((end.substream, end.revision), 0),
+                        **_of(end),
+                        **_taken_in(end, state),
+                    }
+                    for end in some
+                ]
+            )
+
         if self._sink is not None:
             # Under a name of their own: the results may go to the same database, under the same epoch.
-            self._sink.write(spark.createDataFrame(table), f"{run.query}.receipts", epoch)
+            self._sink.write(spark.createDataFrame(table(ends)), f"{run.query}.receipts", epoch)
             return
 
         def write(path: str) -> None:
             os.mkdir(path)
-            pq.write_table(table.drop_columns(["query", "epoch"]), os.path.join(path, "receipts.parquet"))
+            held = ["query", "epoch"]  # in the directories' names
+            schema = table([]).drop_columns(held).schema
+            with pq.ParquetWriter(os.path.join(path, "receipts.parquet"), schema) as file:
+                for first in range(0, len(ends), _AT_ONCE):
+                    file.write_table(table(ends[first : first + _AT_ONCE]).drop_columns(held))
 
         publish(self._path / f"query={run.query}" / f"epoch={epoch}", write)
 

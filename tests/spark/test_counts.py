@@ -10,6 +10,7 @@ import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
 from spark_client.continuing import Ledger
+from spark_client.directories import read_json
 from spark_client.runs import Run
 from spark_client.substreams import Substreams
 from tests.client.processes import Server
@@ -104,6 +105,15 @@ def test_a_table_given_again_means_what_is_missing_and_nothing_that_is_done(sour
     source.drain("3")
     source.begin("4", Schedule(rows([("a", 0, 3), ("b", 0, 4), ("new", 5, 1)])))
     assert source.accounts() == {("new", 5): (1, 0)}
+
+
+def test_what_no_table_names_any_more_is_forgotten(source: Source) -> None:
+    for number in range(1, 6):
+        run = source.begin(str(number), Schedule(rows([("a", number, 2), ("b", number, 2)])))
+        source.drain(str(number))
+        run.close(source.epoch)
+    assert len(list(source.path.glob("*.jsonl"))) == 1
+    assert read_json(source.path / "drained.json").keys() <= {"3", "4", "5"}
 
 
 def test_what_a_complete_table_left_out_is_refused_and_given_to_the_next_deployment(source: Source) -> None:
