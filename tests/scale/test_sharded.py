@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from itertools import count, islice
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.client.processes import Server
@@ -113,7 +113,8 @@ def until_drained(watch: Watch | ShardedWatch) -> list[Event]:
 
 def finished(client: TrackerClient | ShardedClient, job: str) -> list[Event]:
     """What a job has announced, once what was lost is abandoned and it is drained."""
-    for substream in list(client.substreams(job)):
+    # In the order of their end times: what is whole on a segment, and only held by an earlier one, ends as COMPLETE.
+    for substream in sorted(client.substreams(job), key=lambda each: (each.end_time is None, each.end_time)):
         if any(account.sent != account.received or account.xor for account in substream.segments):
             client.abandon(job, substream.scope, substream.name)
     assert client.drain(job, "d1", "drain").state is DrainState.DRAINED
@@ -129,6 +130,7 @@ def told(events: list[Event]) -> Counter[object]:
     seed=st.integers(0, 2**32),
     rules=st.sampled_from([("none", "staged"), ("none", "immediate"), ("scope", "staged"), ("global", "staged")]),
 )
+@example(seed=2_327_302_155, rules=("global", "staged"))
 def test_several_trackers_announce_what_one_would(three: list[Server], seed: int, rules: tuple[Ordering, Mode]) -> None:
     ordering, mode = rules
     job = f"program-{next(_programs)}"

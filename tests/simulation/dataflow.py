@@ -190,9 +190,13 @@ class Dataflow:
         if not any(self._fed_by(front) == "a" for front in fronts):  # one has to reach every segment
             fronts.append(next(front for front in self.fronts if self._fed_by(front) == "a"))
         comes = bool(unfinished) and r.random() < 0.5
+        newcomer = f"f{len(self.sources)}"
+        if comes and self._fed_by(newcomer) == "a":
+            # Where all fronts that reach a segment have finished, what is known there has ended.
+            comes = any(self._fed_by(front) == "a" for front in unfinished)
         self.deployment += 1
         if comes:
-            fronts = [*fronts, f"f{len(self.sources)}"]
+            fronts = [*fronts, newcomer]
         if not self._define(fronts):
             self.deployment -= 1
             return
