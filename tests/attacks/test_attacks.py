@@ -26,7 +26,7 @@ def attack(servers: Servers, directory: Path, name: str, scale: float, seconds: 
     seen = run(servers, directory, name, scale, seconds, "sqlite")
     assert set(seen.answers) <= ATTACKS[name].answers
     assert seen.took, "the other client was not served"
-    assert seen.memory < 900 * scale + 150
+    assert seen.memory < 600 * scale + 150
     assert seen.journal < 40
 
 

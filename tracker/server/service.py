@@ -363,8 +363,10 @@ def _after(page_token: str) -> int:
 def _refusal(error: Exception) -> Refused:
     """What a caller is told of an error: the refusal that it is, or that there is a fault here."""
     if isinstance(error, Refused):
+        error.__traceback__ = None  # its frames hold the request, and gRPC keeps the error until garbage is collected
         return error
     log.error("a call failed", exc_info=error)
+    error.__traceback__ = None
     return Refused("INTERNAL", "FAULT", f"a fault in the server ({type(error).__name__}); its log tells more")
 
 
