@@ -6,7 +6,7 @@ and events. Everything else here only reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import checking, dumps, reach, timers, views
@@ -135,31 +135,19 @@ class Tracker:
     def _recover(self, command: Recovered, now: int) -> None:
         if command.lost_tail:
             self._log_prefix = command.lost_tail
-        faults: list[Exception] = []
-        for name, job in self._jobs.items():
+
+        def recover(name: str) -> None:
+            job = self._jobs[name]
             job.take(now)
-            try:
-                timers.restart_timers(job)
-                if command.lost_tail:
-                    job.log.log_id = self._next_log_id()
-            except Exception as fault:
-                fault.add_note(f"in job {name!r}")
-                faults.append(fault)
-        if faults:
-            raise ExceptionGroup(f"Recovered failed in {len(faults)} of {len(self._jobs)} jobs", faults)
+            timers.restart_timers(job)
+            if command.lost_tail:
+                job.log.log_id = self._next_log_id()
+
+        _for_each("Recovered", list(self._jobs), recover)
 
     def _tick(self, command: Tick, now: int) -> None:
         """Time passes for one job or for all; a fault in one must not stop time for the others."""
-        faults: list[Exception] = []
-        names = [command.job] if command.job else self.timed()
-        for name in names:
-            try:
-                self._tick_job(name, now)
-            except Exception as fault:
-                fault.add_note(f"in job {name!r}")
-                faults.append(fault)
-        if faults:
-            raise ExceptionGroup(f"Tick failed in {len(faults)} of {len(names)} jobs", faults)
+        _for_each("Tick", [command.job] if command.job else self.timed(), lambda name: self._tick_job(name, now))
 
     def _tick_job(self, name: str, now: int) -> None:
         for drain in self._pending.get(name, {}).values():
@@ -518,3 +506,20 @@ class Tracker:
         for name, deployment, drain in dump["pending"]:
             tracker._pending.setdefault(name, {})[deployment] = DrainRecord.load(drain)
         return tracker
+
+
+def _for_each(what: str, jobs: Sequence[str], work: Callable[[str], None]) -> None:
+    """Do something for each job, whatever becomes of the others.
+
+    Raises:
+        ExceptionGroup: the faults, each with its job.
+    """
+    faults: list[Exception] = []
+    for name in jobs:
+        try:
+            work(name)
+        except Exception as fault:
+            fault.add_note(f"in job {name!r}")
+            faults.append(fault)
+    if faults:
+        raise ExceptionGroup(f"{what} failed in {len(faults)} of {len(jobs)} jobs", faults)
