@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -76,3 +77,20 @@ def job() -> str:
 @pytest.fixture
 def feed(tmp_path: Path) -> Feed:
     return Feed(tmp_path / "raw")
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[Any]:
+    """Sets what a test needs of the session, and puts it back."""
+    before: dict[str, str | None] = {}
+
+    def set_conf(key: str, value: str) -> None:
+        before.setdefault(key, spark.conf.get(key, None))
+        spark.conf.set(key, value)
+
+    yield set_conf
+    for key, value in before.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)

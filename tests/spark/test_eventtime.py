@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -28,23 +27,6 @@ CORNERS = [
     (1970, 1, 1), (1969, 12, 31), (2024, 3, 31), (2024, 10, 27), (2018, 11, 4), (2011, 12, 30), (2024, 2, 29),
     (1900, 3, 1), (1582, 10, 4), (1582, 10, 15), (1, 1, 1), (9999, 12, 31), (1893, 4, 1), (1919, 3, 31),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def conf(spark: SparkSession) -> Iterator[Any]:
-    """Sets what a test needs, and puts it back."""
-    before: dict[str, str | None] = {}
-
-    def set_conf(key: str, value: str) -> None:
-        before.setdefault(key, spark.conf.get(key, None))
-        spark.conf.set(key, value)
-
-    yield set_conf
-    for key, value in before.items():
-        if value is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
 
 
 def some_micros(rng: random.Random) -> int:

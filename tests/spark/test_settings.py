@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,6 @@ OLD: list[dict[str, Any]] = [
          ("1899-12-31 23:59:59", 3.5), ("2024-01-01 00:00:01", None)]
     )
 ]  # fmt: skip
-
-
-@pytest.fixture
-def conf(spark: SparkSession) -> Iterator[Any]:
-    """Sets what a test needs, and puts it back."""
-    before: dict[str, str | None] = {}
-
-    def set_conf(key: str, value: str) -> None:
-        before.setdefault(key, spark.conf.get(key, None))
-        spark.conf.set(key, value)
-
-    yield set_conf
-    for key, known in before.items():
-        if known is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, known)
 
 
 def instants(df: DataFrame) -> DataFrame:
