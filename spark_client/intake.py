@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -86,10 +86,15 @@ class Intake:
             rows = probe.on(rows)
         self._counted = rows
         rows = stream.apply(rows)
-        self._reads_all = reads_all and (not stream.steps or reads_whole(self._counted, rows))
+        self._output_reads_all, self._stepped = reads_all, rows if stream.steps else None
         sure = received and not stream.steps  # the sender has seen to it that all belong to a substream
         rows = rows if sure else required(rows, self._input.rule)
         self.rows = probe.on(rows) if probe is not None and after else rows
+
+    @cached_property
+    def _reads_all(self) -> bool:
+        """Whether all rows are read; Spark optimizes a plan for the answer, so it is asked only where it counts."""
+        return self._output_reads_all and (self._stepped is None or reads_whole(self._counted, self._stepped))
 
     @property
     def told(self) -> Told | None:

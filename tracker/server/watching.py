@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _READ = 500  # events looked at before others get a turn
 _BOOKMARK_EVENTS = 1_000
 _BOOKMARK_S = 10.0
-_AT_ONCE = 4  # readers that go on in one round of the event loop
+_AT_ONCE = 4  # readers that go on in one round of the event loop, and of which gRPC has something at a time
 _STUCK_S = 0.01  # what takes longer waits for a reader that takes nothing
 _SWEEP_S = 1.0  # how often those who await an end are looked at one by one, if there was news
 
