@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from typing import Any
 
 import grpc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.server.rawfields import field
 from tracker.core.refusal import Refused
 from tracker.server import wirecounts
-from tracker.server.limits import Limits
+from tracker.server.intake import Intake
+from tracker.server.limits import Limits, parse_limits
 from tracker.server.translation import Method, command, large_report
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -321,6 +325,46 @@ def test_a_large_report_is_read_in_pieces_as_in_one(servers: Servers) -> None:
     for cut in (data[:-3], data + b"\xff\xff", data[: len(data) // 2]):
         with pytest.raises(Refused):
             large_report(wirecounts.pieces(cut, shape))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    names=st.integers(0, 30_000),
+    units=st.integers(0, 200),
+    promises=st.integers(0, 4_000),
+    entries=st.integers(0, 20_000),
+    spoilt=st.sampled_from([b"", b"", b"", b"\x82\x81\x00\x00", b"\xff", field(7, b"\xff\xfe"), field(9, b"cut")]),
+    limit=st.sampled_from(["", "max_report_entries=9000", "max_report_substreams=9000", "max_promises=900"]),
+)
+def test_what_a_report_asks_for_does_not_depend_on_how_it_is_read(
+    names: int, units: int, promises: int, entries: int, spoilt: bytes, limit: str
+) -> None:
+    """A report between small and large is read as a small one, if that takes no time, or else as a large one."""
+    request = report(
+        3,
+        names=[f"name {n}" * (n % 3) for n in range(names)],
+        end_times=list(range(names)),
+        xor=list(range(entries)),
+        sent=[1] * entries,
+        entry_count=entries,
+        units=[f"u{n}" for n in range(units)],
+        promises=[wire.Promise(close=wire.Close(front="f", substream_index=n)) for n in range(promises)],
+    )
+    data = request.SerializeToString() + (b"" if limit else spoilt)  # of two faults, either may be named
+
+    async def read(large: bool) -> Any:
+        intake = Intake(parse_limits([limit] if limit else []), lambda context, error: asyncio.sleep(0))
+        try:
+            return intake._command(Method.REPORT, data) if large else await intake.command(Method.REPORT, data)
+        except Refused as refusal:
+            return refusal.reason
+
+    large, either = asyncio.run(read(True)), asyncio.run(read(False))
+    if isinstance(large, str):
+        assert either == large
+    else:
+        for name in type(large).__dataclass_fields__:
+            assert list_of(getattr(large, name)) == list_of(getattr(either, name)), name
 
 
 def list_of(value: Any) -> Any:

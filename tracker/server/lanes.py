@@ -4,6 +4,9 @@ Jobs know nothing of one another, so what is done in one lane never waits for an
 on the event loop; what may take long is done in a thread, and only its own job waits for it. Python's threads take
 turns of `TURN_S`, so that the event loop always gets the next one.
 
+A thread makes large reports up to twice as expensive: numpy gives the turn away at each step, and has to wait for the
+next. So a job that is alone pays it only for what takes very long.
+
 The order of a lane is the order of `run`, and that of the journal; so the same journal, replayed one command after the
 other, gives the same state. A job's state must be touched in its lane alone.
 """
@@ -23,7 +26,9 @@ _T = TypeVar("_T")
 TURN_S = 0.0005  #: how long one thread runs while another wants to: for `sys.setswitchinterval`
 _LOOP_S = 0.005  # how long a lane that catches up works before others get a turn
 _THREADS = 4
-LONG = 3_000  #: rows: what may touch more than so many is done in a thread
+LONG = 3_000  #: rows: what may touch more than so many is done in a thread, if there are other jobs to wait for it
+_VERY_LONG = 32_000  # rows: and this if there are none; some 6 ms
+_ALONE_S = 1.0  # how long nothing was done for other jobs, when a job is alone
 
 
 @dataclass(slots=True)
@@ -60,6 +65,8 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
+        self._newest = ""  # the job that something was done for last
+        self._changed = -_ALONE_S  # when that was another one
         self.threads = ThreadPoolExecutor(_THREADS, "lane")
 
     def busy(self) -> list[str]:
@@ -89,10 +96,11 @@ class Lanes:
         """
         lane = self._lanes.get(job)
         if lane is None and (after is None or after.done()):
-            if weight() <= LONG:
+            rows = weight()
+            if rows <= self._long(job):
                 return work()
             lane = self._lanes[job] = _Lane()
-            item = _Item(work, lambda: LONG + 1, asyncio.get_running_loop().create_future(), None, optional)
+            item = _Item(work, lambda: _VERY_LONG + 1, asyncio.get_running_loop().create_future(), None, optional)
             lane.waiting.append(item)
             self._go_on(job, lane)
             return item.done
@@ -104,6 +112,14 @@ class Lanes:
         else:
             lane.waiting.append(item)
         return item.done
+
+    def _long(self, job: str) -> int:
+        """How many rows of a job are too many to be touched on the event loop."""
+        if job != self._newest:
+            self._newest = job
+            self._changed = time.monotonic()
+            return LONG
+        return _VERY_LONG if time.monotonic() - self._changed > _ALONE_S else LONG
 
     async def idle(self) -> None:
         """Wait until no lane has anything under way."""
@@ -140,7 +156,7 @@ class Lanes:
             except Exception as error:
                 _settle(item.done, None, error)
                 continue
-            if weight > LONG:
+            if weight > self._long(job):
                 running = asyncio.get_running_loop().run_in_executor(self.threads, _outcome, item.work)
                 lane.running = running
                 running.add_done_callback(lambda done, item=item: self._came(job, lane, item, done))  # type: ignore[misc]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tracker.core.commands import Command, Commit, DefineJob, Report, Subscribe
+from tracker.wire.gen.tracker_pb2 import ReportRequest
 
 from .limits import Limits
 
@@ -55,6 +56,10 @@ _LIMITS = {
 }
 #: Fields that are counted together.
 _TOGETHER = {("ReportRequest", "substream_ids"): ("ReportRequest", "names")}
+
+#: The first byte of a promise's key in a report. Its field number is above 15, so a second byte follows, and every
+#: encoding of the key begins with this one, the needlessly long ones, too.
+_PROMISE_KEY = bytes([ReportRequest.DESCRIPTOR.fields_by_name["promises"].number << 3 & 127 | 2 | 128])
 
 _WIDTH = {
     FieldDescriptor.TYPE_FIXED32: 4,
@@ -142,6 +147,17 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
                     limits.check("max_repeated", others, "give each field once; was it made from another proto?")
             if kind == 2 and number in inside.nested:
                 left.append((start, stop, inside.nested[number]))
+
+
+def most_promises(data: bytes) -> int:
+    """A report has no more promises than this: each has a key of its own, which begins with this byte.
+
+    >>> from tracker.wire.gen import tracker_pb2 as wire
+    >>> promises = [wire.Promise(finish="source")] * 3
+    >>> most_promises(wire.ReportRequest(promises=promises).SerializeToString())
+    3
+    """
+    return data.count(_PROMISE_KEY)
 
 
 def least_limit(limits: Limits) -> int:
