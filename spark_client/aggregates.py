@@ -456,12 +456,14 @@ def _deviation(native: _Native, value: ColumnOrName, finish: Callable[[Column, C
         def add(one: Column, other: Column) -> Column:
             n = one["n"] + other["n"]
             delta = other["mean"] - one["mean"]
-            share = F.when(n > 0, delta / n).otherwise(F.lit(0.0))
-            return F.struct(
+            share = delta / n
+            both = F.struct(
                 n.alias("n"),
                 (one["mean"] + share * other["n"]).alias("mean"),
                 (one["m2"] + other["m2"] + delta * share * one["n"] * other["n"]).alias("m2"),
             )
+            # Beside no values, the other stays as it is: its square may be infinite, and no times infinite is NaN.
+            return F.when(one["n"] == 0, other).when(other["n"] == 0, one).otherwise(both)
 
         none = F.struct(F.lit(0.0).alias("n"), F.lit(0.0).alias("mean"), F.lit(0.0).alias("m2"))
         return F.aggregate(F.collect_list(structs), none, add)

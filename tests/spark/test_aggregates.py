@@ -203,7 +203,10 @@ SOON = ["bigint", "double", "decimal(38,0)", "decimal(38,18)", "string", "interv
 
 @pytest.mark.parametrize(
     ("kind", "draws"),
-    [*((kind, 1) for kind in SOON), *(pytest.param(kind, 8, marks=pytest.mark.slow) for kind in VALUES)],
+    [
+        *((kind, 2 if kind == "double" else 1) for kind in SOON),
+        *(pytest.param(kind, 8, marks=pytest.mark.slow) for kind in VALUES),
+    ],
 )
 def test_every_aggregate_over_every_type_equals_sparks_own_or_is_refused(
     spark: SparkSession, ansi: Any, tmp_path: Path, kind: str, draws: int
@@ -215,6 +218,8 @@ def test_every_aggregate_over_every_type_equals_sparks_own_or_is_refused(
         pool: list[str | None] = [*VALUES[kind], None]
         if kind == "string":  # else nearly every draw fails
             pool = rng.choice([pool, ["'1'", "'2.5'", "'1e3'", None]])
+        if kind == "double" and draw % 2 == 1:  # finite ones: with the others, nearly every answer is NaN
+            pool = ["1e200", "-1e160", "3.7", "0.1", None]
         batches = [[rng.choice(pool) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 4))]
         rows = values(spark, kind, batches)
         together: dict[str, Aggregate] = {}
