@@ -5,7 +5,7 @@ import warnings
 
 from tracker.wire.gen import tracker_pb2 as substream_dot_tracker_dot_v1_dot_tracker__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.67.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in substream/tracker/v1/tracker_pb2_grpc.py depends on'
+        + f' but the generated code in substream/tracker/v1/tracker_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class TrackerStub:
+class TrackerStub(object):
     """The tracker.
     """
 
@@ -162,7 +162,7 @@ class TrackerStub:
                 _registered_method=True)
 
 
-class TrackerServicer:
+class TrackerServicer(object):
     """The tracker.
     """
 
@@ -516,7 +516,7 @@ def add_TrackerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Tracker:
+class Tracker(object):
     """The tracker.
     """
 
