@@ -15,6 +15,8 @@ from examples.services.processes import free_port
 from tracker.load.procfs import memory
 
 TRACKER = [sys.executable, "-m", "tracker.cli.main"]
+#: Another Python than the tested client's, if the environment names one: `make test-bounds`.
+_SERVER = [os.environ.get("SERVER_PYTHON", sys.executable), *TRACKER[1:], "serve"]
 
 
 class Server:
@@ -32,7 +34,7 @@ class Server:
         """Starts it and waits until it is ready."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*TRACKER, "serve", "--listen", self.address, "--journal", self._journal, *self._options],
+                [*_SERVER, "--listen", self.address, "--journal", self._journal, *self._options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

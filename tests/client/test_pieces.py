@@ -24,7 +24,7 @@ def said(pieces: list[Contents]) -> Counter[Any]:
         rows = zip(piece.substream_index, piece.segment_index, piece.xor, piece.sent, piece.received, strict=True)
         for substream, segment, *counts in rows:
             name = (*piece.substreams[substream], int(piece.end_times[substream]))
-            found[name, piece.segments[segment], *map(int, counts)] += 1
+            found[(name, piece.segments[segment], *map(int, counts))] += 1
         for promise in piece.promises:
             about = piece.substreams[promise.substream] if isinstance(promise, Close) else None
             found[promise if about is None else ("close", promise.front, about)] += 1

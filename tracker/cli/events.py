@@ -152,8 +152,8 @@ def wait_for_end(arguments: argparse.Namespace) -> int:
 def line(event: Event) -> str:
     """An event as people read it.
 
-    >>> from datetime import UTC, datetime
-    >>> line(Event(7, datetime(2013, 1, 2, tzinfo=UTC), "d1", Advanced("raw", 24)))
+    >>> from datetime import datetime, timezone
+    >>> line(Event(7, datetime(2013, 1, 2, tzinfo=timezone.utc), "d1", Advanced("raw", 24)))
     '     7  2013-01-02 00:00:00.000  Advanced          raw  up to 24'
     """
     return f"{event.seq:>6}  {text(event.at)}  {type(event.kind).__name__:<16}  {_said(event)}"

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from tracker.client import Event
@@ -106,19 +106,19 @@ def time_text(time: int | None) -> object:
         return "the end"
     if time is None or not _FIRST_TIME <= time < _LAST_TIME:
         return time
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time)
+    moment = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=time)
     return moment.isoformat(sep=" ").removesuffix("+00:00")
 
 
 def ago(moment: datetime | None) -> str | None:
     """How long ago something happened, in the largest unit.
 
-    >>> ago(datetime.now(UTC) - timedelta(hours=50))
+    >>> ago(datetime.now(timezone.utc) - timedelta(hours=50))
     '2d ago'
     """
     if moment is None:
         return None
-    seconds = max(0, int((datetime.now(UTC) - moment).total_seconds()))
+    seconds = max(0, int((datetime.now(timezone.utc) - moment).total_seconds()))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
             return f"{seconds // size}{unit} ago"

@@ -70,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves; the exit status."""
+    if sys.version_info < (3, 11):
+        running = sys.version.partition(" ")[0]
+        print(f"tracker serve: needs Python 3.11 or newer, and this is {running}; clients do not", file=sys.stderr)
+        return 2
     try:
         # Only now: the other commands need no server, and what it needs may not be installed.
         from tracker.journal import JournalError

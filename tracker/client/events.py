@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import TypeAlias
+
+from tracker.python310 import StrEnum
 
 
 class Reason(StrEnum):
@@ -120,8 +121,8 @@ Kind: TypeAlias = (
 class Event:
     """One entry of a job's event log.
 
-    >>> from datetime import UTC
-    >>> event = Event(7, datetime(2026, 1, 1, tzinfo=UTC), "d1", Advanced("raw", 100))
+    >>> from datetime import timezone
+    >>> event = Event(7, datetime(2026, 1, 1, tzinfo=timezone.utc), "d1", Advanced("raw", 100))
     >>> match event.kind:
     ...     case Advanced(segment, time):
     ...         print(segment, time)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Literal, TypeAlias
+
+from tracker.python310 import StrEnum
 
 Ordering: TypeAlias = Literal["none", "scope", "global"]
 Mode: TypeAlias = Literal["staged", "immediate"]

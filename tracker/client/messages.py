@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 import numpy as np
@@ -60,7 +60,7 @@ from tracker.client.report import (
 from tracker.wire.columns import pack_i8, pack_u4, pack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _ORDERINGS: Final[dict[Ordering, tracker_pb2.Ordering.ValueType]] = {
     "none": tracker_pb2.ORDERING_NONE,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from typing import Any, Final, Never, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -175,18 +175,18 @@ def _metadata(context: Context) -> tuple[tuple[str, str | bytes], ...]:
     return tuple((key, value) for key, value in sent if key != "user-agent" and not key.startswith("grpc-"))
 
 
-async def _abort_like(context: Context, error: grpc.aio.AioRpcError) -> Never:
+async def _abort_like(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
     """End a call as the tracker's ended, with all that the tracker said about it."""
     if (error.code(), error.details()) == _BROKEN:
         await _abort(context, grpc.StatusCode.UNAVAILABLE, "BROKEN", "the tracker ended the stream; try again")
     await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
 
 
-async def _refuse(context: Context, full: FullError) -> Never:
+async def _refuse(context: Context, full: FullError) -> NoReturn:
     await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT", str(full))
 
 
-async def _abort(context: Context, code: grpc.StatusCode, reason: str, message: str) -> Never:
+async def _abort(context: Context, code: grpc.StatusCode, reason: str, message: str) -> NoReturn:
     """End a call with a reason of the relay's own."""
     detail = AnyMessage()
     detail.Pack(ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
