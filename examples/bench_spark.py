@@ -31,8 +31,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Tracking
-from spark_client.directories import publish, write_parquet
-from spark_client.probes import Way
+from spark_client.counting.probes import Way
+from spark_client.storage.directories import publish, write_parquet
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -12,26 +12,26 @@ It imports `tracker.client` and nothing else of the tracker: where Spark runs, n
 from __future__ import annotations
 
 from spark_client import aggregates
-from spark_client.aggregates import Aggregate
-from spark_client.channels import Channel, FileChannel
-from spark_client.database import TableChannel, channel_tables
+from spark_client.api.session import Tracking
+from spark_client.api.streams import TrackedStream
+from spark_client.api.writer import NativeWriter, TrackedWriter
+from spark_client.channels.database import TableChannel, channel_tables
+from spark_client.channels.files import Channel, FileChannel
+from spark_client.channels.kafka import KafkaChannel, Topic
+from spark_client.datasource.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
 from spark_client.errors import TrackingError, UsageError
-from spark_client.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
-from spark_client.fronts import Front, Marks
-from spark_client.fronts import WithDelay as Frontier
-from spark_client.kafka import KafkaChannel, Topic
-from spark_client.labels import child_label, source_label
-from spark_client.quarantine import LATE_SCHEMA
-from spark_client.receipts import RECEIPT_SCHEMA
-from spark_client.release import Released
-from spark_client.revisions import Revision
-from spark_client.schedule import Counts, Schedule
-from spark_client.session import Tracking
-from spark_client.sinks import Sink
-from spark_client.streams import TrackedStream
-from spark_client.substreams import TRACKER, Substream, Substreams
-from spark_client.tables import Table, Tables, epochs_table
-from spark_client.writer import NativeWriter, TrackedWriter
+from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.fronts import Front, Marks
+from spark_client.plan.fronts import WithDelay as Frontier
+from spark_client.plan.labels import child_label, source_label
+from spark_client.plan.schedule import Counts, Schedule
+from spark_client.plan.substreams import TRACKER, Substream, Substreams
+from spark_client.release.quarantine import LATE_SCHEMA
+from spark_client.release.query import Released
+from spark_client.release.receipts import RECEIPT_SCHEMA
+from spark_client.release.revisions import Revision
+from spark_client.sinks.sink import Sink
+from spark_client.sinks.tables import Table, Tables, epochs_table
 
 __all__ = [
     "EVENT_SCHEMA",

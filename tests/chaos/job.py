@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services import jars
 from spark_client import Channel, Marks, Tracking
-from spark_client.directories import publish
-from spark_client.runs import Run
+from spark_client.counting.runs import Run
+from spark_client.storage.directories import publish
 from tests.chaos import unprotected
 from tests.chaos.plan import TOPIC, Shape
 from tests.chaos.spark_home import java_options

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from spark_client import session
-from spark_client.folding import Key
-from spark_client.probes import ExecutorProbe
-from spark_client.runs import Run
+from spark_client.api import session
+from spark_client.counting.folding import Key
+from spark_client.counting.probes import ExecutorProbe
+from spark_client.counting.runs import Run
 from tracker.client import Report
 
 

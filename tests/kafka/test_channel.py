@@ -17,9 +17,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.kafka import Kafka
-from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingError, UsageError, kafka
-from spark_client.kafka import KafkaChannel, write_topic
-from spark_client.substreams import TRACKER, Substreams
+from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingError, UsageError
+from spark_client.channels import kafka
+from spark_client.channels.kafka import KafkaChannel, write_topic
+from spark_client.plan.substreams import TRACKER, Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

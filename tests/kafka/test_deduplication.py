@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import TrackingError
-from spark_client.deduplication import SENDING, ReceivedOnce, Sending
-from spark_client.substreams import TRACKER, TRACKER_TYPE
+from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
+from spark_client.plan.substreams import TRACKER, TRACKER_TYPE
 
 pytestmark = pytest.mark.spark
 

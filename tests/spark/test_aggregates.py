@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client import Marks, Tracking, UsageError, aggregates, decimals
-from spark_client.aggregates import Aggregate
-from spark_client.release import Released
+from spark_client import Marks, Tracking, UsageError, aggregates
+from spark_client.plan import decimals
+from spark_client.plan.aggregates import Aggregate
+from spark_client.release.query import Released
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -95,7 +96,7 @@ class _Stream:
     """What a release needs of a stream, for plans alone."""
 
     def __init__(self, df: DataFrame) -> None:
-        from spark_client.substreams import Substreams
+        from spark_client.plan.substreams import Substreams
 
         self.df = df
         self.segment = "in"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
-from spark_client.continuing import Ledger
-from spark_client.directories import read_json
-from spark_client.runs import Run
-from spark_client.substreams import Substreams
+from spark_client.counting.continuing import Ledger
+from spark_client.counting.runs import Run
+from spark_client.plan.substreams import Substreams
+from spark_client.storage.directories import read_json
 from tests.client.processes import Server
 from tracker.client import JobSpec, TrackerClient
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
-from spark_client.draining import Drain
-from spark_client.state import PartialState
+from spark_client.release.state import PartialState
+from spark_client.runtime.draining import Drain
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tracker.client import DrainState

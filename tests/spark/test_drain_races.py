@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Tracking, TrackingError, inbox
-from spark_client.gate import Gate
-from spark_client.runs import Run
+from spark_client import Marks, Tracking, TrackingError
+from spark_client.counting.runs import Run
+from spark_client.release import inbox
+from spark_client.runtime.gate import Gate
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client import EVENT_SCHEMA, register
-from spark_client.events import RINGS, _Bell, _EventStream, _Wanted
+from spark_client.datasource.events import RINGS, _Bell, _EventStream, _Wanted
 from tests.client.processes import Server
 from tracker.client import JobSpec, TrackerClient
 

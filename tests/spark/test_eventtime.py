@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, durations, eventtime, timetable
-from spark_client.fileforms import Told
-from spark_client.substreams import Substreams, declare
+from spark_client import Frontier, Marks, Schedule, Tracking, UsageError
+from spark_client.plan import durations, eventtime, timetable
+from spark_client.plan.fileforms import Told
+from spark_client.plan.substreams import Substreams, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 

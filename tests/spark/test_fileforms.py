@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
-from spark_client.channels import FileChannel
-from spark_client.directories import read_json, write_json
-from spark_client.fileforms import ELSEWHERE, LABEL, told_by
-from spark_client.plans import passed_on
-from spark_client.probes import by_substream, in_files
-from spark_client.streams import TrackedStream
-from spark_client.substreams import TRACKER, Substreams, declare
+from spark_client.api.streams import TrackedStream
+from spark_client.channels.files import FileChannel
+from spark_client.counting.probes import by_substream, in_files
+from spark_client.plan.fileforms import ELSEWHERE, LABEL, told_by
+from spark_client.plan.substreams import TRACKER, Substreams, declare
+from spark_client.spark_internals.plans import passed_on
+from spark_client.storage.directories import read_json, write_json
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from spark_client.batches import Batch
-from spark_client.directories import publish, remove, sweep, write_first, write_json
 from spark_client.errors import TrackingError
-from spark_client.state import Account, PartialState
-from spark_client.substreams import Substream
+from spark_client.plan.substreams import Substream
+from spark_client.release.state import Account, PartialState
+from spark_client.spark_internals.batches import Batch
+from spark_client.storage.directories import publish, remove, sweep, write_first, write_json
 
 
 class Rows:
@@ -131,7 +131,7 @@ def test_a_driver_whose_half_written_directory_was_swept_up_publishes_nothing(tm
 def test_a_small_file_that_was_swept_up_while_it_was_written_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_client import directories
+    from spark_client.storage import directories
 
     def write(write_it: Any) -> None:
         hidden = directories._hidden

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_client.inbox import Inbox
-from spark_client.runs import Run
-from spark_client.state import Account, PartialState
-from spark_client.substreams import Substream
+from spark_client.counting.runs import Run
+from spark_client.plan.substreams import Substream
+from spark_client.release.inbox import Inbox
+from spark_client.release.state import Account, PartialState
 from tests.client.processes import Server
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, JobSpec, TrackerClient, TrackerError

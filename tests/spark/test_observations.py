@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Marks, Tracking, intake
-from spark_client.observations import observed
+from spark_client import Frontier, Marks, Tracking
+from spark_client.counting import intake
+from spark_client.spark_internals.observations import observed
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking
-from spark_client.plans import reads_whole
+from spark_client.spark_internals.plans import reads_whole
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row
 from tracker.client import SubstreamStatus

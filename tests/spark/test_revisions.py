@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import LATE_SCHEMA, RECEIPT_SCHEMA, Marks, Tracking, UsageError
-from spark_client.directories import write_first, write_json
-from spark_client.quarantine import Quarantine
-from spark_client.state import Account
-from spark_client.substreams import Substream
+from spark_client.plan.substreams import Substream
+from spark_client.release.quarantine import Quarantine
+from spark_client.release.state import Account
+from spark_client.storage.directories import write_first, write_json
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.states import hinder
@@ -127,7 +127,9 @@ def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_com
     running.put(row(1, 5, last=True))
     running.put(row(2, 6, amount=3))
     with monkeypatch.context() as dying:
-        dying.setattr("spark_client.revisions.Revisions.tell", lambda *_: None)  # it is written down, and no more
+        dying.setattr(
+            "spark_client.release.revisions.Revisions.tell", lambda *_: None
+        )  # it is written down, and no more
         assert len(running.tracking.reopen(running.checkpoint)) == 1
     running.tracking.process_all_available()
     assert [r[4] for r in running.results] == [0]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client.directories import write_first
-from spark_client.state import Account, PartialState
-from spark_client.substreams import Substream
+from spark_client.plan.substreams import Substream
+from spark_client.release.state import Account, PartialState
+from spark_client.storage.directories import write_first
 
 pytestmark = pytest.mark.spark
 

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Tracking, TrackingError, UsageError
-from spark_client.channels import FileChannel, _Directories
-from spark_client.epochs import _EpochStream
-from spark_client.fileforms import told_by
-from spark_client.substreams import TRACKER, declare
+from spark_client.channels.epochs import _EpochStream
+from spark_client.channels.files import FileChannel, _Directories
+from spark_client.plan.fileforms import told_by
+from spark_client.plan.substreams import TRACKER, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 from tracker.client import TrackerClient

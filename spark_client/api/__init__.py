@@ -1,0 +1,1 @@
+"""What users hold: `Tracking`, tracked streams and their writers."""

@@ -1,0 +1,104 @@
+"""What no tracked query can run with: refused where it is declared or started, not when it is too late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import SparkSession
+
+from spark_client.api.streams import TrackedStream
+from spark_client.errors import UsageError
+from spark_client.plan.eventtime import WALL
+from spark_client.plan.eventtime import check_session as check_wall_clock
+
+if TYPE_CHECKING:
+    from spark_client.runtime.queries import TrackedQuery
+
+_TRIGGERS: Final = ("processingTime", "once", "availableNow")
+
+
+def check_session(spark: Any) -> None:
+    """Refuses what is no classic session.
+
+    Raises:
+        UsageError: it is one of Spark Connect, or none.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UsageError(
+            "this session is of Spark Connect, where tracked queries do not run: their batches are driven from this "
+            "process. Use a classic session, SparkSession.builder.master(…) without remote(…), in the driver"
+        )
+    if not isinstance(spark, SparkSession):
+        raise UsageError(f"Tracking takes a SparkSession, not {spark!r}")
+
+
+def check_option(key: str, value: Any) -> None:
+    """Refuses options under which Spark commits a batch otherwise than tracking relies on.
+
+    Raises:
+        UsageError: it is asynchronous progress tracking.
+    """
+    if key.lower() == "asyncprogresstrackingenabled" and str(value).lower() == "true":
+        raise UsageError(
+            "asyncProgressTrackingEnabled: Spark would go on before it has written down what it has committed, and the "
+            "tracker could not be told; leave it off"
+        )
+
+
+def check_trigger(trigger: Mapping[str, Any]) -> None:
+    """Refuses triggers that make no batches of their own.
+
+    Raises:
+        UsageError: it is continuous, or in real time, or there are several.
+    """
+    if len(trigger) != 1 or next(iter(trigger)) not in _TRIGGERS:
+        raise UsageError(
+            f"trigger({', '.join(trigger)}): a tracked query runs in batches: one of processingTime='1 second', "
+            "availableNow=True, once=True"
+        )
+
+
+def check_start(
+    reads: Iterable[TrackedStream],
+    checkpoint: Path,
+    name: str | None,
+    started: Iterable[TrackedQuery],
+    spark: SparkSession,
+) -> None:
+    """Refuses a query that cannot run beside those that were started before.
+
+    Args:
+        reads: the streams that it reads.
+        checkpoint: its own.
+        name: that Spark is to call it; None: none.
+        started: the queries that were started here, also those that have ended.
+        spark: the session.
+
+    Raises:
+        UsageError: a segment would have two consumers, or a checkpoint or a name two queries; or a setting of the
+            session is none that windows can be counted under.
+    """
+    reads = list(reads)
+    for stream in reads:
+        if stream.input.rule.time == WALL:
+            check_wall_clock(spark, f"the window of {stream.segment!r}")
+    segments = {stream.segment for stream in reads}
+    for other in started:
+        active = other.query is not None and other.query.isActive
+        if other.checkpoint == checkpoint:
+            if active:
+                raise UsageError(
+                    f"the query of checkpoint {checkpoint} runs already: stop it first, or give this one a checkpoint "
+                    "of its own"
+                )
+        elif shared := segments.intersection(stream.segment for stream in other.reads):
+            raise UsageError(
+                f"segment {min(shared)!r} has a consumer already, the query of checkpoint {other.checkpoint}: a "
+                "segment has one, else its rows would be counted twice. Send them into a channel for each"
+            )
+    if name is not None and any(query.name == name for query in spark.streams.active):
+        raise UsageError(
+            f"queryName({name!r}): a query of this name runs already: stop it first, or call this otherwise"
+        )

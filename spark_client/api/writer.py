@@ -1,0 +1,316 @@
+"""The output of a tracked query, written as with ``DataFrame.writeStream``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.api.refusals import check_option, check_trigger
+from spark_client.api.streams import TrackedStream
+from spark_client.channels.files import Channel
+from spark_client.errors import UsageError
+from spark_client.release.query import Released
+from spark_client.sinks.outputs import BatchFunction
+from spark_client.sinks.sink import Sink
+from spark_client.storage.directories import local_path
+
+if TYPE_CHECKING:
+    from spark_client.api.session import Tracking
+
+_FILES = ("parquet", "orc", "json", "csv")
+
+
+class TrackedWriter:
+    """Says where the rows of a tracked query go, and starts it.
+
+    Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. What goes where:
+
+    - a `TrackedStream`: to a `channel`, or by `route` to several, where its rows are counted as sent, to a `sink`, or
+      to a function (`foreachBatch`);
+    - a release: to files (`format` and a path), to a `sink`, to a function, or to a `channel`.
+
+    Options: ``checkpointLocation`` (required), ``queryName``, and for files those of Spark's batch writer; for a
+    release ``late_path`` (where the table of rows that come after their substream's end is; default ``tracker/late`` in
+    the checkpoint) and ``compact_from`` (how many parts of state there may be before they are made one; default 24).
+    ``seal`` (default false): what counts of a batch is fixed at the tracker before Spark commits it, by the attempts
+    whose work Spark has kept. It is needed where the work is not deterministic and executors count it; it costs a call
+    a batch.
+
+    >>> query = daily.writeStream.option("checkpointLocation", "cp").format("parquet").start("daily")  # doctest: +SKIP
+    """
+
+    def __init__(self, tracking: Tracking, what: TrackedStream | Released) -> None:
+        self._tracking = tracking
+        self.what = what
+        self.options_given: dict[str, str] = {}
+        self.file_format: str | None = None
+        self.function: BatchFunction | None = None
+        self.routes: list[tuple[Channel, Column | None]] = []  #: channels, with the condition of those that have one
+        self.to_sink: Sink | None = None
+        self.to_receipts: str | os.PathLike[str] | Sink | None = None
+        self.ordinal: tuple[str, ...] = ()
+        self.partition_columns: tuple[str, ...] = ()
+        self.name: str | None = None
+        self.trigger_given: dict[str, Any] = {}
+
+    def option(self, key: str, value: Any) -> TrackedWriter:
+        """One option, as Spark's."""
+        check_option(key, value)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        self.options_given[key.lower() if key.lower() in _OWN else key] = text
+        return self
+
+    def options(self, **options: Any) -> TrackedWriter:
+        """Several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def queryName(self, name: str) -> TrackedWriter:  # noqa: N802
+        """The query's name, in Spark's pages and in logs."""
+        self.name = name
+        return self
+
+    def trigger(self, **trigger: Any) -> TrackedWriter:
+        """When batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there, ``availableNow``.
+
+        With ``availableNow`` the backlog is taken in batches if its source bounds them (``maxFilesPerTrigger``,
+        ``maxOffsetsPerTrigger``, `receive`'s ``max_epochs_per_trigger``), and a last one releases what they have ended,
+        before the run ends. Before Spark 4.2 it is one batch, and the next start releases.
+        """
+        check_trigger(trigger)
+        self.trigger_given = trigger
+        return self
+
+    def partitionBy(self, *columns: str) -> TrackedWriter:  # noqa: N802
+        """Partitions the files of a release."""
+        self.partition_columns = columns
+        return self
+
+    def outputMode(self, mode: str) -> TrackedWriter:  # noqa: N802
+        """Only ``append``: final rows, each once."""
+        if mode != "append":
+            raise UsageError(f"outputMode({mode!r}): a tracked query writes final rows once; its mode is append")
+        return self
+
+    def format(self, file_format: str) -> TrackedWriter:
+        """Files of this format: ``parquet``, ``orc``, ``json`` or ``csv``; each epoch is a directory ``epoch=N``."""
+        if not isinstance(self.what, Released):
+            raise UsageError(
+                "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
+                "function (.foreachBatch(…)); .format(…) is for the results of tracking.release"
+            )
+        if file_format not in _FILES:
+            raise UsageError(
+                f"format({file_format!r}): a release writes {', '.join(_FILES)}; for others use .sink(…), or "
+                ".foreachBatch(…) and write by the key (scope, window, keys), since a batch may be replayed"
+            )
+        self.file_format = file_format
+        return self
+
+    def foreachBatch(self, function: BatchFunction) -> TrackedWriter:  # noqa: N802
+        """A function of (rows, epoch), called again with the same rows when a batch is replayed.
+
+        It may read all of the rows, some, none, or all twice: what it does not read is counted all the same.
+
+        Of a release it is called only for batches that have results. A drain's last results come with a negative
+        number, which is no batch's and the same whenever they are written again.
+        """
+        if not callable(function):
+            raise UsageError(f"foreachBatch takes a function of (rows, epoch), not {function!r}")
+        self.function = function
+        return self
+
+    def sink(self, sink: Sink) -> TrackedWriter:
+        """A place that sees to it that a replay puts rows there once: `tables.Tables`, `kafka.Topic`, or your own.
+
+        As with `foreachBatch`, of a release it is written to only by batches that have results.
+        """
+        if not callable(getattr(sink, "write", None)):
+            raise UsageError(f"sink takes what has a method write(rows, query, epoch), not {sink!r}")
+        self.to_sink = sink
+        return self
+
+    def receipts(self, to: str | os.PathLike[str] | Sink) -> TrackedWriter:
+        """Leaves a receipt for each substream that ends: a row of `RECEIPT_SCHEMA`, written once, after the results.
+
+        Args:
+            to: a directory on a file system that this process sees as a path, for Parquet files, which several queries
+                may share; or a sink. Into the database of the results it is a sink of its own, which may have the same
+                table of epochs.
+
+        >>> daily.writeStream.receipts("/data/receipts")                                  # doctest: +SKIP
+        """
+        if not isinstance(self.what, Released):
+            raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
+        if isinstance(to, str | os.PathLike):
+            local_path(to, "the path of the receipts,")
+        self.to_receipts = to
+        return self
+
+    def channel(self, channel: Channel, ordinal: str | Sequence[str] = ()) -> TrackedWriter:
+        """Sends the rows to another query.
+
+        Args:
+            channel: of `Tracking.channel`.
+            ordinal: columns that tell apart the rows made of one row (the position of an `explode`, a key of what it
+                was joined with), if there can be several.
+        """
+        return self._send([(channel, None)], ordinal)
+
+    def route(
+        self, routes: Sequence[tuple[Channel, Column | str | None]], ordinal: str | Sequence[str] = ()
+    ) -> TrackedWriter:
+        """Deals the rows out to several channels: each goes where the first condition holds, or nowhere.
+
+        The way each row goes is kept before any is sent, so work that would come out otherwise when it is done again
+        sends it one way only.
+
+        Args:
+            routes: channels of `Tracking.channel`, with their conditions; None: for all rows that are left.
+            ordinal: as for `channel`.
+
+        >>> again.transform(try_it).writeStream.route(                                     # doctest: +SKIP
+        ...     [(clean, "error is null"), (retry, "attempts < 5"), (given_up, None)]
+        ... )
+        """
+        if isinstance(self.what, Released):
+            raise UsageError("route deals out the rows of a tracked stream; the results of a release go to one channel")
+        if not routes:
+            raise UsageError("route needs at least one (channel, condition)")
+        given: list[tuple[Channel, Column | None]] = []
+        for channel, condition in routes:
+            try:
+                asked = F.expr(condition) if isinstance(condition, str) else condition
+                if asked is not None:
+                    self.what.df.where(asked)
+            except Exception as error:
+                raise UsageError(
+                    f"route: {condition!r} is not a condition on the rows, which have: {', '.join(self.what.columns)}"
+                ) from error
+            given.append((channel, F.lit(True) if asked is None else asked))
+        return self._send(given, ordinal)
+
+    def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
+        if isinstance(self.what, Released) and self.what.completeness:
+            raise UsageError(
+                "a release with completeness=True writes to files, a sink or a function: who receives from a channel "
+                "asks for it there"
+            )
+        if isinstance(self.what, Released) and self.what.revisions:
+            raise UsageError(
+                "a release with revisions=True writes to files, a sink or a function: in a channel its revisions would "
+                "be elements of substreams that are over"
+            )
+        self.ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
+        columns = self.what.columns
+        if missing := [name for name in self.ordinal if name not in columns]:
+            raise UsageError(f"ordinal={missing[0]!r} is not a column of the rows, which have: {', '.join(columns)}")
+        self.routes = routes
+        for channel, _ in routes:
+            self._tracking.sends(self.what, channel)
+        return self
+
+    def start(self, path: str | os.PathLike[str] | None = None) -> StreamingQuery:
+        """Starts the query, once the job is defined and the run is open at the tracker.
+
+        Args:
+            path: of files; or the option ``path``.
+
+        Raises:
+            UsageError: something is missing.
+            TrackingError: the tracker cannot be reached, or refuses the job or the run.
+        """
+        if path is not None:
+            self.options_given["path"] = os.fspath(path)
+        to_files = self.file_format is not None or "path" in self.options_given
+        if sum([to_files, bool(self.routes), self.to_sink is not None, self.function is not None]) != 1:
+            raise UsageError(
+                "say where the rows go: one of .channel(…), .route(…), .sink(…), .foreachBatch(…), or for a release "
+                ".start(path)"
+            )
+        if to_files:
+            if "path" not in self.options_given:
+                raise UsageError("give the files a place: .start('path')")
+            if self.file_format is None:
+                self.format("parquet")
+        if "checkpointlocation" not in self.options_given:
+            raise UsageError(
+                "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
+                "live there"
+            )
+        local_path(self.options_given["checkpointlocation"], "checkpointLocation")
+        return self._tracking.start(self)
+
+
+_OWN = ("checkpointlocation", "path", "late_path", "compact_from", "seal")
+
+
+class NativeWriter:
+    """The output of a query that Spark runs with its own stateful operators, as `Tracking.write_stream` gives it.
+
+    Has the methods of Spark's ``DataStreamWriter``; `start` opens the query's run at the tracker.
+    """
+
+    def __init__(self, tracking: Tracking, df: DataFrame, reads: Sequence[TrackedStream]) -> None:
+        self._tracking = tracking
+        self._writer = df.writeStream
+        self.reads = reads
+        self.checkpoint: str | None = None
+        self.name: str | None = None
+
+    def option(self, key: str, value: Any) -> NativeWriter:
+        """One option, as Spark's."""
+        check_option(key, value)
+        if key.lower() == "checkpointlocation":
+            self.checkpoint = str(value)
+        self._writer = self._writer.option(key, value)
+        return self
+
+    def options(self, **options: Any) -> NativeWriter:
+        """Several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def trigger(self, **trigger: Any) -> NativeWriter:
+        """When batches are made, as Spark's."""
+        check_trigger(trigger)
+        self._writer = self._writer.trigger(**trigger)
+        return self
+
+    def queryName(self, name: str) -> NativeWriter:  # noqa: N802
+        """The query's name, in Spark's pages and in logs."""
+        self.name = name
+        self._writer = self._writer.queryName(name)
+        return self
+
+    def outputMode(self, mode: str) -> NativeWriter:  # noqa: N802
+        """``append``: final rows; or ``update``: as they change, the final ones among them."""
+        if str(mode).lower() not in ("append", "update"):
+            raise UsageError(
+                f"outputMode({mode!r}): its state would never go, and none of its rows be final: 'append', or 'update'"
+            )
+        self._writer = self._writer.outputMode(mode)
+        return self
+
+    def start(self, path: str | None = None) -> StreamingQuery:
+        """Starts the query, once the job is defined and the run is open at the tracker."""
+        if self.checkpoint is None:
+            raise UsageError("a tracked query needs .option('checkpointLocation', 'path')")
+        local_path(self.checkpoint, "checkpointLocation")
+        return self._tracking.start_native(self, lambda: self._writer.start(path))
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._writer, name)
+
+        def call(*args: Any, **kwargs: Any) -> NativeWriter:
+            self._writer = method(*args, **kwargs)
+            return self
+
+        return call

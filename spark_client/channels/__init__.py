@@ -1,0 +1,1 @@
+"""Channels between queries, one file a kind, and what they share."""

@@ -1,0 +1,255 @@
+"""Receiving each row once from a channel that delivers at least once.
+
+Copies of a row carry the same label. To know them apart for ever would take all labels for ever; so each row also says
+which of its sender's epochs it belongs to, and of how many rows, with which XOR of labels, that epoch consists. While
+an epoch is incomplete its labels are kept. Once all of it is here, whatever else comes of it is a copy: one number for
+each sender says so, and the labels go. In the ordinary case an epoch comes whole and once, its count and XOR fit, and
+no label is looked at singly.
+
+The state is versioned by the receiver's epoch: a batch begins with the version before it, and so does its replay.
+Nothing here knows of Kafka, nor of the tracker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.counting.folding import files, fold_labels
+from spark_client.errors import TrackingError
+from spark_client.plan.substreams import TRACKER
+from spark_client.storage.directories import parquet_of, publish, read_json, remove, write_json, write_parquet
+
+#: The column that says what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
+#: records of the epoch, so that it is read once and not once a record.
+SENDING: Final = "_tracker_sending"
+
+_LABEL: Final = ("_sending", "_label")
+
+
+class SenderEpoch(NamedTuple):
+    """One epoch of one sender."""
+
+    sender: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What one epoch of one sender consists of.
+
+    Attributes:
+        sender: the sender.
+        epoch: its epoch.
+        after: the sender's last epoch before this one that had rows: there are none in between. None: not known.
+        rows: how many.
+        xor: of their labels.
+    """
+
+    sender: str
+    epoch: int
+    after: int | None
+    rows: int
+    xor: int
+
+    @property
+    def key(self) -> SenderEpoch:
+        return SenderEpoch(self.sender, self.epoch)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Sending:
+        return cls(**json.loads(text))
+
+
+@dataclass
+class Incomplete:
+    """What is here of an epoch that is not complete.
+
+    Attributes:
+        labels: how many different ones.
+        xor: of these.
+        parts: the directories that hold them.
+    """
+
+    labels: int = 0
+    xor: int = 0
+    parts: list[str] = field(default_factory=list)
+
+
+class ReceivedOnce:
+    """What one query has received from one channel.
+
+    Args:
+        path: of its state, which is this receiver's alone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._epoch: int | None = None  # the batch after which the version in hand holds
+        self._complete: dict[str, list[list[int]]] = {}  # by sender: ranges of epochs, first and last
+        self._incomplete: dict[SenderEpoch, Incomplete] = {}
+
+    def rows(self, records: DataFrame, epoch: int) -> DataFrame | None:
+        """A batch's records without the copies: in it, and of what was received before.
+
+        Args:
+            records: with `_tracker` and the column `SENDING`.
+            epoch: the batch's number.
+
+        Returns:
+            Rows without `SENDING`; None if there are no records.
+
+        Raises:
+            TrackingError: records that say nothing of their epoch, or of more rows than it is said to have.
+        """
+        self._load(epoch)
+        over: list[str] = []
+        unclear: dict[str, tuple[Sending, int]] = {}
+        counted = self._count(records)
+        if not counted:
+            return None
+        self._epoch = None  # what is in hand is no version until it is published
+        for said, rows, xor in counted:
+            sending = Sending.from_json(said)
+            known = self._incomplete.get(sending.key, Incomplete())
+            if self._is_complete(sending.key):
+                over.append(said)
+            elif (known.labels + rows, known.xor ^ xor) == (sending.rows, sending.xor):
+                self._completed(sending)
+            else:
+                unclear[said] = sending, rows
+        doubled = self._take_labels(records, unclear, epoch) if unclear else []
+        self._publish(epoch)
+        once = records.where(~_of(over)) if over else records
+        if doubled:
+            once = once.where(~_of(doubled)).unionByName(self._first(records.where(_of(doubled)), epoch))
+        return once.drop(SENDING)
+
+    def _count(self, records: DataFrame) -> list[tuple[str, int, int]]:
+        """Records and the XOR of their labels, by what they say of their epoch: which is little to bring here."""
+        label = F.col(f"{TRACKER}.label")
+        grouped = records.groupBy(SENDING).agg(F.count("*"), F.bit_xor(label)).collect()
+        if foreign := sum(row[1] for row in grouped if row[0] is None):
+            raise TrackingError(
+                f"{foreign} records were not sent by a query of this job: they do not say what they belong to. "
+                "Give the channel a topic of its own"
+            )
+        return [(row[0], row[1], row[2]) for row in grouped]
+
+    def _take_labels(self, records: DataFrame, unclear: dict[str, tuple[Sending, int]], epoch: int) -> list[str]:
+        """Keeps the new labels of epochs that do not come whole and once; says which of them have copies here."""
+        fresh = _labels(records.where(_of(unclear))).distinct()
+        known = {part for sent, _ in unclear.values() for part in self._incomplete.get(sent.key, Incomplete()).parts}
+        if known:
+            before = self._kept(records.sparkSession, sorted(known))
+            fresh = fresh.join(before, list(_LABEL), "left_anti")
+        target = self._part(epoch)
+        publish(target, write_parquet(fresh))  # a replay has the same records: what its first attempt wrote stands
+        table = files(target).to_table().combine_chunks()
+        said, labels = table[_LABEL[0]], table[_LABEL[1]]
+        taken = fold_labels(*[c.combine_chunks() for c in (said, said, labels)]) if table.num_rows else {}
+        doubled = []
+        for text, (sending, rows) in unclear.items():
+            new, xor = taken.get((text, text), (0, 0))
+            if new < rows:
+                doubled.append(text)
+            held = self._incomplete.setdefault(sending.key, Incomplete())
+            held.labels += new
+            held.xor ^= xor
+            held.parts.append(target.name)
+            if held.labels > sending.rows or (held.labels == sending.rows and held.xor != sending.xor):
+                raise _not_as_sent(sending.key)
+            if held.labels == sending.rows:
+                self._completed(sending)
+        return doubled
+
+    def _first(self, records: DataFrame, epoch: int) -> DataFrame:
+        """One record for each label that is new with this batch."""
+        said, label = _LABEL
+        keyed = records.withColumns({said: F.col(SENDING), label: F.col(f"{TRACKER}.label")})
+        fresh = self._kept(records.sparkSession, [self._part(epoch).name])
+        return keyed.join(fresh, list(_LABEL), "left_semi").dropDuplicates(list(_LABEL)).drop(*_LABEL)
+
+    def _kept(self, spark: SparkSession, parts: Iterable[str]) -> DataFrame:
+        schema = f"{_LABEL[0]} string, {_LABEL[1]} long"
+        return parquet_of(spark, schema).parquet(*[str(self._path / name) for name in parts])
+
+    # ---------------------------------------------------------------- complete epochs
+
+    def _is_complete(self, key: SenderEpoch) -> bool:
+        return any(first <= key.epoch <= last for first, last in self._complete.get(key.sender, []))
+
+    def _completed(self, sending: Sending) -> None:
+        """All of an epoch is here, and of those since `after` there is nothing."""
+        self._incomplete.pop(sending.key, None)
+        first = sending.epoch if sending.after is None else sending.after + 1
+        merged: list[list[int]] = []
+        for low, high in sorted([*self._complete.get(sending.sender, []), [first, sending.epoch]]):
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1][1] = max(high, merged[-1][1])
+            else:
+                merged.append([low, high])
+        self._complete[sending.sender] = merged
+
+    # ---------------------------------------------------------------- versions
+
+    def _load(self, epoch: int) -> None:
+        if self._epoch is not None and self._epoch < epoch:
+            return
+        before = max((number for number in self._versions() if number < epoch), default=None)
+        version = {} if before is None else read_json(self._version(before))
+        self._complete = version.get("complete", {})
+        self._incomplete = {SenderEpoch(*key): Incomplete(**content) for key, content in version.get("incomplete", [])}
+        self._epoch = epoch - 1
+
+    def _publish(self, epoch: int) -> None:
+        version = {
+            "complete": self._complete,
+            "incomplete": [[list(key), asdict(content)] for key, content in self._incomplete.items()],
+        }
+        write_json(self._version(epoch), version)
+        self._epoch = epoch
+        earlier = [number for number in self._versions() if number < epoch]
+        for number in earlier[:-1]:
+            self._version(number).unlink(missing_ok=True)
+        before = read_json(self._version(earlier[-1])) if earlier else None
+        contents = [*self._incomplete.values(), *(Incomplete(**c) for _, c in (before or {}).get("incomplete", []))]
+        needed = {part for content in contents for part in content.parts} | {self._part(epoch).name}
+        for part in self._path.glob("labels-*"):
+            if part.name < self._part(epoch).name and part.name not in needed:
+                remove(part)
+
+    def _part(self, epoch: int) -> Path:
+        return self._path / f"labels-{epoch:012d}"
+
+    def _version(self, epoch: int) -> Path:
+        return self._path / f"version-{epoch:012d}.json"
+
+    def _versions(self) -> list[int]:
+        return sorted(int(path.stem.removeprefix("version-")) for path in self._path.glob("version-*.json"))
+
+
+def _labels(records: DataFrame) -> DataFrame:
+    return records.select(F.col(SENDING).alias(_LABEL[0]), F.col(f"{TRACKER}.label").alias(_LABEL[1]))
+
+
+def _of(sendings: Collection[str]) -> Column:
+    """Whether a record is of one of these epochs."""
+    return F.col(SENDING).isin(list(sendings))
+
+
+def _not_as_sent(key: SenderEpoch) -> TrackingError:
+    return TrackingError(
+        f"rows have come of epoch {key.epoch} of sender {key.sender} that it was not said to consist of: "
+        "either the topic is not this channel's alone, or the channel's outbox was removed while the sender could "
+        "still repeat the epoch, and its work is not deterministic"
+    )

@@ -1,0 +1,154 @@
+"""A stream of the epochs that senders have published in a channel.
+
+A channel that keeps whole epochs, each under its sender and number, is read in two steps: this source says which epochs
+a batch has, in offsets that Spark's checkpoint keeps; the channel reads their rows. Nothing here reads or counts rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+
+from spark_client.errors import TrackingError
+from spark_client.spark_internals.available_now import AvailableNow
+
+_MANY: Final = 1000
+_OF_FILES: Final = "logOffset"  #: the key of an offset of Spark's source of files
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class Shelf(ABC):
+    """Where a channel's epochs are. It travels to Spark's process for sources, so it can be pickled."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What people call it."""
+
+    @abstractmethod
+    def senders(self) -> Sequence[str]:
+        """Who has published there, in an order that stays."""
+
+    @abstractmethod
+    def published(self, sender: str, after: int) -> Sequence[int]:
+        """Epochs of a sender that are there, ascending.
+
+        Args:
+            sender: whose.
+            after: only later ones.
+        """
+
+    @abstractmethod
+    def discard(self, sender: str, before: int) -> None:
+        """Removes epochs that have been received, and that their sender will not repeat.
+
+        Args:
+            sender: whose.
+            before: the first that stays.
+        """
+
+
+def epochs_of(
+    spark: SparkSession, segment: str, shelf: Shelf, bell: DataFrame | None, limit: int | None, keep: bool
+) -> DataFrame:
+    """The stream: ``sender``, ``epoch``.
+
+    Args:
+        spark: the session.
+        segment: of the channel.
+        shelf: where its epochs are.
+        bell: a stream whose rows make a batch happen; they come as rows of nulls.
+        limit: at most so many epochs in a batch; None: a thousand.
+        keep: whether epochs stay when they have been received.
+    """
+
+    class PublishedEpochs(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            # Spark takes some signs in the name of a source for a path's, or a package's.
+            plain = _PLAIN.fullmatch(segment)
+            return f"tracker-epochs-{segment if plain else hashlib.sha256(segment.encode()).hexdigest()}"
+
+        def schema(self) -> str:
+            return "sender string, epoch long"
+
+        def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
+            return _EpochStream(shelf, limit or _MANY, keep)
+
+    spark.dataSource.register(PublishedEpochs)
+    epochs = spark.readStream.format(PublishedEpochs.name()).load()
+    if bell is None:
+        return epochs
+    return epochs.unionByName(
+        bell.select(F.lit(None).cast("string").alias("sender"), F.lit(None).cast("long").alias("epoch"))
+    )
+
+
+class _EpochStream(SimpleDataSourceStreamReader, AvailableNow):
+    """Offsets are ``{sender: the last of its epochs taken}``."""
+
+    def __init__(self, shelf: Shelf, limit: int, keep: bool) -> None:
+        self._shelf = shelf
+        self._limit = limit
+        self._keep = keep
+        self._target: dict[str, int] | None = None  # with availableNow: the last of each sender that is taken
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is published from now on is for the next run."""
+        self._target = {
+            sender: epochs[-1] for sender in self._shelf.senders() if (epochs := self._shelf.published(sender, -1))
+        }
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {}
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        self._check(start)
+        end = dict(start)
+        taken: list[tuple[str, int]] = []
+        for sender in self._shelf.senders():
+            published = self._shelf.published(sender, start.get(sender, -1))
+            if self._target is not None:
+                published = [epoch for epoch in published if epoch <= self._target.get(sender, -1)]
+            for epoch in published[: self._limit - len(taken)]:
+                taken.append((sender, epoch))
+                end[sender] = epoch
+        return iter(taken), end
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
+        self._check(start)
+        taken: list[tuple[str, int]] = []
+        for sender, last in sorted(end.items()):
+            after = start.get(sender, -1)
+            found = [epoch for epoch in self._shelf.published(sender, after) if epoch <= last]
+            if last > after and last not in found:
+                raise TrackingError(
+                    f"epoch {last} of sender {sender} is gone from the channel at {self._shelf}, and a batch that has "
+                    "to be replayed needs it: epochs of a channel may be removed only once they have been received"
+                )
+            taken.extend((sender, epoch) for epoch in found)
+        return iter(taken)
+
+    def _check(self, start: dict[str, Any]) -> None:
+        if _OF_FILES in start:
+            raise TrackingError(
+                f"this checkpoint was made by an earlier version, whose with_watermark read the files of {self._shelf} "
+                "through a source of Spark's own; where that stood cannot be carried over. Begin the job anew: stop "
+                "its queries, delete it with `tracker delete-job`, and start them with new checkpoints, and paths for "
+                "channels and results"
+            )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark will not ask for these again; a sender may still repeat its newest one, and has to find it."""
+        if self._keep:
+            return
+        for sender, last in end.items():
+            newer = self._shelf.published(sender, last)
+            self._shelf.discard(sender, last + 1 if newer else last)

@@ -1,0 +1,123 @@
+"""Rows as JSON, for channels whose carrier knows no columns: what comes back is what was put in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.plan.nesting import holds, utf8
+from spark_client.plan.substreams import TRACKER, named
+
+_PARSER: Final = "spark.sql.legacy.timeParserPolicy"
+#: Times keep their microseconds and do not depend on the session's zone.
+OPTIONS: Final = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def to_json(columns: Sequence[str]) -> Column:
+    """A row's columns as JSON."""
+    return F.to_json(F.struct(*map(named, columns)), OPTIONS)
+
+
+def carried(rows: DataFrame, what: str, advice: str) -> DataFrame:
+    """The same rows; whoever reads one that JSON would alter fails.
+
+    Args:
+        rows: what JSON is made of.
+        what: it is for, for the message.
+        advice: what makes such rows fit.
+    """
+    columns = [_guarded(field, what, advice) for field in rows.schema.fields]
+    return (
+        rows
+        if all(column is None for column in columns)
+        else rows.select(
+            *[named(name) if column is None else column for name, column in zip(rows.columns, columns, strict=True)]
+        )
+    )
+
+
+def _guarded(field: T.StructField, what: str, advice: str) -> Column | None:
+    value = named(field.name)
+    fits = None if field.name == TRACKER else holds(value, field.dataType, utf8)
+    if fits is None:
+        return None
+    fault = (
+        f"{what}: the column {field.name!r} has a text that is not UTF-8, which JSON does not carry as it is. The "
+        f"batch was not committed. Start the query again, with the same checkpoint, after {advice}: "
+        f"F.make_valid_utf8({field.name!r}), say, or F.hex({field.name!r})"
+    )
+    return F.when(fits, value).otherwise(F.raise_error(F.lit(fault)).cast(field.dataType)).alias(field.name)
+
+
+def from_json(text: Column, schema: T.StructType) -> Column:
+    """What `to_json` has written; a struct. What is no row of this schema fails the batch."""
+    return F.from_json(text, schema, {**OPTIONS, "mode": "FAILFAST"})
+
+
+def check(segment: str, rows: T.StructType) -> None:
+    """Whether JSON carries all columns of a channel.
+
+    Args:
+        segment: of the channel.
+        rows: what it is to carry.
+
+    Raises:
+        UsageError: one it does not.
+    """
+    for field in rows.fields:
+        if not _is_carried(field.dataType):
+            raise UsageError(
+                f"channel {segment!r}: the column {field.name!r} is {field.dataType.simpleString()}, which "
+                "JSON does not carry as it is; use strings as keys of maps"
+            )
+
+
+def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
+    """Refuses sessions in which Spark writes times as Spark 2 did: years before the first, and days of 1582, change.
+
+    Args:
+        spark: the session.
+        what: the JSON is for, for the message.
+        rows: what it is to carry.
+
+    Raises:
+        UsageError: times among the rows would not come back as they were.
+    """
+    own = (field for field in rows.fields if field.name != TRACKER)
+    if str(spark.conf.get(_PARSER, "CORRECTED")).upper() == "LEGACY" and any(
+        _has_times(field.dataType) for field in own
+    ):
+        raise UsageError(
+            f"{what}: its rows have times and travel as JSON, in which {_PARSER}=LEGACY changes old ones: set it to "
+            "CORRECTED, or make texts of the times in a step before"
+        )
+
+
+def _has_times(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
+        return any(_has_times(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _has_times(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return _has_times(kind.valueType)
+    return isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType)
+
+
+def _is_carried(kind: T.DataType) -> bool:
+    """Whether values of a type come back from JSON as they were."""
+    if isinstance(kind, T.StructType):
+        return all(_is_carried(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _is_carried(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return isinstance(kind.keyType, T.StringType) and _is_carried(kind.valueType)
+    return not isinstance(kind, T.CalendarIntervalType | T.VariantType | T.UserDefinedType)

@@ -1,0 +1,354 @@
+"""Kafka: a channel between queries, and a sink for results.
+
+A record of the channel is a row: its value is the row as JSON; its key is the label that it travels under, so that
+copies share a partition; its headers say, as JSON too, which substream it belongs to, and what the sender's epoch that
+it is of consists of.
+
+Kafka is written at least once: a task that is retried, and an epoch that is replayed, write records again. What is
+written must then be the same. So an epoch's rows go to the channel's outbox first, a directory that is published once
+and stands; they are counted as sent there, and written to Kafka from there, as often as need be. The receiver drops the
+copies (`deduplication`).
+
+Needs Spark's Kafka connector on the JVM's side; see docs/channels.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.channels import jsonrows
+from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
+from spark_client.channels.files import Channel, DoubledLabelsError
+from spark_client.counting.folding import files
+from spark_client.errors import UsageError
+from spark_client.plan.fileforms import FileForm, Told
+from spark_client.plan.substreams import TRACKER, Substreams, named
+from spark_client.sinks.tables import Shape
+from spark_client.storage.directories import read_json, remove, sweep, write_json
+
+_HEADER: Final = "tracker"
+_EPOCH_HEADER: Final = "tracker-epoch"
+_BELL: Final = "_tracker_bell"
+_SENT: Final = "_sent.json"
+_FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
+
+_LINEAGE: Final = T.StructType(
+    [
+        T.StructField("scope", T.StringType()),
+        T.StructField("name", T.StringType()),
+        T.StructField("end", T.LongType()),
+    ]
+)
+_OURS: Final = (
+    "kafka.bootstrap.servers",
+    "subscribe",
+    "assign",
+    "subscribePattern",
+    "topic",
+    "includeHeaders",
+    "startingOffsets",
+)
+
+
+class KafkaChannel(Channel):
+    """A Kafka topic as a channel, as `Tracking.kafka_channel` declares it. The topic is this channel's alone.
+
+    Args:
+        segment: that its rows travel.
+        topic: that has to be there.
+        servers: the brokers' addresses, ``host:port,host:port``.
+        path: a directory of the channel's own, for its outbox and for what it remembers of what was received.
+        deduplicate: whether the receiver drops copies.
+        options: of Spark's Kafka source and sink: ``maxOffsetsPerTrigger``, ``kafka.security.protocol``, …
+
+    Raises:
+        UsageError: an option that the channel sets itself.
+    """
+
+    def __init__(
+        self,
+        segment: str,
+        topic: str,
+        servers: str,
+        path: str | os.PathLike[str],
+        deduplicate: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(segment, path)
+        if taken := [name for name in (options or {}) if name in _OURS]:
+            raise UsageError(f"channel {segment!r}: the option {taken[0]!r} is the channel's own")
+        self.topic = topic
+        self.servers = servers
+        self.exact = not deduplicate
+        self._options = dict(options or {})
+        self._received: dict[str, ReceivedOnce] = {}
+
+    def __repr__(self) -> str:
+        return f"KafkaChannel({self.segment!r}, {self.topic!r}, {self.servers!r})"
+
+    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
+        jsonrows.check(self.segment, rows)
+        super().describe(rows, rule, told)
+
+    def check_session(self, spark: SparkSession) -> None:
+        schema, _ = self.description()
+        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
+
+    # ---------------------------------------------------------------- sending
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
+
+    def check(self, path: Path) -> None:
+        spark = SparkSession.getActiveSession()
+        assert spark is not None  # the batch's
+        rows, _, labels = _labels_of(path, lambda: self.in_files(spark, [path]), self.form)
+        if labels < rows:
+            raise self._doubled(rows, labels)
+
+    def check_children(self, rows: DataFrame, ordinal: tuple[str, ...]) -> None:
+        number, labels = rows.agg(F.count("*"), F.count_distinct(self.label_of_child(ordinal))).collect()[0]
+        if labels < number:
+            raise self._doubled(number, labels)
+
+    def _doubled(self, rows: int, labels: int) -> DoubledLabelsError:
+        return DoubledLabelsError(
+            f"channel {self.segment!r}: {rows} rows have only {labels} different labels, so some would be taken for "
+            "copies. The batch was not committed, and nothing of it was published. Start the query again, with the "
+            "same checkpoint, after one of these repairs: if several rows are made of one, say what tells them apart "
+            "with channel(…, ordinal=…); if the source's identity= does not name each row, give it more columns; if "
+            "the source has rows twice, have the second ones set aside, source(…, on_bad_rows='quarantine')"
+        )
+
+    def write(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> Path:
+        outbox = self.path / "outbox" / sender
+        target = outbox / f"{epoch:012d}"
+        self.publish_children(target, rows, ordinal, told)
+        published = self.in_files(rows.sparkSession, [target])
+        sending = self._sending(target, published, sender, epoch)
+        if sending is not None:
+            write_topic(self._records(published, sending), self.topic, self.servers, self._options)
+        self._tidy(outbox, epoch)
+        return target
+
+    def begun(self, sender: str, epoch: int) -> bool:
+        return (self.path / "outbox" / sender / f"{epoch:012d}").is_dir()
+
+    def sweep(self, sender: str) -> None:
+        sweep(self.path / "outbox" / sender)
+
+    def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
+        """What the epoch consists of, written down beside it; None: nothing."""
+        said = read_json(target / _SENT)
+        if said is None:
+            rows, xor, labels = _labels_of(target, lambda: published, self.form)
+            if rows == 0:
+                return None
+            if labels < rows:  # an earlier release has published it
+                raise self._doubled(rows, labels)
+            before = [int(note.parent.name) for note in target.parent.glob(f"[0-9]*/{_SENT}")]
+            after = max((number for number in before if number < epoch), default=None)
+            said = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
+            write_json(target / _SENT, said)
+        return Sending(**said)
+
+    def _records(self, published: DataFrame, sending: Sending) -> DataFrame:
+        lineage = [
+            F.col(f"{TRACKER}.scope").alias("scope"),
+            F.col(f"{TRACKER}.name").alias("name"),
+            F.unix_micros(f"{TRACKER}.end").alias("end"),
+        ]
+        headers = F.array(
+            _header(_HEADER, F.to_json(F.struct(*lineage))), _header(_EPOCH_HEADER, F.lit(sending.to_json()))
+        )
+        own = [name for name in published.columns if name != TRACKER]
+        return published.select(
+            F.col(f"{TRACKER}.label").cast("string").alias("key"),
+            jsonrows.to_json(own).alias("value"),
+            headers.alias("headers"),
+        )
+
+    def _tidy(self, outbox: Path, epoch: int) -> None:
+        """Removes what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
+        earlier = sorted(path for path in outbox.glob("[0-9]*") if int(path.name) < epoch)
+        last = next((path for path in reversed(earlier) if (path / _SENT).exists()), None)
+        for path in earlier:
+            if path != last:
+                remove(path)
+
+    # ---------------------------------------------------------------- receiving
+
+    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+        self._check_bound(max_epochs)
+        self.check_session(spark)
+        records = self._read(spark)
+        if bell is None:
+            return records.withColumn(_BELL, F.lit(False))
+        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in records.schema.fields]
+        return records.withColumn(_BELL, F.lit(False)).unionByName(bell.select(*nothing, F.lit(True).alias(_BELL)))
+
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
+        records = batch.where(~F.col(_BELL)).drop(_BELL)
+        if self.exact:
+            return records.drop(SENDING)
+        received = self._received.setdefault(query, ReceivedOnce(self.path / "received" / query))
+        return received.rows(records, epoch)
+
+    def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        self._check_bound(max_epochs)
+        self.check_session(spark)
+        return self._read(spark).drop(SENDING)
+
+    def shape(self, spark: SparkSession) -> DataFrame:
+        return self.native(spark, None)  # which finds out whether there is a connector
+
+    def _check_bound(self, max_epochs: int | None) -> None:
+        if max_epochs is not None:
+            raise UsageError(
+                f"channel {self.segment!r}: a batch from Kafka is bounded by kafka_channel(…, "
+                "options={'maxOffsetsPerTrigger': …}), not by epochs"
+            )
+
+    def _read(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.format("kafka").options(**self._options).option("subscribe", self.topic)
+        reader = reader.option("kafka.bootstrap.servers", self.servers).option("startingOffsets", "earliest")
+        records = _loaded(reader.option("includeHeaders", "true"))
+        schema, _ = self.description()
+        own = T.StructType([field for field in schema.fields if field.name != TRACKER])
+        parsed = records.select(
+            jsonrows.from_json(F.col("value").cast("string"), own).alias("row"),
+            jsonrows.from_json(_value_of(0, _HEADER), _LINEAGE).alias("lineage"),
+            F.col("key").cast("string").try_cast("long").alias("label"),
+            _value_of(1, _EPOCH_HEADER).alias(SENDING),
+        )
+        tracker = F.struct(
+            F.col("lineage.scope").alias("scope"),
+            F.col("lineage.name").alias("name"),
+            F.timestamp_micros("lineage.end").alias("end"),
+            F.col("label"),
+        )
+        return parsed.select("row.*", tracker.alias(TRACKER), SENDING)
+
+
+class Topic:
+    """A Kafka topic as a sink: one record for each result, at least once, under a key that copies share.
+
+    Args:
+        topic: that has to be there.
+        servers: the brokers' addresses.
+        key: the columns that name a result for ever: of a release the scope, ``window`` (or the substream's column) and
+            the keys.
+        options: of Spark's Kafka sink.
+        rows: makes the records' rows of the results. None: the results as they are.
+
+    A record's key is the key's columns as JSON, its value the row as JSON, and the header ``tracker`` has the query and
+    the epoch. Results are final and there is one for each key, so whoever reads keeps one record of each key: a
+    compacted topic does it by itself.
+
+    >>> daily.writeStream.sink(Topic("daily", "localhost:9092", ["origin", "window", "carrier"]))   # doctest: +SKIP
+    """
+
+    reads_all = True
+
+    def __init__(
+        self,
+        topic: str,
+        servers: str,
+        key: Sequence[str],
+        options: Mapping[str, str] | None = None,
+        rows: Shape | None = None,
+    ) -> None:
+        if not key:
+            raise UsageError(f"a sink of topic {topic!r} needs key=: the columns that name a result for ever")
+        self._topic = topic
+        self._servers = servers
+        self._key = list(key)
+        self._options = dict(options or {})
+        self._shape = rows
+
+    def check(self, rows: DataFrame) -> None:
+        """Refuses rows without the columns of the key; called with none when the query starts.
+
+        Raises:
+            UsageError: a column is missing, or the session's settings would change what is written.
+        """
+        jsonrows.check_session(rows.sparkSession, f"topic {self._topic!r}", self._shaped(rows).schema)
+
+    def _shaped(self, results: DataFrame) -> DataFrame:
+        rows = results if self._shape is None else self._shape(results)
+        if missing := [name for name in self._key if name not in rows.columns]:
+            raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
+        return rows
+
+    def write(self, rows: DataFrame, query: str, epoch: int) -> None:
+        """Writes the rows of an epoch; again the same records if it is repeated."""
+        advice = f"Topic({self._topic!r}, …, rows=…) makes something else of them"
+        rows = jsonrows.carried(self._shaped(rows), f"topic {self._topic!r}", advice)
+        origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
+        headers = F.array(_header(_HEADER, origin)).alias("headers")
+        key = F.to_json(F.struct(*map(named, self._key)), {**jsonrows.OPTIONS, "ignoreNullFields": "false"}).alias(
+            "key"
+        )
+        records = rows.select(key, jsonrows.to_json(rows.columns).alias("value"), headers)
+        write_topic(records, self._topic, self._servers, self._options)
+
+
+def write_topic(records: DataFrame, topic: str, servers: str, options: Mapping[str, str]) -> None:
+    """Writes records (key, value, headers) to a topic, and returns when the brokers have them.
+
+    Raises:
+        UsageError: Spark has no Kafka connector.
+    """
+    writer = records.write.format("kafka").options(**options).option("topic", topic)
+    try:
+        writer.option("kafka.bootstrap.servers", servers).save()
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def _loaded(reader: Any) -> DataFrame:
+    try:
+        frame: DataFrame = reader.load()
+    except Exception as error:
+        raise _explained(error) from error
+    return frame
+
+
+def _explained(error: Exception) -> Exception:
+    if "Failed to find data source: kafka" in str(error) or "DATA_SOURCE_NOT_FOUND" in str(error):
+        return UsageError(
+            "Spark has no Kafka connector: start the session with spark.jars.packages="
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:<your Spark's version>"
+        )
+    return error
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+
+def _value_of(place: int, name: str) -> Column:
+    """A header of ours as text: others that handle records put theirs after it."""
+    header = F.get("headers", F.lit(place))
+    return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
+
+
+def _labels_of(path: Path, rows: Callable[[], DataFrame], form: FileForm) -> tuple[int, int, int]:
+    """Rows, the XOR of their labels, and how many different labels there are."""
+    written = files(path)
+    if written.count_rows() > _FEW:
+        label = F.col(f"{TRACKER}.label")
+        found = rows().agg(F.count("*"), F.bit_xor(label), F.count_distinct(label)).collect()[0]
+        return found[0], found[1], found[2]
+    labels = written.to_table(columns={"label": form.label})["label"].to_numpy()
+    return len(labels), int(np.bitwise_xor.reduce(labels)) if len(labels) else 0, len(np.unique(labels))

@@ -1,0 +1,164 @@
+"""Counts across deployments: what a drain leaves of them.
+
+A job that starts afresh after a drain knows nothing of what has ended. A schedule that is given again names substreams
+that are done, and must not be waited for once more; of those that only the drain has closed, what was missing then is
+what is expected now. Which substreams were given, a ledger in the source's checkpoint says; which of them a drain has
+closed, and with how many elements, the tracker's events say, kept by a subscription until the next start has read them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+from typing import Any, Final
+
+from spark_client.counting.runs import Run
+from spark_client.plan.substreams import Substream
+from spark_client.storage.directories import read_json, write_json
+from tracker.client import Ended, Subscription
+
+_ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
+
+
+class Ledger:
+    """The counts that one source was given, by deployment.
+
+    Args:
+        path: its directory, in the checkpoint of the query that reads the source.
+        run: of that query.
+        segment: the source's.
+
+    Attributes:
+        done: substreams whose counts were given in earlier deployments: they have ended, or are known to the tracker.
+        taken: those of them that only a drain has closed, with the elements that it released.
+
+    Raises:
+        TrackingError: the tracker cannot be reached.
+    """
+
+    def __init__(self, path: Path, run: Run, segment: str) -> None:
+        self._path = path
+        self._run = run
+        path.mkdir(parents=True, exist_ok=True)
+        self._subscription: Subscription
+        self._subscription, _ = run.subscribe(run.first_seq, [segment], run.log_id, None, name=f"{run.query}/counts")
+        self._given: set[Substream] = set()
+        newest: dict[Substream, str] = {}  # the last deployment that was given it
+        deployments = {run.deployment}
+        files = sorted(path.glob("*.jsonl"))
+        self._file = path / f"{int(files[-1].stem) + 1 if files else 0:06d}.jsonl"
+        for file in files:
+            deployment, substreams = _read(file)
+            deployments.add(deployment)
+            if deployment == run.deployment:
+                self._file, self._given = file, substreams
+            else:
+                newest.update(dict.fromkeys(substreams, deployment))
+        if not self._file.exists():
+            self._append([run.deployment])
+        # Up to where the counts given before were said to be complete; None: nowhere, or nobody knows which they were.
+        self._through = run.frontier(segment) if self._given else None
+        drained = self._drained(segment, deployments)
+        self.done: Set[Substream] = newest.keys()
+        self.taken: Mapping[Substream, int] = {
+            substream: sum(elements.get(substream, 0) for elements in drained.values())
+            for substream, deployment in newest.items()
+            if substream in drained.get(deployment, {})
+        }
+        self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
+
+    def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
+        """Those of which it was promised, when others were given, that they will not come."""
+        through = self._through
+        return [
+            each
+            for each in substreams
+            if through is not None
+            and each.end_time is not None
+            and each.end_time <= through
+            and each not in self._given
+            and each not in self.done
+        ]
+
+    def give(self, substreams: Iterable[Substream]) -> None:
+        """Writes down that counts of these are given now; before the tracker is given them."""
+        news = [substream for substream in substreams if substream not in self._given]
+        if news:
+            self._append([list(substream) for substream in news])
+            self._given.update(news)
+
+    def keep_only(self, listed: Set[Substream]) -> None:
+        """Forgets deployments of whose substreams no table names any more."""
+        for file in self._path.glob("*.jsonl"):
+            if file != self._file and not _read(file)[1] & listed:
+                file.unlink(missing_ok=True)
+
+    def follow(self) -> None:
+        """Acknowledges, now and then, what has ended before any drain: it was counted to its end.
+
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        if time.monotonic() >= self._acknowledge_at:
+            self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
+            self._run.acknowledge_before_drain(self._subscription)
+
+    def _drained(self, segment: str, deployments: Set[str]) -> dict[str, dict[Substream, int]]:
+        """What only drains have closed, by deployment, with its elements; what is new of it is written down.
+
+        Args:
+            segment: the source's.
+            deployments: those whose counts are known; what is known of others is forgotten.
+        """
+        note = self._path / "drained.json"
+        known: dict[str, dict[Substream, int]] = {
+            deployment: {Substream(*key): elements for key, elements in entries}
+            for deployment, entries in (read_json(note) or {}).items()
+            if deployment in deployments
+        }
+        events, last = self._run.events(self._subscription.acknowledged, 0, [segment], self._run.log_id)
+        for event in events:
+            kind = event.kind
+            if (
+                isinstance(kind, Ended)
+                and kind.by_drain
+                and kind.segment == segment
+                and event.deployment in deployments
+            ):
+                substream = Substream(kind.scope, kind.name, kind.end_time)
+                known.setdefault(event.deployment, {})[substream] = kind.elements
+        write_json(
+            note,
+            {
+                deployment: [[list(substream), elements] for substream, elements in entries.items()]
+                for deployment, entries in known.items()
+            },
+        )
+        self._subscription.ack(last)
+        return known
+
+    def _append(self, lines: Iterable[Any]) -> None:
+        with open(self._file, "a", encoding="utf-8") as file:
+            # Each line begins anew, since the one before it may not have been written to its end.
+            file.writelines("\n" + json.dumps(line, separators=(",", ":")) for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _read(file: Path) -> tuple[str, set[Substream]]:
+    """A deployment, and what it was given; a line that was being written when its driver died is not there."""
+    substreams = set()
+    deployment = ""
+    for line in file.read_text(encoding="utf-8").split("\n"):
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(value, str):
+            deployment = value
+        else:
+            substreams.add(Substream(*value))
+    return deployment, substreams

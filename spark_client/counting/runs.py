@@ -1,0 +1,428 @@
+"""One run of a tracked query: what it tells the tracker, and when.
+
+Producer is the query's id, run the run's, epoch the batch's. An epoch is reported, staged, before Spark commits the
+batch, and committed after. Whoever learns first that a batch is committed says so: the listener, or the next batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from spark_client.advice import advice
+from spark_client.errors import TrackingError
+from spark_client.plan.fronts import Front
+from spark_client.plan.substreams import Substream
+from spark_client.storage.directories import read_json, write_json
+from tracker.client import (
+    DrainState,
+    Event,
+    Finish,
+    Frontier,
+    Outcome,
+    Producer,
+    Report,
+    Subscription,
+    TrackerClient,
+    TrackerError,
+    TrackerUnavailable,
+)
+from tracker.client.pieces import Largest, split
+
+_log = logging.getLogger("spark_client")
+
+DRIVER_UNIT = "driver"
+
+_FIRST_PAUSE = 0.05  #: seconds between two attempts to reach a tracker that is away; they double up to
+_LONGEST_PAUSE = 1.0
+_ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
+
+
+class Run:
+    """A run that is open at the tracker.
+
+    Args:
+        client: to the tracker; it repeats a call that gets no answer for as long as its `retry_for` says.
+        job: that is tracked.
+        query: the query's id.
+        run: the run's id.
+        resume_epoch: the first batch that Spark has not committed.
+        seals: whether it seals each batch before Spark commits it.
+
+    Raises:
+        TrackingError: the tracker refuses the run, or cannot be reached.
+    """
+
+    def __init__(
+        self, client: TrackerClient, job: str, query: str, run: str, resume_epoch: int, seals: bool = False
+    ) -> None:
+        self.job = job
+        self.query = query
+        self.run = run
+        self._client = client
+        try:
+            self._producer: Producer = client.open_producer(job, query, run, resume_epoch=resume_epoch, seals=seals)
+            status = client.job(job)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+        # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
+        self._impatient = TrackerClient(client.address, timeout=_ONE_ATTEMPT, retry_for=0)
+        self._once = self._impatient.producer(job, query, run, keep_apart=seals)
+        self.largest = Largest.by(client.server_info().limits)
+        self._units: list[str] = []  # of the driver, in the epoch in hand
+        self.resume_epoch = resume_epoch
+        self.log_id = status.log_id
+        self.deployment = status.spec.deployment
+        self.first_seq = status.last_seq  #: the job's newest event when the run began
+        self.last_epoch: int | None = resume_epoch - 1 if resume_epoch else None  #: that Spark has committed
+        self.failure: Exception | None = None
+        self._lock = threading.RLock()
+        self._staged: set[int] = set()
+        self._closed = False
+        self._hurry = threading.Event()
+        self._patient_until = float("inf")
+
+    def check_log(self, note: Path) -> None:
+        """Whether the tracker is the one that the query's checkpoint is about, and has not lost what it knew.
+
+        Args:
+            note: a file of the checkpoint, which has the name of the job's log.
+
+        Raises:
+            TrackingError: it knows nothing of the batches that Spark has committed.
+        """
+        known = read_json(note) if self.resume_epoch else None
+        if known is None:
+            write_json(note, self.log_id)
+        elif known != self.log_id:
+            said = advice("LOG_CHANGED", "", self.job, self._client.address)
+            raise TrackingError(f"LOG_CHANGED: the job's log is {self.log_id!r}, and was {known!r}. {said}")
+
+    # ---------------------------------------------------------------- epochs
+
+    def report(self, epoch: int) -> Report:
+        """An empty report of an epoch."""
+        return self._producer.epoch(epoch)
+
+    def send(self, report: Report, epoch: int) -> None:
+        """Reports what the driver has to say of an epoch, before Spark commits it.
+
+        Raises:
+            TrackingError: the tracker refuses it, or has it for committed.
+        """
+        try:
+            answers = report.report_in_pieces(DRIVER_UNIT, partial(split, largest=self.largest))
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+        self._units = [unit for unit, _ in answers]
+        if any(answer.outcome is Outcome.ALREADY_COMMITTED for _, answer in answers):
+            said = advice("EPOCH_REWOUND", "", self.job, self._client.address)
+            raise TrackingError(
+                f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again. {said}"
+            )
+        self.expect(epoch)
+
+    def seal(self, epoch: int, units: Sequence[str]) -> None:
+        """Fixes what counts of an epoch: the driver's report and these units. Spark may commit it afterwards.
+
+        Raises:
+            TrackingError: a report of one of them never arrived; the batch must not be committed.
+        """
+        try:
+            self._producer.commit(epoch, units=[*self._units, *units], seal=True)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+
+    def is_current(self) -> bool:
+        """Whether no later run of the query has been opened.
+
+        Raises:
+            TrackingError: the tracker cannot be reached.
+        """
+        try:
+            producers = self._client.job(self.job).producers
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+        return any((status.producer, status.run) == (self.query, self.run) for status in producers)
+
+    @property
+    def owes(self) -> bool:
+        """Whether something is staged that waits for Spark's commit."""
+        return bool(self._staged)
+
+    def expect(self, epoch: int) -> None:
+        """Something of this epoch is staged, by the driver or by executors."""
+        with self._lock:
+            self._staged.add(epoch)
+
+    def committed(self, epoch: int, promises: Sequence[Frontier | Finish] = ()) -> None:
+        """Spark has committed a batch: the tracker may let it take effect. One attempt.
+
+        Raises:
+            TrackerError: it refuses; the run has failed then.
+            TrackerUnavailable: no answer; to be called again.
+        """
+        with self._lock:
+            if self._closed or (self.last_epoch is not None and epoch <= self.last_epoch and not promises):
+                return
+            due = any(staged <= epoch for staged in self._staged)
+            if due or promises:
+                try:
+                    self._once.commit(epoch if due else None, promises=promises)
+                except TrackerError as error:
+                    self.failure = error
+                    raise
+            self._staged = {staged for staged in self._staged if staged > epoch}
+            self.last_epoch = epoch if self.last_epoch is None else max(epoch, self.last_epoch)
+
+    def await_committed(self, epoch: int) -> None:
+        """As `committed`, and waits for a tracker that is away, until `hurry` has set an end to that.
+
+        Raises:
+            TrackerError: it refuses; the run has failed then.
+            TrackerUnavailable: no answer, and the query is being stopped.
+        """
+        self._patiently(lambda: self.committed(epoch))
+
+    def promise(self, promises: Sequence[Frontier | Finish]) -> None:
+        """Makes promises that no batch carries.
+
+        Raises:
+            TrackerError: a later epoch is staged, and more.
+            TrackerUnavailable: no answer in time.
+        """
+        self._producer.commit(promises=promises)
+
+    def hurry(self, patience: float) -> None:
+        """The query is being stopped: from now on nothing waits for the tracker longer than that.
+
+        Args:
+            patience: seconds.
+        """
+        self._patient_until = min(self._patient_until, time.monotonic() + patience)
+        self._hurry.set()
+
+    def close(self, resume_epoch: int, patient: bool = True) -> bool:
+        """The query has stopped. The tracker learns of it, or else settles what was left when the query starts again.
+
+        Args:
+            resume_epoch: the first batch that Spark has not committed.
+            patient: whether a tracker that is away is waited for, as long as `hurry` allows it.
+
+        Returns:
+            Whether the tracker knows.
+
+        Raises:
+            TrackerError: it refuses.
+        """
+
+        def attempt() -> None:
+            with self._lock:
+                if self._closed:
+                    return
+                try:
+                    self._once.close(resume_epoch=resume_epoch)
+                except TrackerError as error:
+                    if error.reason != "FENCED":  # another run has taken over: nothing is left to close
+                        self.failure = error
+                        raise
+                self._closed = True
+                self.last_epoch = resume_epoch - 1 if resume_epoch else None
+
+        try:
+            if patient:
+                self._patiently(attempt)
+            else:
+                attempt()
+        except TrackerUnavailable:
+            return False
+        return True
+
+    def must_be_newest(self) -> None:
+        """Asks the tracker whether this run may still write what no epoch of it reports.
+
+        Raises:
+            TrackingError: another run has taken over.
+        """
+        if not self.is_current():
+            raise TrackingError(
+                f"run {self.run} of query {self.query} writes nothing more: another run of the query has taken over"
+            )
+
+    def announce(self, front: Front, patient: bool = True) -> None:
+        """Makes the promises of a front that wait for no batch. What has to wait for one all the same stays due.
+
+        Args:
+            front: it.
+            patient: whether a tracker that is away is waited for; else the caller calls again.
+
+        Raises:
+            TrackingError: the tracker refuses, or cannot be reached.
+            TrackerUnavailable: it cannot be reached, if not `patient`.
+        """
+        producer = self._producer if patient else self._once
+        with self._lock:
+            while not self._closed and (promises := front.due()):
+                try:
+                    producer.commit(promises=promises)
+                except TrackerUnavailable as error:
+                    if not patient:
+                        raise
+                    raise self._explained(error) from error
+                except TrackerError as error:
+                    if error.reason == "EPOCH_STAGED":
+                        return  # a batch is under way: it takes them along
+                    raise self._explained(error) from error
+                front.promised(promises)
+
+    # ---------------------------------------------------------------- events
+
+    def subscribe(
+        self, after: int, segments: Sequence[str], log_id: str, max_age: timedelta | None, name: str | None = None
+    ) -> tuple[Subscription, bool]:
+        """Has the tracker keep the query's events until they are acknowledged; under the query's id.
+
+        Args:
+            after: the place of a query that has no subscription yet.
+            segments: whose events.
+            log_id: the log that the place is in.
+            max_age: for how long at most; None: as the tracker likes.
+            name: of the subscription; None: the query's id.
+
+        Returns:
+            The subscription, and whether some of what comes after the query's place was dropped already.
+
+        Raises:
+            TrackingError: the log is another one, or the tracker cannot be reached.
+        """
+
+        own = name or self.query
+
+        def subscribed(place: int | None) -> Subscription:
+            return self._client.subscribe(self.job, own, segments, after_seq=place, max_age=max_age, log_id=log_id)
+
+        try:
+            try:
+                return subscribed(after), False
+            except TrackerError as error:
+                if error.reason not in ("EVENTS_EXPIRED", "SUBSCRIPTION_EXPIRED"):
+                    raise
+            with suppress(TrackerError):  # there may be none
+                self._client.unsubscribe(self.job, own)
+            return subscribed(None), True
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+
+    def frontier(self, front: str) -> int | None:
+        """The time that a front has promised for every scope; None: none.
+
+        Raises:
+            TrackingError: the tracker cannot be reached.
+        """
+        try:
+            fronts = self._client.job(self.job).fronts
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+        return next((status.frontiers.get("*") for status in fronts if status.front == front), None)
+
+    def acknowledge_before_drain(self, subscription: Subscription) -> None:
+        """Acknowledges all that has happened, unless the job drains.
+
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        try:
+            status = self._impatient.job(self.job)
+            if status.drain.state not in (DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED):
+                subscription.ack(status.last_seq, timeout=_ONE_ATTEMPT)
+        except TrackerUnavailable:
+            return  # another time
+        except TrackerError as error:
+            raise self._explained(error) from error
+
+    def over(self, substreams: Set[Substream], segment: str) -> dict[Substream, int | None]:
+        """Which substreams have ended on a segment, and their elements; None: the tracker has forgotten them since.
+
+        Raises:
+            TrackingError: the tracker cannot be reached.
+        """
+        try:
+            known = {
+                (status.scope, status.name): next((s for s in status.segments if s.segment == segment), None)
+                for status in self._client.substreams(self.job, include_ended=True)
+            }
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+        over: dict[Substream, int | None] = {}
+        for substream in substreams:
+            account = known.get(substream[:2])
+            if substream[:2] not in known:
+                over[substream] = None
+            elif account is not None and account.ended:
+                over[substream] = account.sent
+        return over
+
+    def events(self, after: int, up_to: int, segments: Sequence[str], log_id: str) -> tuple[list[Event], int]:
+        """What was announced on some segments in a range; and its last number.
+
+        Raises:
+            TrackingError: the log is another one, or has lost that range.
+        """
+        found: list[Event] = []
+        try:
+            while True:
+                page = self._client.list_events(
+                    self.job, after, up_to, segments=segments, log_id=log_id, own_position=True
+                )
+                found.extend(page.events)
+                if page.last_seq <= after or page.last_seq == up_to:
+                    return found, max(after, page.last_seq)
+                after = page.last_seq
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> TrackingError:
+        return explained(error, self.job, self._client.address)
+
+    def _patiently(self, call: Callable[[], object]) -> None:
+        """Repeats a call while the tracker cannot be reached, until `hurry` has set an end to that."""
+        pause, warned = _FIRST_PAUSE, False
+        while True:
+            try:
+                call()
+                return
+            except TrackerUnavailable as error:
+                if time.monotonic() + pause > self._patient_until:
+                    raise
+                if not warned:
+                    _log.warning("query %s waits for the tracker: %s", self.query, error)
+                    warned = True
+            if not self._hurry.wait(pause):
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                time.sleep(_FIRST_PAUSE)
+
+
+def explained(error: Exception, job: str = "", server: str = "") -> TrackingError:
+    """The error that a user sees, with what to do.
+
+    Args:
+        error: a refusal, or that the tracker cannot be reached; what was explained already stays as it is.
+        job: that it is about, if that is known.
+        server: the tracker's address, if that is known.
+    """
+    if isinstance(error, TrackingError):
+        return error
+    if isinstance(error, TrackerUnavailable):
+        return TrackingError(
+            f"the tracker cannot be reached ({error}). Is `tracker serve` running at the address in "
+            "Tracking(server=…)? The batch was not committed; restart the query when the tracker is back"
+        )
+    said = advice(getattr(error, "reason", ""), str(error), job, server)
+    return TrackingError(f"{error}{f'. {said}' if said else ''}")

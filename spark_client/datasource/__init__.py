@@ -1,0 +1,1 @@
+"""What Spark reads of the tracker: the source ``tracker`` and the exact watermark."""

@@ -1,0 +1,222 @@
+"""The forms in which files hold tracked rows.
+
+`Whole`: with `_tracker`, as rows carry it. `Told`: scope and window, or name, of a row are mostly columns of it, and to
+write them a second time costs more than all else that a channel adds to writing rows. So these files have the label as
+a column, `_tracker_label`, and a row's substream, `_tracker_elsewhere`, only where it is another one than the row's
+columns tell, because a step has changed them. If it is known that none has, the files are without that column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.plan.eventtime import INSTANT, LIMIT
+from spark_client.plan.substreams import TRACKER, TRACKER_TYPE, ColumnOrName, Substreams, named, names_of
+
+LABEL: Final = "_tracker_label"
+ELSEWHERE: Final = "_tracker_elsewhere"
+
+#: Whose text is the same wherever and by whomever it is made, and equal only if it is the same.
+_TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
+
+
+class FileForm(Protocol):
+    """How files hold tracked rows.
+
+    Attributes:
+        rule: how rows fall into substreams.
+        label: the labels, for pyarrow.
+        columns: those that `keys_and_labels` needs.
+        texts: which of them may be strings that repeat.
+    """
+
+    @property
+    def rule(self) -> Substreams: ...
+
+    @property
+    def label(self) -> pc.Expression: ...
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def texts(self) -> Sequence[str]: ...
+
+    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:
+        """What files hold of tracked rows.
+
+        Args:
+            columns: theirs but `_tracker`, in the files' order.
+            label: that the rows are to have, instead of their own.
+            told: the columns that are known to tell where each of these rows belongs.
+        """
+        ...
+
+    def schema_of_files(self, schema: T.StructType) -> T.StructType:
+        """What columns files have, for rows with these."""
+        ...
+
+    def of_files(self, rows: DataFrame) -> DataFrame:
+        """The tracked rows that files hold."""
+        ...
+
+    def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Scopes, ends or names, and labels of rows in files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Files hold what rows carry.
+
+    Attributes:
+        rule: how rows fall into substreams.
+    """
+
+    rule: Substreams
+
+    label = pc.field(TRACKER, "label")
+    columns = (TRACKER,)
+    texts = (f"{TRACKER}.scope", f"{TRACKER}.name")
+
+    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:  # noqa: ARG002
+        return [*map(named, columns), F.col(TRACKER).withField("label", label).alias(TRACKER)]
+
+    def schema_of_files(self, schema: T.StructType) -> T.StructType:
+        return schema
+
+    def of_files(self, rows: DataFrame) -> DataFrame:
+        return rows
+
+    def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
+        tracked = batch.column(TRACKER)
+        scope, key = self.rule.keys
+        return tracked.field(scope), tracked.field(key), tracked.field("label")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Files leave out what columns tell.
+
+    Attributes:
+        rule: how rows fall into substreams.
+        scope: the column that tells the scope; None: all rows are in the scope ``""``.
+        key: the time that windows are over, or the column that tells the name.
+    """
+
+    rule: Substreams
+    scope: str | None
+    key: str
+
+    label = pc.field(LABEL)
+
+    def fits(self, schema: T.StructType) -> bool:
+        """Whether rows with these columns have what is needed, in types that tell the same to everyone."""
+        types = {field.name: field.dataType for field in schema.fields}
+        if LABEL in types or ELSEWHERE in types:
+            return False
+        scope_fits = self.scope is None or types.get(self.scope) in _TEXTS
+        key = types.get(self.key)
+        if self.rule.windows:
+            return scope_fits and key == T.TimestampType() and self.rule.time == INSTANT
+        return scope_fits and key in _TEXTS
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self.names[:-1] if self.rule.windows else self.names
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns that tell."""
+        return [self.key] if self.scope is None else [self.scope, self.key]
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return [*self.names, LABEL, ELSEWHERE]
+
+    def _told(self) -> Mapping[str, Column]:
+        scope = F.lit("") if self.scope is None else named(self.scope).cast("string")
+        key = named(self.key)
+        return {"scope": scope, self.rule.keys[1]: self.rule.end_of(key) if self.rule.windows else key.cast("string")}
+
+    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:
+        held = [*map(named, columns), label.alias(LABEL)]
+        if told == self:
+            return held
+        belongs = self._told()
+        differs = F.lit(False)
+        for name, value in belongs.items():
+            differs = differs | ~F.col(f"{TRACKER}.{name}").eqNullSafe(value)
+        elsewhere = F.when(differs, F.struct(*[F.col(f"{TRACKER}.{name}").alias(name) for name in belongs]))
+        return [*held, elsewhere.alias(ELSEWHERE)]
+
+    def schema_of_files(self, schema: T.StructType) -> T.StructType:
+        own = [field for field in schema.fields if field.name != TRACKER]
+        elsewhere = T.StructType([TRACKER_TYPE[name] for name in self.rule.keys])
+        return T.StructType([*own, T.StructField(LABEL, T.LongType()), T.StructField(ELSEWHERE, elsewhere)])
+
+    def of_files(self, rows: DataFrame) -> DataFrame:
+        is_told = F.col(ELSEWHERE).isNull()
+        fields = {
+            name: F.when(is_told, value).otherwise(F.col(f"{ELSEWHERE}.{name}")) for name, value in self._told().items()
+        }
+        fields["label"] = F.col(LABEL)
+        whole = [fields.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in TRACKER_TYPE.fields]
+        return rows.withColumn(TRACKER, F.struct(*whole)).drop(LABEL, ELSEWHERE)
+
+    def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
+        windows = self.rule.windows
+        scopes = pa.repeat("", len(batch)) if self.scope is None else batch.column(self.scope)
+        keys = batch.column(self.key)
+        if windows:
+            keys = self._ends(_micros(keys))
+        elsewhere = batch.column(ELSEWHERE) if ELSEWHERE in batch.schema.names else None
+        if elsewhere is not None and elsewhere.null_count < len(batch):
+            told = elsewhere.is_null()
+            key = elsewhere.field(self.rule.keys[1])
+            scopes = pc.if_else(told, scopes.cast(pa.string()), elsewhere.field("scope"))
+            keys = pc.if_else(told, keys, _micros(key)) if windows else pc.if_else(told, keys.cast(pa.string()), key)
+        return _texts(scopes), keys if windows else _texts(keys), batch.column(LABEL)
+
+    def _ends(self, micros: pa.Array) -> pa.Array:
+        """The ends of the windows that times fall into, in microseconds."""
+        rule = self.rule
+        values = micros.fill_null(LIMIT).to_numpy()
+        furthest = LIMIT - rule.length
+        outside = (values < -furthest) | (values > furthest)  # nulls among them
+        values = np.where(outside, 0, values)
+        ends = values - (values - rule.offset) % rule.length + rule.length
+        return pa.array(ends, mask=outside if outside.any() else None)
+
+
+def told_by(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> Told | None:
+    """The columns of a declaration that tell where a row belongs; None: they are made of others."""
+    scopes: frozenset[str | None] | None = frozenset([None]) if scope is None else names_of([scope])
+    keys = names_of([key])
+    if scopes is None or keys is None:
+        return None
+    (scope_name,), (key_name,) = scopes, keys
+    return Told(rule, scope_name, key_name)
+
+
+def form_of(rule: Substreams, told: Mapping[str, Any] | None) -> Whole | Told:
+    """The form of a channel's files, as its description says."""
+    return Whole(rule) if told is None else Told(rule, told["scope"], told["key"])
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """As strings; a dictionary of strings stays one."""
+    return values if pa.types.is_dictionary(values.type) else values.cast(pa.string())
+
+
+def _micros(times: pa.Array) -> pa.Array:
+    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())

@@ -1,0 +1,85 @@
+"""Names that are declared: of jobs, segments and columns. What cannot work is refused before any data flows.
+
+Names that are data, such as a tenant's, are checked row by row: see `belonging`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_client.errors import UsageError
+from spark_client.plan.substreams import TRACKER
+
+_LONGEST: Final = 512  #: bytes of a segment's name, at the tracker
+_JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def check_job(job: str, deployment: str) -> None:
+    """Refuses names that the tracker would refuse when the first query starts.
+
+    Raises:
+        UsageError: one cannot be a job's, or a deployment's.
+    """
+    if not isinstance(job, str) or not _JOB.fullmatch(job):
+        raise UsageError(f"job={str(job)[:140]!r}: a job's name has 1 to 128 letters, digits, '.', '_' or '-'")
+    if not isinstance(deployment, str) or not 1 <= len(deployment) <= 128 or not _encodable(deployment):
+        raise UsageError(f"deployment={str(deployment)[:140]!r}: a deployment's name has 1 to 128 characters")
+
+
+def check_segment(name: str) -> None:
+    """Refuses what cannot name a segment, or a front.
+
+    Raises:
+        UsageError: it is empty, too long, or no text.
+    """
+    if not isinstance(name, str) or not name or not _encodable(name) or len(name.encode()) > _LONGEST or "\0" in name:
+        shown = name[:60] + "…" if isinstance(name, str) and len(name) > 60 else name
+        raise UsageError(f"segment {shown!r}: a segment's name is text of 1 to {_LONGEST} bytes, without NUL")
+
+
+def fold(spark: SparkSession) -> Callable[[str], str]:
+    """How names of columns are compared in a session: as they are, or whatever their case."""
+    sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    return str if sensitive else str.lower
+
+
+def alike(names: Iterable[str], spark: SparkSession) -> list[str]:
+    """Those of some columns' names that Spark cannot tell apart, or that are empty."""
+    folded = fold(spark)
+    seen: dict[str, list[str]] = {}
+    for name in names:
+        seen.setdefault(folded(name), []).append(name)
+    return sorted({name for same in seen.values() if len(same) > 1 for name in same} | ({""} & seen.keys()))
+
+
+def check_columns(df: DataFrame, what: str) -> None:
+    """Refuses rows whose columns cannot be told apart, or are called as ours are.
+
+    Args:
+        df: the rows; they may have `_tracker`.
+        what: the rows are of, for the message.
+
+    Raises:
+        UsageError: they cannot be tracked.
+    """
+    columns = [name for name in df.columns if name != TRACKER]
+    if doubled := alike(columns, df.sparkSession):
+        raise UsageError(
+            f"{what}: Spark cannot tell the columns {doubled} apart, or their names are empty: rename or drop some, "
+            "before or in the same step"
+        )
+    if ours := [name for name in columns if name.lower().startswith(TRACKER)]:
+        raise UsageError(f"{what}: the columns {ours} begin with {TRACKER!r}, as ours do: rename them")
+
+
+def _encodable(name: str) -> bool:
+    """Whether a text is Unicode; not half of a surrogate pair, say."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

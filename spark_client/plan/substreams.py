@@ -1,0 +1,294 @@
+"""How a row names its substream: the scope it belongs to, and a window of its time or a name.
+
+Tracked rows carry one struct column, ``_tracker``, with `scope`, `name`, `end` and `label`. Everything here is native
+column arithmetic; names of windows are only written out for the few substreams of a batch, on the driver. This module
+must never look at data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.plan import durations, eventtime
+from spark_client.plan.durations import Duration
+from spark_client.plan.eventtime import INSTANT
+
+TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
+
+TRACKER_TYPE: Final = T.StructType(
+    [
+        T.StructField("scope", T.StringType()),
+        T.StructField("name", T.StringType()),
+        T.StructField("end", T.TimestampType()),
+        T.StructField("label", T.LongType()),
+    ]
+)
+
+ColumnOrName: TypeAlias = Column | str
+
+
+class Substream(NamedTuple):
+    """One substream as the tracker knows it: `end_time` in microseconds since the Unix epoch, or None."""
+
+    scope: str
+    name: str
+    end_time: int | None
+
+
+def column(value: ColumnOrName) -> Column:
+    """A column, given as such or by its name."""
+    return F.col(value) if isinstance(value, str) else value
+
+
+def quoted(name: str) -> str:
+    """A name in Spark's SQL, whatever is in it.
+
+    >>> quoted("http.status"), quoted("a`b")
+    ('`http.status`', '`a``b`')
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+def named(name: str) -> Column:
+    """A column by its very name: ``F.col`` would take a dot for a field of a struct."""
+    return F.col(quoted(name))
+
+
+def is_plain(df: DataFrame, value: ColumnOrName) -> bool:
+    """Whether a value is a column of some rows, as it stands there, and no expression."""
+    try:
+        taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(column(value)), df))
+        return bool(taken.subsetOf(own))
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return isinstance(value, str)
+
+
+def names_of(values: Iterable[ColumnOrName]) -> frozenset[str] | None:
+    """The columns that some columns read, if each is a plain column; None: one is an expression, whose are not known.
+
+    >>> sorted(names_of(["origin", "carrier"]))
+    ['carrier', 'origin']
+    """
+    names = set()
+    for value in values:
+        plain = re.fullmatch(r"(?:Column<')?(\w+)(?:'>)?", value if isinstance(value, str) else str(value))
+        if plain is None:
+            return None
+        names.add(plain[1])
+    return frozenset(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Substreams:
+    """The rule by which rows fall into substreams; plain data, so that a channel can keep it beside its rows.
+
+    Attributes:
+        scope: the name of the scope's column in results; None: all rows are in the scope ``""``.
+        scope_type: its type, as DDL.
+        name: the name of the column that names the substream; None: windows do.
+        name_type: its type, as DDL.
+        length: of the windows, in microseconds; 0: substreams are named.
+        offset: at which windows begin, in microseconds after the epoch.
+        time: the type of the time that windows are over: one of `eventtime.TIMES`.
+        zone: the session's time zone, if it decides where rows belong; None: it does not.
+    """
+
+    scope: str | None
+    scope_type: str
+    name: str | None
+    name_type: str
+    length: int
+    offset: int
+    time: str = INSTANT
+    zone: str | None = None
+
+    @property
+    def windows(self) -> bool:
+        """Whether substreams are windows of time."""
+        return self.length > 0
+
+    @property
+    def keys(self) -> list[str]:
+        """The fields of `_tracker` that tell substreams apart."""
+        return ["scope", "end" if self.windows else "name"]
+
+    def end_of(self, time: Column) -> Column:
+        """The end of the window that a time falls into, as `_tracker` has it; null if the time is out of range."""
+        return self.end_after(eventtime.micros(time, self.time))
+
+    def end_after(self, micros: Column) -> Column:
+        """The same of microseconds. A wall clock's end is kept as the instant at which a clock in UTC shows it."""
+        near = self._in_range(micros)
+        return F.timestamp_micros(near - F.pmod(near - F.lit(self.offset), F.lit(self.length)) + F.lit(self.length))
+
+    def micros(self, time: Column) -> Column:
+        """A time as microseconds, on the clock that windows are cut on; null if it is out of range."""
+        return self._in_range(eventtime.micros(time, self.time))
+
+    def _in_range(self, micros: Column) -> Column:
+        """Microseconds whose windows end, and begin, where the tracker takes times; others are null."""
+        return F.when(micros.between(self.length - eventtime.LIMIT, eventtime.LIMIT - self.length), micros)
+
+    def substream(self, scope: str | None, name: str | None, end: int | None) -> Substream:
+        """What a group's keys name; `end` is in microseconds."""
+        if not self.windows:
+            if name is None:
+                raise ValueError("a named substream without a name")
+            return Substream(scope or "", name, None)
+        if end is None:
+            raise ValueError("a window without an end")
+        return Substream(scope or "", self.window_name(end), end)
+
+    def window_name(self, end_time: int) -> str:
+        """An ISO 8601 interval: in UTC, or without a zone if the windows are a wall clock's.
+
+        >>> Substreams(None, "string", None, "string", 86_400_000_000, 0).window_name(1_356_998_400_000_000)
+        '2012-12-31T00:00:00Z/2013-01-01T00:00:00Z'
+        """
+        return f"{eventtime.iso(end_time - self.length, self.time)}/{eventtime.iso(end_time, self.time)}"
+
+    def end_or_name(self, struct: str = TRACKER) -> Column:
+        """The key that tells substreams of a scope apart."""
+        return F.col(f"{struct}.{self.keys[1]}")
+
+    def end_micros(self, struct: str = TRACKER) -> Column:
+        """The key that tells windows apart, as a number, or the name."""
+        return F.unix_micros(F.col(f"{struct}.end")) if self.windows else F.col(f"{struct}.name")
+
+    def result_columns(self, scope: Column, name: Column, end: Column) -> list[Column]:
+        """How results show their substream: the scope under its own name, and `window` or the name's column."""
+        columns = [] if self.scope is None else [scope.cast(self.scope_type).alias(self.scope)]
+        if self.windows:
+            micros = F.unix_micros(end)
+            start, stop = (eventtime.moment(m, self.time) for m in (micros - F.lit(self.length), micros))
+            columns.append(F.struct(start.alias("start"), stop.alias("end")).alias("window"))
+        else:
+            columns.append(name.cast(self.name_type).alias(str(self.name)))
+        return columns
+
+    def to_json(self) -> dict[str, Any]:
+        """For a channel's description."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Substreams:
+        """From a channel's description."""
+        return cls(**fields)
+
+
+def declare(
+    df: DataFrame,
+    scope: ColumnOrName | None,
+    window: tuple[ColumnOrName, Duration] | tuple[ColumnOrName, Duration, Duration] | None,
+    substream: ColumnOrName | None,
+) -> tuple[Substreams, Column, Column, Column]:
+    """Resolves a user's declaration against the rows it is for.
+
+    Returns:
+        The rule, and the columns `scope`, `name` and `end` of a row.
+
+    Raises:
+        UsageError: a column that is not there, a window over something that is no time, both or neither of `window`
+            and `substream`.
+    """
+    if (window is None) == (substream is None):
+        raise UsageError(
+            "say what a substream is: either window=('time_column', '1 day') or substream='column', not both"
+        )
+    scope_name, scope_type, scope_column = (None, "string", F.lit("")) if scope is None else _text(df, scope, "scope")
+    null_time, null_name = F.lit(None).cast(T.TimestampType()), F.lit(None).cast("string")
+    if window is not None:
+        if not isinstance(window, tuple) or len(window) not in (2, 3):
+            raise UsageError(
+                "window is ('time_column', '1 day'), or with an offset ('time_column', '1 day', '6 hours')"
+            )
+        time = window[0]
+        time_type = resolve(df, time, "window").dataType.simpleString()
+        if time_type not in eventtime.TIMES:
+            raise UsageError(f"window={time!r}: a time is a timestamp, a timestamp_ntz or a date, not {time_type}")
+        if time_type == eventtime.WALL:
+            eventtime.check_session(df.sparkSession, f"window={time!r}")
+        length = durations.length(df.sparkSession, window[1], "the window's length")
+        offset = 0
+        if len(window) == 3:
+            offset = durations.microseconds(df.sparkSession, window[2], "the window's offset")
+            if abs(offset) >= length:
+                raise UsageError(f"the window's offset {window[2]!r} is not shorter than the window, {window[1]!r}")
+        zone = _zone(df, time_type == eventtime.DATE, scope, time)
+        rule = Substreams(scope_name, scope_type, None, "string", length, offset % length, time_type, zone)
+        return rule, scope_column, null_name, rule.end_of(column(time))
+    assert substream is not None
+    name, name_type, name_column = _text(df, substream, "substream")
+    rule = Substreams(scope_name, scope_type, name, name_type, 0, 0, zone=_zone(df, False, scope, substream))
+    return rule, scope_column, name_column, null_time
+
+
+def _zone(df: DataFrame, by_date: bool, *columns: ColumnOrName | None) -> str | None:
+    """The session's time zone, if it may decide where rows belong.
+
+    It does for a date, which begins when its zone says; and it may for an expression, which may format or parse times.
+    """
+    by_expression = not all(is_plain(df, value) for value in columns if value is not None)
+    return session_zone(df) if by_date or by_expression else None
+
+
+def session_zone(df: DataFrame) -> str:
+    """The time zone that Spark casts by."""
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    return zone
+
+
+def _named(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str]:
+    """The name and type of a column, once Spark has resolved it."""
+    field = resolve(df, value, what)
+    return field.name, field.dataType.simpleString()
+
+
+def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Column]:
+    """The name, the type and the text of a column whose values name something."""
+    name, kind = _named(df, value, what)
+    if kind == INSTANT:
+        raise UsageError(
+            f"{what}={value!r} is a timestamp, whose text depends on the session's time zone, and two instants share "
+            f"one when clocks are put back: give F.unix_micros({name!r}), a timestamp_ntz, a date or a text"
+        )
+    if " collate " in kind:
+        raise UsageError(
+            f"{what}={value!r} is {kind}: the tracker tells names apart by their bytes, and Spark by that collation. "
+            f"Give what is the same for names that are to be one: F.lower({name!r}).cast('string'), say, or "
+            f"F.collate({name!r}, 'UTF8_BINARY')"
+        )
+    return name, kind, column(value).cast("string")
+
+
+def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
+    """A column of an identity, for a hash: equal texts of a collation may be different bytes, and so different rows.
+
+    Raises:
+        UsageError: Spark cannot resolve it.
+    """
+    kind = resolve(df, value, "identity").dataType.simpleString()
+    return F.collate(column(value), "UTF8_BINARY") if " collate " in kind else column(value)
+
+
+def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
+    """The field that a column gives on these rows.
+
+    Raises:
+        UsageError: Spark cannot resolve it.
+    """
+    try:
+        return df.select(column(value)).schema.fields[0]
+    except Exception as error:
+        available = ", ".join(name for name in df.columns if name != TRACKER)
+        raise UsageError(f"{what}={value!r} is not a column of the rows, which have: {available}") from error

@@ -1,0 +1,187 @@
+"""What a user's schedule says: for each substream how many rows it will have, whatever its times are given as.
+
+A time in a schedule is read as the type of the source's time column demands, or refused: never cast on the way, since a
+cast goes through the session's time zone and would give a day the count of the day before it. Nothing here knows of
+trackers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.plan import eventtime
+from spark_client.plan.eventtime import DATE, DAY, INSTANT, WALL
+from spark_client.plan.substreams import Substream, Substreams, session_zone
+
+_Row = tuple[Any, Any, Any]  #: scope or None, end in microseconds or name, count
+
+
+def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
+    """The rows that each substream will have.
+
+    Args:
+        spark: the source's session.
+        expected: rows of (scope, when, count), or of (when, count) if the rule has no scope: a DataFrame, or tuples.
+        rule: how the source's rows fall into substreams.
+
+    Raises:
+        UsageError: rows of another form, a time that does not fit the source's, a substream twice, a count that is no
+            number of rows.
+    """
+    rows = _of_table(expected, rule) if isinstance(expected, DataFrame) else _of_values(spark, expected, rule)
+    due: dict[Substream, int] = {}
+    for scope, key, count in rows:
+        if key is None or (rule.scope is not None and scope is None) or count is None:
+            raise UsageError(
+                f"Schedule: a row of it ({scope!r}, {key!r}, {count!r}) has a null, or a time more than 73,000 years "
+                "from 1970: drop it, or give it values"
+            )
+        windows = rule.windows
+        substream = rule.substream(scope, None if windows else key, key if windows else None)
+        if substream in due:
+            raise UsageError(f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice")
+        due[substream] = _whole(count)
+    return due
+
+
+def _whole(count: Any) -> int:
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise UsageError(f"Schedule: a count of rows is an integer, not {count!r}") from None
+    if number < 0:
+        raise UsageError(f"Schedule: a count of rows is 0 or more, not {count!r}")
+    return number
+
+
+def _checked(width: int, rule: Substreams, columns: object) -> None:
+    wanted = "(when, count)" if rule.scope is None else "(scope, when, count)"
+    if width != (2 if rule.scope is None else 3):
+        raise UsageError(f"Schedule takes rows of {wanted}, not of {width} columns: {columns}")
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _of_table(table: DataFrame, rule: Substreams) -> list[_Row]:
+    _checked(len(table.columns), rule, table.columns)
+    # By their places: a name may be there twice, or have a dot.
+    named = table.toDF(*["scope", "when", "count"][-len(table.columns) :])
+    types = {field.name: field.dataType.simpleString() for field in named.schema.fields}
+    if types["count"] not in ("tinyint", "smallint", "int", "bigint"):
+        raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
+    scope = F.col("scope").cast("string") if rule.scope is not None else F.lit("")
+    key = F.unix_micros(_end(F.col("when"), types["when"], rule)) if rule.windows else F.col("when").cast("string")
+    return [(row[0], row[1], row[2]) for row in named.select(scope, key, F.col("count").cast("bigint")).collect()]
+
+
+def _end(when: Column, kind: str, rule: Substreams) -> Column:
+    """The end of the window that a schedule's time falls into."""
+    if kind == rule.time or (rule.time == DATE and kind == INSTANT):
+        return rule.end_after(eventtime.micros(when, kind))
+    if kind == DATE:
+        _check_day(rule, "dates")
+        return rule.end_after(F.unix_date(when) * F.lit(DAY))
+    if kind in eventtime.TIMES:
+        raise UsageError(
+            f"Schedule: its times are {kind}, and the source's windows are over {rule.time}: give it {rule.time}, or "
+            "cast it in the zone that you mean (to_utc_timestamp, convert_timezone)"
+        )
+    raise UsageError(f"Schedule: its times are {kind}: give it {rule.time}, or a date where windows are days")
+
+
+def _check_day(rule: Substreams, what: str) -> None:
+    """Whether a day names a window, on whose clock it is the same everywhere."""
+    if rule.time == INSTANT and (rule.length % DAY or rule.offset % DAY):
+        raise UsageError(
+            f"Schedule: its times are {what}, and the source's windows over timestamp are not whole days from midnight "
+            "in UTC, so it is not certain which window a day means: give timestamps, or datetimes with tzinfo"
+        )
+
+
+# ---------------------------------------------------------------- values of Python
+
+
+def _of_values(spark: SparkSession, values: Iterable[Sequence[Any]], rule: Substreams) -> list[_Row]:
+    rows = [tuple(row) for row in values]
+    for row in rows:
+        _checked(len(row), rule, row)
+    if not rows:
+        return []
+    scopes = _texts(spark, [row[0] for row in rows], "scopes") if rule.scope is not None else [None] * len(rows)
+    times = [row[-2] for row in rows]
+    keys = _ends_of(spark, times, rule) if rule.windows else _texts(spark, times, "names")
+    return [(scope, key, row[-1]) for scope, key, row in zip(scopes, keys, rows, strict=True)]
+
+
+def _texts(spark: SparkSession, values: Sequence[Any], what: str) -> list[Any]:
+    """Values as texts, as a cast to string makes them of a column."""
+    if all(value is None or isinstance(value, str) for value in values):
+        return list(values)
+    try:
+        table = spark.createDataFrame(list(enumerate(values)), ["place", "value"])
+    except Exception as error:
+        raise UsageError(f"Schedule: its {what} are not of one type: give texts") from error
+    return [text for _, text in sorted(table.select("place", F.col("value").cast("string")).collect())]
+
+
+def _ends_of(spark: SparkSession, times: Sequence[Any], rule: Substreams) -> list[int | None]:
+    """The ends of the windows that times fall into."""
+    known: dict[int, int] = {}
+    dates: list[tuple[int, date]] = []
+    naive: list[tuple[int, datetime]] = []
+    for place, time in enumerate(times):
+        if isinstance(time, datetime):
+            if rule.time != WALL and time.tzinfo is None:
+                naive.append((place, time))
+            else:
+                known[place] = eventtime.micros_of(time, rule.time)
+        elif isinstance(time, date):
+            if rule.time == DATE:
+                dates.append((place, time))
+            else:
+                _check_day(rule, "dates")
+                known[place] = (time.toordinal() - date(1970, 1, 1).toordinal()) * DAY
+        elif time is not None:
+            raise UsageError(
+                f"Schedule: the time {time!r} is no date or datetime, and the source's windows are over {rule.time}"
+            )
+    known |= _of_dates(spark, dates) | _of_naive(spark, naive)
+    ends: list[int | None] = [None] * len(times)
+    for place, micros in known.items():
+        ends[place] = micros - (micros - rule.offset) % rule.length + rule.length
+    return ends
+
+
+def _of_dates(spark: SparkSession, dates: Sequence[tuple[int, date]]) -> dict[int, int]:
+    """The instants at which dates begin in the session's zone, as Spark finds them for the source's column."""
+    if not dates:
+        return {}
+    table = spark.createDataFrame(list(dates), "place int, time date")
+    return {row[0]: row[1] for row in table.select("place", eventtime.micros(F.col("time"), DATE)).collect()}
+
+
+def _of_naive(spark: SparkSession, times: Sequence[tuple[int, datetime]]) -> dict[int, int]:
+    """The instants of datetimes without a zone, if this process and the session agree on them."""
+    if not times:
+        return {}
+    texts = [(place, time.isoformat(sep=" ")) for place, time in times]
+    table = spark.createDataFrame(texts, "place int, time string")
+    casted = table.select("place", F.unix_micros(F.col("time").cast(T.TimestampType())))
+    in_session: dict[int, int] = {row[0]: row[1] for row in casted.collect()}
+    for place, time in times:
+        if in_session[place] != eventtime.micros_of(time):
+            raise UsageError(
+                f"Schedule: {time!r} has no zone, and this process's local time is not the session's "
+                f"({session_zone(table)}), so it is not certain which instant it means: give it tzinfo, for example "
+                "datetime(2024, 1, 1, tzinfo=UTC)"
+            )
+    return in_session

@@ -1,0 +1,1 @@
+"""Releases: state, events, results, and what comes late; each result once."""

@@ -1,0 +1,198 @@
+"""The events that a release acts on: each once, in batches that act on the same ones when replayed, and however
+long the query was away.
+
+What a batch acts on is written down before it acts. The tracker keeps the release's events until the batch that acted
+on them is committed: a durable subscription under the query's id, for as long as the query may be away. Should it have
+been away for longer, or its subscription be gone, the tracker is asked for what the state still holds, one substream
+after the other; so no end is ever lost, only where exactly it came.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from spark_client.counting.runs import Run
+from spark_client.errors import TrackingError
+from spark_client.plan.eventtime import micros_of
+from spark_client.plan.substreams import Substream
+from spark_client.release.state import PartialState
+from spark_client.storage.directories import read_json, sweep, write_first, write_json
+from tracker.client import Ended, Event, Late, Reason, Subscription, TrackerError, TrackerUnavailable
+
+_log = logging.getLogger("spark_client")
+
+_ACKNOWLEDGE_EVERY: Final = 1.0  #: seconds between two acknowledgements
+_ONE_ATTEMPT: Final = 5.0  #: seconds that an acknowledgement may take, which is made again
+_DRAIN: Final = "drain"  #: in the note of a batch in whose place a drain acts: the drain's number
+
+
+class Inbox:
+    """What one release has heard, and has to act on.
+
+    Args:
+        path: the directory of its notes: one for each of the newest batches.
+        state: the release's, which has its place in the events, too.
+        segment: whose ends release.
+        segments: whose events it reads: that one, and others.
+        max_away: how long the tracker keeps events for a query that is away; None: as the tracker likes.
+    """
+
+    def __init__(
+        self, path: Path, state: PartialState, segment: str, segments: Sequence[str], max_away: timedelta | None
+    ) -> None:
+        self._path = path
+        self._state = state
+        self._segment = segment
+        self._segments = list(segments)
+        self._max_away = max_away
+        self._lock = threading.Lock()
+        self._subscription: Subscription | None = None
+        self._lost = False  # events between the state's place and the subscription's are gone
+        self._taken: tuple[int, int] | None = None  # a batch that acts, and up to where
+        self._acknowledge_at = 0.0
+
+    def take(self, run: Run, epoch: int) -> list[Event]:
+        """The events that an epoch acts on: fixed by its first attempt, before it acts.
+
+        Raises:
+            TrackingError: the tracker refuses, or cannot be reached.
+        """
+        state = self._state
+        if self._subscription is None:
+            self._subscribe(run)
+        note = self._note(epoch)
+        chosen = read_json(note)
+        events: list[Event] | None = None
+        if chosen is None or _DRAIN in chosen:
+            mine, found = self._choose(run)
+            if chosen is None:
+                chosen = write_first(note, mine)
+            if _DRAIN in chosen:
+                run.must_be_newest()  # a drain has taken the batch's place: only who comes after it may have it back
+                write_json(note, mine)
+                chosen = mine
+            events = found if chosen == mine else None  # else another driver of this query was here meanwhile
+            for old in note.parent.glob("*.json"):
+                if abs(int(old.stem)) < abs(epoch) - 2:
+                    old.unlink(missing_ok=True)
+        if events is None and chosen["up_to"] > chosen["after"]:  # up to 0 would be up to the newest
+            events, _ = run.events(chosen["after"], chosen["up_to"], self._segments, chosen["log_id"])
+        state.position, state.log_id = chosen["up_to"], chosen["log_id"]
+        self._lost = False
+        with self._lock:
+            self._taken = epoch, chosen["up_to"]
+        return [*self._made_good(chosen, run), *(events or [])]
+
+    def up_to(self, epoch: int) -> int | None:
+        """The last event that an epoch acts on; None: it has not begun to."""
+        note = read_json(self._note(epoch))
+        return None if note is None or _DRAIN in note else int(note["up_to"])
+
+    def act_instead(self, drain: int, epoch: int) -> None:
+        """A drain acts on what the next batch would: from now on no attempt of that batch can begin to.
+
+        Args:
+            drain: the drain's number.
+            epoch: the next batch.
+
+        Raises:
+            TrackingError: it has begun to.
+        """
+        if _DRAIN not in write_first(self._note(epoch), {_DRAIN: drain}):
+            raise TrackingError(
+                f"batch {epoch} has begun to release and was not committed: it has to be brought to its end first. "
+                "Start its query again, and the drain goes on"
+            )
+
+    def committed(self, epoch: int) -> None:
+        """What this epoch, and those before it, acted on need not be kept any more. To be called again and again: the
+        tracker is told now and then.
+
+        Args:
+            epoch: that is committed; a drain's last one is negative, and is named when its state was published.
+        """
+        with self._lock:
+            subscription, taken, now = self._subscription, self._taken, time.monotonic()
+            if subscription is None or taken is None or taken[0] > epoch or (now < self._acknowledge_at and epoch >= 0):
+                return
+            self._taken, self._acknowledge_at = None, now + _ACKNOWLEDGE_EVERY
+        try:
+            subscription.ack(taken[1], timeout=_ONE_ATTEMPT)
+        except TrackerUnavailable as error:
+            _log.info("what was released is not acknowledged yet, and will be: %s", error)
+            with self._lock:
+                self._taken = self._taken or taken
+        except TrackerError as error:
+            _log.warning("the tracker does not keep this release's events any more: %s", error)
+            self._subscription = None  # the next batch makes it again
+
+    def sweep(self) -> None:
+        """Removes what drivers that were killed have left half written."""
+        sweep(self._path)
+
+    def _note(self, epoch: int) -> Path:
+        return self._path / f"{epoch}.json"
+
+    def _subscribe(self, run: Run) -> None:
+        state = self._state
+        after = state.position if state.log_id else run.first_seq
+        log_id = state.log_id or run.log_id
+        self._subscription, self._lost = run.subscribe(after, self._segments, log_id, self._max_away)
+        if self._lost:
+            _log.warning(
+                "query %s was away for longer than its events were kept: the tracker is asked for each of the %d "
+                "substreams of its state",
+                run.query,
+                len(state.substreams),
+            )
+
+    def _choose(self, run: Run) -> tuple[dict[str, Any], list[Event]]:
+        """What this attempt would act on: for the note, and as events."""
+        state = self._state
+        chosen: dict[str, Any] = {
+            "after": state.position if state.log_id else run.first_seq,
+            "log_id": state.log_id or run.log_id,
+        }
+        over = None
+        if self._lost and self._subscription is not None:
+            chosen["after"] = self._subscription.acknowledged
+            over = run.over(state.substreams, self._segment)
+        events, chosen["up_to"] = run.events(chosen["after"], 0, self._segments, chosen["log_id"])
+        if over is not None:
+            ends = [event.kind for event in events if isinstance(event.kind, Ended)]
+            announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
+            chosen["at"] = micros_of(datetime.now(UTC))
+            chosen["over"] = [
+                [list(substream), *self._counts(substream, elements)]
+                for substream, elements in sorted(over.items(), key=str)
+                if substream[:2] not in announced
+            ]
+        return chosen, events
+
+    def _counts(self, substream: Substream, elements: int | None) -> tuple[int, bool]:
+        """How many elements it had; and whether the last batch's rows of it came too late, as far as counts tell."""
+        state = self._state
+        parts = state.of(substream)
+        rows = state.account(substream, [name for _, name in parts]).rows
+        newest = state.account(substream, [name for epoch, name in parts if epoch == state.epoch]).rows
+        if elements is None:
+            return rows, False
+        return elements, rows - newest == elements < rows
+
+    def _made_good(self, chosen: dict[str, Any], run: Run) -> list[Event]:
+        """The ends that were asked for, as the events that they were."""
+        events = []
+        for key, elements, late in chosen.get("over", []):
+            scope, name, end_time = key
+            at = datetime.fromtimestamp(chosen["at"] / 1_000_000, UTC)
+            ended = Ended(self._segment, scope, name, end_time, elements, Reason.COMPLETE, 0)
+            events.append(Event(chosen["after"], at, "", ended))
+            if late:
+                events.append(Event(chosen["after"], at, "", Late(self._segment, scope, name, run.query, 0, 0)))
+        return events

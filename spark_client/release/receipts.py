@@ -1,0 +1,234 @@
+"""Receipts: one row for each substream that has ended on a release's segment, in a table of the user's.
+
+A receipt says what the tracker counted, what the release took in, from which batches and offsets, and what it made of
+it, so that all of it can be held against source and sink. It is written once, after the results and with the same
+epoch. This module must never look at rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.counting.runs import Run
+from spark_client.plan.eventtime import micros_of
+from spark_client.plan.substreams import Substream
+from spark_client.release.state import Account, PartialState
+from spark_client.sinks.sink import Sink, check_sink
+from spark_client.spark_internals.batches import planned
+from spark_client.storage.directories import check_store, local_path, publish, sweep
+from tracker.client import Ended, Event, Late
+
+RECEIPT_SCHEMA: Final = T.StructType(
+    [
+        T.StructField("job", T.StringType()),
+        T.StructField("deployment", T.StringType()),
+        T.StructField("segment", T.StringType()),  # that the release reads
+        T.StructField("scope", T.StringType()),
+        T.StructField("name", T.StringType()),
+        T.StructField("end_time", T.TimestampType()),  # of a window
+        T.StructField("revision", T.LongType()),  # 0; 1, 2, … of what was reopened
+        T.StructField("reason", T.StringType()),  # COMPLETE, EXPIRED, ABANDONED; LATE: see the docs
+        T.StructField("elements", T.LongType()),  # the tracker's count: sent on this segment
+        T.StructField("expected", T.LongType()),  # how many its sources had said there would be; null: they had not
+        T.StructField("by_drain", T.BooleanType()),  # only a drain closed it: more may follow in the next deployment
+        T.StructField("before", T.LongType()),  # elements of it that earlier deployments' drains have released; 0: none
+        T.StructField("in_flight", T.LongType()),  # the tracker's: lost sight of; 0 if COMPLETE
+        T.StructField("upstream", T.StringType()),  # the tracker's, as JSON: sent on each segment that leads here
+        T.StructField("rows", T.LongType()),  # taken in by the release
+        T.StructField("xor", T.LongType()),  # of their labels; null: they have none that last
+        T.StructField("late", T.LongType()),  # rows set aside when it ended; those of later epochs are not in it
+        T.StructField("bad", T.LongType()),  # rows the query has set aside so far, in all, that belong to no substream
+        T.StructField("results", T.LongType()),  # result rows
+        T.StructField("first_epoch", T.LongType()),  # in which rows were taken in
+        T.StructField("last_epoch", T.LongType()),
+        T.StructField("epoch", T.LongType()),  # that wrote the results
+        T.StructField("offsets_from", T.StringType()),  # of the source before the first epoch; one line a source
+        T.StructField("offsets_to", T.StringType()),  # after the last one
+        T.StructField("first_seen", T.TimestampType()),  # when the first epoch was planned
+        T.StructField("last_seen", T.TimestampType()),
+        T.StructField("ended", T.TimestampType()),  # the tracker's
+        T.StructField("released", T.TimestampType()),  # when the epoch that wrote the results was planned
+        T.StructField("query", T.StringType()),  # its id
+        T.StructField("seq", T.LongType()),  # of the event in the job's log that ended it
+    ]
+)
+
+_TYPES: Final = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.int64()}
+_AT_ONCE: Final = 10_000  #: receipts that are made before they are written, about two kilobytes each
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a release knows of an end when it acts on it.
+
+    Attributes:
+        event: the tracker's: `Ended`; or `Late`, of a revision that was reopened when all sources had finished.
+        substream: that has ended, whichever revision of it.
+        revision: 0, or the revision's number.
+        account: of the rows that the result is made of.
+        late: how many rows of it are set aside in the same epoch.
+        before: elements of it that earlier deployments' drains have released.
+    """
+
+    event: Event
+    substream: Substream
+    revision: int
+    account: Account
+    late: int
+    before: int = 0
+
+
+class Receipts:
+    """Where a release's receipts go.
+
+    Args:
+        to: a directory, which gets Parquet files with one directory ``query=…/epoch=N`` for each epoch that ended
+            something, so that several queries may share it; or a sink.
+        checkpoint: the query's.
+    """
+
+    def __init__(self, to: str | os.PathLike[str] | Sink, checkpoint: Path) -> None:
+        self._sink = None if isinstance(to, str | os.PathLike) else to
+        self._path = local_path(to, "the path of the receipts,") if isinstance(to, str | os.PathLike) else Path()
+        self._checkpoint = checkpoint
+        if self._sink is None:
+            check_store(self._path, "the path of the receipts,")
+
+    def check(self, spark: SparkSession) -> None:
+        """Lets a sink refuse what it could not write.
+
+        Args:
+            spark: the session.
+
+        Raises:
+            UsageError: of the sink.
+        """
+        if self._sink is not None:
+            check_sink(self._sink, RECEIPT_SCHEMA, spark)
+
+    def write(
+        self,
+        ends: Sequence[End],
+        results: Mapping[tuple[Substream, int], int],
+        state: PartialState,
+        run: Run,
+        epoch: int,
+        spark: SparkSession,
+    ) -> None:
+        """Writes the receipts of an epoch, so that writing them again changes nothing.
+
+        Args:
+            ends: that the epoch has acted on.
+            results: how many result rows it has written, by substream and revision.
+            state: the release's, with what has ended still in it.
+            run: of the query.
+            epoch: that has written the results.
+            spark: the batch's session.
+        """
+        if not ends:
+            return
+        at = planned(self._checkpoint, epoch).at  # a drain's last results have no batch
+        released = micros_of(datetime.now(UTC)) if at is None else at
+        own = {"job": run.job, "query": run.query, "epoch": epoch, "released": released}
+
+        def table(some: Sequence[End]) -> pa.Table:
+            return _table(
+                [
+                    {
+                        **own,
+                        "results": results.get((end.substream, end.revision), 0),
+                        **_of(end),
+                        **_taken_in(end, state),
+                    }
+                    for end in some
+                ]
+            )
+
+        if self._sink is not None:
+            # Under a name of their own: the results may go to the same database, under the same epoch.
+            self._sink.write(spark.createDataFrame(table(ends)), f"{run.query}.receipts", epoch)
+            return
+
+        def write(path: str) -> None:
+            os.mkdir(path)
+            held = ["query", "epoch"]  # in the directories' names
+            schema = table([]).drop_columns(held).schema
+            with pq.ParquetWriter(os.path.join(path, "receipts.parquet"), schema) as file:
+                for first in range(0, len(ends), _AT_ONCE):
+                    file.write_table(table(ends[first : first + _AT_ONCE]).drop_columns(held))
+
+        publish(self._path / f"query={run.query}" / f"epoch={epoch}", write)
+
+    def sweep(self, query: str) -> None:
+        """Removes what drivers of this query that were killed have left half written."""
+        if self._sink is None:
+            sweep(self._path / f"query={query}")
+
+
+def _of(end: End) -> dict[str, object]:
+    """What the tracker has said."""
+    kind = end.event.kind
+    if isinstance(kind, Ended):
+        said = {
+            "reason": str(kind.reason),
+            "elements": kind.elements,
+            "in_flight": kind.in_flight,
+            "expected": kind.expected,
+            "by_drain": kind.by_drain,
+        }
+    else:
+        assert isinstance(kind, Late)
+        said = {"reason": "LATE", "elements": kind.sent, "in_flight": 0, "expected": None, "by_drain": False}
+    return {
+        **said,
+        "deployment": end.event.deployment,
+        "segment": kind.segment,
+        "scope": end.substream.scope,
+        "name": end.substream.name,
+        "end_time": end.substream.end_time,
+        "revision": end.revision,
+        "before": end.before,
+        "ended": micros_of(end.event.at),
+        "seq": end.event.seq,
+    }
+
+
+def _taken_in(end: End, state: PartialState) -> dict[str, object]:
+    """What the release has counted, and in which batches."""
+    account = end.account
+    first, last = state.batch(account.first), state.batch(account.last)
+    return {
+        "upstream": json.dumps(state.upstream.get(end.substream, {}), sort_keys=True),
+        "rows": account.rows,
+        "xor": account.xor,
+        "late": end.late,
+        "bad": state.bad,
+        "first_epoch": account.first,
+        "last_epoch": account.last,
+        "offsets_from": first.since,
+        "offsets_to": last.until,
+        "first_seen": first.at,
+        "last_seen": last.at,
+    }
+
+
+def _table(receipts: Sequence[Mapping[str, object]]) -> pa.Table:
+    """The receipts in Arrow: in a file without a Spark job."""
+    columns = {}
+    for field in RECEIPT_SCHEMA.fields:
+        kind = field.dataType.simpleString()
+        column = pa.array([receipt[field.name] for receipt in receipts], _TYPES[kind])
+        columns[field.name] = column.cast(_TIME) if kind == "timestamp" else column
+    return pa.table(columns)

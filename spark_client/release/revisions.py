@@ -1,0 +1,225 @@
+"""Revisions: what came after a substream's end, put through the same release once more, as a substream of its own.
+
+A revision of the substream ``monday`` is the substream ``monday#r1`` of the same scope, then ``monday#r2``: without an
+end time, sent and received in one report, and closed in it. The tracker ends it as it ends any other, and with that
+end the release merges what was quarantined. What a revision is made of is written down before the tracker hears of
+it, and stands: so whatever was quarantined belongs to one revision, and who dies in between is finished by the next.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.counting.runs import explained
+from spark_client.errors import UsageError
+from spark_client.plan.eventtime import INSTANT, micros_of
+from spark_client.plan.substreams import Substream
+from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
+from spark_client.release.state import NONE, Account
+from spark_client.storage.directories import last_commit, parquet_of, read_json, write_first
+from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
+
+_NAME: Final = re.compile(r"(.+)#r([1-9][0-9]*)", re.DOTALL)
+_LONGEST: Final = 512  #: bytes of a name, at the tracker
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A substream that was reopened.
+
+    Attributes:
+        substream: the one that had ended.
+        number: 1, 2, … of that substream.
+        rows: how many have come late and are now in it.
+    """
+
+    substream: Substream
+    number: int
+    rows: int
+    account: Account  #: of these rows
+    parts: tuple[tuple[int, str], ...]  #: of the quarantine that it is made of: (epoch, kind)
+
+    @property
+    def name(self) -> str:
+        """What the tracker calls it."""
+        return f"{self.substream.name}#r{self.number}"
+
+
+def numbered(name: str) -> tuple[str, int]:
+    """The substream and the number that a name means; 0: it is no revision.
+
+    >>> numbered("monday#r2"), numbered("monday")
+    (('monday', 2), ('monday', 0))
+    """
+    match = _NAME.fullmatch(name)
+    return (name, 0) if match is None else (match[1], int(match[2]))
+
+
+class Revisions:
+    """The revisions of one release, as they are written down in its checkpoint: one note for each time that something
+    was reopened.
+
+    Args:
+        checkpoint: of the release's query.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._path = checkpoint / "tracker" / "revisions"
+        self._notes: list[list[Revision]] = []  # those that were read; they never change
+
+    def all(self) -> list[Revision]:
+        """Every revision there is."""
+        while (note := read_json(self._path / f"{len(self._notes):06d}.json")) is not None:
+            self._notes.append([_from_json(fields) for fields in note])
+        return [revision for note in self._notes for revision in note]
+
+    def find(self, scope: str, name: str) -> Revision | None:
+        """The revision that the tracker calls so, if it is one of these."""
+        base, number = numbered(name)
+        if not number:
+            return None
+        return next((r for r in self.all() if (r.substream[:2], r.number) == ((scope, base), number)), None)
+
+    def reopen(self, scope: str | None, name: str | None, end_time: datetime | None) -> list[Revision]:
+        """Makes revisions of what is in the quarantine and in no revision yet.
+
+        Args:
+            scope, name, end_time: of which substreams; None: of all.
+
+        Raises:
+            UsageError: the release keeps nothing for revisions, or what it kept was aggregated in another way.
+        """
+        micros = None
+        if end_time is not None:
+            query = read_json(self._checkpoint / "tracker" / "query.json") or {"substreams": {}}
+            micros = micros_of(end_time, query["substreams"].get("time", INSTANT))
+        while True:
+            made = self._unrevised(scope, name, micros)
+            note = [_to_json(revision) for revision in made]
+            if not made or write_first(self._path / f"{len(self._notes):06d}.json", note) == note:
+                return made
+
+    def tell(self, client: TrackerClient) -> None:
+        """Says to the tracker what it has not heard yet: safe to repeat.
+
+        Raises:
+            TrackingError: the tracker cannot be reached, or refuses; it is said again when the query starts.
+        """
+        if not self.all():
+            return
+        query = read_json(self._checkpoint / "tracker" / "query.json")
+        producer = f"{read_json(self._checkpoint / 'metadata')['id']}.revisions"
+        while True:
+            try:
+                with client.open_producer(query["job"], producer, uuid.uuid4().hex) as told:
+                    heard = -1 if told.committed_epoch is None else told.committed_epoch
+                    for epoch in range(heard + 1, len(self._notes)):
+                        report = told.epoch(epoch)
+                        for revision in self._notes[epoch]:
+                            scope, rows = revision.substream.scope, revision.rows
+                            # Each row is sent and received here, so the labels cancel out.
+                            report.add(query["segment"], scope, revision.name, 0, sent=rows, received=rows)
+                            report.close(scope, revision.name)
+                        report.report(units=["reopened"], commit=True)
+                return
+            except TrackerError as error:
+                if error.reason != "FENCED":  # else somebody else is saying it
+                    raise explained(error) from error
+            except TrackerUnavailable as error:
+                raise explained(error) from error
+
+    def _unrevised(self, scope: str | None, name: str | None, end_time: int | None) -> list[Revision]:
+        last = last_commit(self._checkpoint)
+        items = mergeable_items(self._checkpoint / "tracker", -1 if last is None else last)
+        if items is None:
+            raise UsageError(
+                f"the query of checkpoint {self._checkpoint} keeps nothing that could be reopened: it has to be "
+                "tracking.release(…, revisions=True), and to run, before rows come late"
+            )
+        known = self.all()
+        taken = {(revision.substream, *part) for revision in known for part in revision.parts}
+        wanted: dict[Substream, list[Item]] = {}
+        for item in items:
+            pairs = zip((scope, name, end_time), item.substream, strict=True)
+            wants = all(asked is None or asked == its for asked, its in pairs)
+            if wants and (item.substream, item.epoch, item.kind) not in taken:
+                wanted.setdefault(item.substream, []).append(item)
+        numbers: dict[Substream, int] = {}
+        for revision in known:
+            numbers[revision.substream] = max(revision.number, numbers.get(revision.substream, 0))
+        return [self._made_of(its, numbers.get(its, 0) + 1, wanted[its]) for its in sorted(wanted, key=str)]
+
+    def _made_of(self, substream: Substream, number: int, items: Sequence[Item]) -> Revision:
+        query = read_json(self._checkpoint / "tracker" / "query.json")
+        for item in items:
+            if changed := [what for what, value in item.shape.items() if query[what] != value]:
+                raise UsageError(
+                    f"what came late for {substream.name} of {substream.scope!r} in epoch {item.epoch} was aggregated "
+                    f"with {changed[0]} {item.shape[changed[0]]}, and the query's are now {query[changed[0]]}: it "
+                    "cannot be merged. Read it from the table of late rows"
+                )
+        account = reduce(Account.__add__, (item.account for item in items), NONE)
+        parts = tuple(sorted((item.epoch, item.kind) for item in items))
+        made = Revision(substream, number, account.rows, account, parts)
+        if len(made.name.encode()) > _LONGEST:
+            raise UsageError(f"{made.name}: the name of a revision may have {_LONGEST} bytes")
+        return made
+
+
+def late_rows(spark: SparkSession, checkpoint: Path, table: Path) -> DataFrame:
+    """What a release has set aside, and which revision it is in: `LATE_SCHEMA` with ``revision``.
+
+    Args:
+        spark: reads it.
+        checkpoint: of the release's query.
+        table: where the table of late rows is.
+    """
+    if table.is_dir():
+        rows = parquet_of(spark, LATE_SCHEMA).parquet(str(table)).select(*LATE_SCHEMA.fieldNames())
+    else:
+        rows = spark.createDataFrame([], LATE_SCHEMA)
+    revised = [
+        (epoch, kind, its.scope, its.name if its.end_time is None else None, its.end_time, revision.number)
+        for revision in Revisions(checkpoint).all()
+        for its in [revision.substream]
+        for epoch, kind in revision.parts
+    ]
+    if not revised:
+        return rows.withColumn("revision", F.lit(None).cast("int"))
+    schema = "_epoch long, _kind string, _scope string, _name string, _end long, revision int"
+    numbers = F.broadcast(spark.createDataFrame(revised, schema))
+    same = (
+        (F.col("epoch") == F.col("_epoch"))
+        & (F.col("kind") == F.col("_kind"))
+        & (F.col("scope") == F.col("_scope"))
+        & F.col("name").eqNullSafe(F.col("_name"))
+        & F.unix_micros("end_time").eqNullSafe(F.col("_end"))
+    )
+    return rows.join(numbers, same, "left").select(*rows.columns, "revision")
+
+
+def _to_json(revision: Revision) -> dict[str, Any]:
+    account = revision.account
+    return {
+        "substream": list(revision.substream),
+        "number": revision.number,
+        "account": [account.rows, account.xor, account.first, account.last],
+        "parts": [list(part) for part in revision.parts],
+    }
+
+
+def _from_json(fields: dict[str, Any]) -> Revision:
+    account = Account(*fields["account"])
+    parts = tuple((epoch, kind) for epoch, kind in fields["parts"])
+    return Revision(Substream(*fields["substream"]), fields["number"], account.rows, account, parts)

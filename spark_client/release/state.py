@@ -1,0 +1,341 @@
+"""A release's state: the partial aggregates of each batch, as files that anyone can read.
+
+The state after each epoch is a version: a small file that names the parts (directories of Parquet files) it is made of.
+A batch begins with the version before it, adds its own part, takes out what has ended, and publishes the next version;
+a replay begins with the same version again. Drivers are numbered as they start, and versions of one epoch go by their
+driver's number: one that stood still while another took over publishes beside its successor, and is not read. Parts are
+immutable. A part whose substreams have all ended is left out and
+later deleted; compaction makes one part of many. Nothing here knows of the tracker.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import astuple, dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from spark_client.errors import TrackingError
+from spark_client.plan.substreams import Substream
+from spark_client.spark_internals.batches import Batch
+from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
+
+_INDEX = "_index.json"
+_DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
+_ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The rows of a substream that something was made of.
+
+    Attributes:
+        rows: how many.
+        xor: of their labels; None: not counted, or not of all of them.
+        first: the epoch in which the first of them came; None: not known.
+        last: the epoch in which the last of them came.
+    """
+
+    rows: int = 0
+    xor: int | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def listed(self) -> tuple[int, int | None, int | None, int | None]:
+        """Its values, in their order. (`dataclasses.astuple` copies them one by one, for ten times as long.)"""
+        return self.rows, self.xor, self.first, self.last
+
+    def __add__(self, more: Account) -> Account:
+        known = self.xor is not None and more.xor is not None
+        firsts = [epoch for epoch in (self.first, more.first) if epoch is not None]
+        lasts = [epoch for epoch in (self.last, more.last) if epoch is not None]
+        return Account(
+            self.rows + more.rows,
+            (self.xor or 0) ^ (more.xor or 0) if known else None,
+            min(firsts, default=None),
+            max(lasts, default=None),
+        )
+
+
+NONE: Final = Account(0, 0)  #: of no rows
+
+
+@dataclass(slots=True)
+class Part:
+    """One directory of partial aggregates.
+
+    Attributes:
+        name: of the directory.
+        epoch: the last one whose rows are in it.
+        rows: the rows of the stream it stands for, by substream.
+        batches: what is known of the first and the last batch of each of them, by epoch.
+        bare: those of which it has the account, and no partial rows: a step has dropped all that came of them.
+        live: the substreams that are still kept in it.
+    """
+
+    name: str
+    epoch: int
+    rows: dict[Substream, Account]
+    batches: dict[int, Batch]
+    bare: frozenset[Substream] = frozenset()
+    live: set[Substream] = field(default_factory=set)
+
+
+class _Version(NamedTuple):
+    """The state after an epoch, as a driver has published it; in the order in which they hold."""
+
+    epoch: int
+    driver: int
+
+
+class PartialState:
+    """The parts that hold what has not ended yet.
+
+    Args:
+        path: the state's directory.
+        compact_from: how many parts there may be before they are made one.
+    """
+
+    def __init__(self, path: Path, compact_from: int = 24) -> None:
+        self._path = path
+        self._compact_from = compact_from
+        self._epoch: int | None = None
+        self._driver = 0  # ours among all that have had this state; 0: not claimed yet
+        self._parts: dict[str, Part] = {}
+        self.position = 0  #: the last event that has been taken
+        self.log_id = ""
+        self.bad = 0  #: rows that were set aside since they belong to no substream, in all
+        self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
+        self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
+
+    def sweep(self) -> None:
+        """Removes what drivers that were killed have left half written."""
+        sweep(self._path)
+
+    def load(self, epoch: int) -> None:
+        """Makes the version before `epoch` the current one.
+
+        Raises:
+            TrackingError: files that it names are missing.
+        """
+        if self._epoch == epoch - 1:
+            return
+        self._driver = self._driver or self._claim()
+        versions = [version for version in self._versions() if version.epoch < epoch]
+        self._parts = {}
+        if versions:
+            version = read_json(self._file(max(versions)))
+            self.position, self.log_id = version["position"], version["log_id"]
+            self.bad = version.get("bad", 0)
+            ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
+            self.upstream = dict(ended)
+            self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
+            dead = {Substream(*key) for key in version["dead"]}
+            for name in version["parts"]:
+                index = read_json(self._path / name / _INDEX)
+                if index is None:
+                    raise TrackingError(
+                        f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint "
+                        "with all its files. If they are lost, begin the job anew: stop its queries, delete it with "
+                        "`tracker delete-job`, and start them with new checkpoints, and paths for channels and results"
+                    )
+                rows = {Substream(*key): Account(*account) for key, *account in index["rows"]}
+                batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
+                bare = frozenset(Substream(*key) for key in index.get("bare", []))
+                self._parts[name] = Part(name, index["epoch"], rows, batches, bare, set(rows) - dead)
+        self._epoch = epoch - 1
+
+    def write_part(self, epoch: int, partials: DataFrame) -> Path:
+        """Writes a batch's partial aggregates; they are part of the state once `add` has indexed them."""
+        target = self._new("epoch", epoch)
+        publish(target, write_parquet(partials))
+        return target
+
+    def add(
+        self,
+        part: Path,
+        epoch: int,
+        rows: dict[Substream, Account],
+        late: set[Substream],
+        batch: Batch | None = None,
+        bare: Set[Substream] = frozenset(),
+    ) -> None:
+        """Takes a written part into the state.
+
+        Args:
+            part: its path.
+            epoch: whose it is.
+            rows: of the stream, by substream.
+            late: those of them that are over already.
+            batch: what is to be remembered of the epoch's batch.
+            bare: those of which the part has no partial rows.
+        """
+        if not rows:
+            remove(part)
+            return
+        self._parts[part.name] = self._indexed(part, epoch, rows, {} if batch is None else {epoch: batch}, bare)
+        self._parts[part.name].live -= late
+
+    @property
+    def epoch(self) -> int:
+        """The last batch that is in it; -1: none."""
+        return -1 if self._epoch is None else self._epoch
+
+    def of(self, substream: Substream) -> list[tuple[int, str]]:
+        """The parts in which a substream lives: (last epoch, name), oldest first."""
+        return sorted((part.epoch, part.name) for part in self._parts.values() if substream in part.live)
+
+    def account(self, substream: Substream, names: Iterable[str]) -> Account:
+        """The rows of a substream in some parts."""
+        return reduce(Account.__add__, (self._parts[name].rows[substream] for name in names), NONE)
+
+    def has_rows(self, substream: Substream, names: Iterable[str]) -> bool:
+        """Whether some parts have partial rows of a substream."""
+        return any(substream not in self._parts[name].bare for name in names)
+
+    def batch(self, epoch: int | None) -> Batch:
+        """What is remembered of a batch."""
+        remembered = (part.batches[epoch] for part in self._parts.values() if epoch in part.batches)
+        return next(remembered, Batch())
+
+    def paths(self, names: Iterable[str]) -> list[str]:
+        """Where parts are."""
+        return [str(self._path / name) for name in sorted(set(names))]
+
+    @property
+    def substreams(self) -> set[Substream]:
+        """What has not ended."""
+        return {substream for part in self._parts.values() for substream in part.live}
+
+    def note_drained(self, substream: Substream, elements: int) -> None:
+        """A drain has closed a substream, and released so many elements of it: the rest of it may come later."""
+        self.drained[substream] = self.drained.pop(substream, 0) + elements
+        while len(self.drained) > _DRAINED:
+            del self.drained[next(iter(self.drained))]
+
+    def drop(self, substreams: Iterable[Substream]) -> None:
+        """Takes substreams out: they are released."""
+        ended = set(substreams)
+        for substream in ended & self.upstream.keys():
+            del self.upstream[substream]
+        for name, part in list(self._parts.items()):
+            part.live -= ended
+            if not part.live:
+                del self._parts[name]
+
+    def compact(self, epoch: int, up_to: int, merge: Callable[[Sequence[str], set[Substream]], DataFrame]) -> None:
+        """Makes one part of many small ones, if there are too many, or of those that are mostly of what has ended.
+
+        Args:
+            epoch: of the batch in hand.
+            up_to: the last epoch of which it is known that none of its rows were late.
+            merge: reads parts, keeps some substreams and merges their rows.
+        """
+        settled = sorted((part for part in self._parts.values() if part.epoch <= up_to), key=_size)
+        if len(settled) >= self._compact_from:
+            chosen = settled[: max(2, len(settled) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
+        else:
+            # What has ended beside something that has not is listed with every version, and its rows take their place.
+            chosen = [part for part in settled if 2 * len(part.live) <= len(part.rows)]
+            if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
+                return
+        live: dict[Substream, Account] = {}
+        batches: dict[int, Batch] = {}
+        bare = {substream for part in chosen for substream in part.bare}
+        for part in chosen:
+            bare -= part.live - part.bare
+            batches |= part.batches
+            for substream in part.live:
+                live[substream] = live.get(substream, NONE) + part.rows[substream]
+        told = {epoch for account in live.values() for epoch in (account.first, account.last) if epoch is not None}
+        target = self._new("merged", epoch)
+        merged = merge(self.paths(part.name for part in chosen), set(live))
+        publish(target, write_parquet(merged))
+        for part in chosen:
+            del self._parts[part.name]
+        self._parts[target.name] = self._indexed(
+            target,
+            max(part.epoch for part in chosen),
+            live,
+            {epoch: batches[epoch] for epoch in told & batches.keys()},
+            bare & live.keys(),
+        )
+
+    def publish(self, epoch: int) -> None:
+        """Publishes the version after `epoch`, and deletes what neither it nor the one before it needs."""
+        dead = {s for part in self._parts.values() for s in part.rows.keys() - part.live}
+        version = {
+            "parts": sorted(self._parts),
+            "dead": sorted(dead, key=str),
+            "position": self.position,
+            "log_id": self.log_id,
+            "bad": self.bad,
+            "drained": [[list(key), elements] for key, elements in self.drained.items()],
+            "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
+        }
+        write_json(self._file(_Version(epoch, self._driver)), version)
+        self._epoch = epoch
+        published = self._versions()
+        earlier = [version for version in published if version.epoch < epoch]
+        if not earlier:
+            return
+        before = max(earlier)
+        for each in published:
+            if each < before:
+                self._file(each).unlink(missing_ok=True)
+        needed = {*self._parts, *((read_json(self._file(before)) or {}).get("parts", []))}
+        for entry in self._path.iterdir():
+            is_part = entry.is_dir() and entry.name[0] != "_"
+            if is_part and entry.name not in needed and _epoch_of(entry.name) <= before.epoch:
+                remove(entry)
+
+    def _new(self, kind: str, epoch: int) -> Path:
+        """A part's own name: a driver that was fenced and does not know it yet must not touch its successor's."""
+        return self._path / f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
+
+    def _indexed(
+        self,
+        part: Path,
+        epoch: int,
+        rows: dict[Substream, Account],
+        batches: Mapping[int, Batch],
+        bare: Set[Substream],
+    ) -> Part:
+        index = {
+            "epoch": epoch,
+            "rows": [[key, *account.listed()] for key, account in rows.items()],
+            "batches": {number: astuple(batch) for number, batch in batches.items()},
+            "bare": sorted(bare, key=str),
+        }
+        write_json(part / _INDEX, index)
+        return Part(part.name, epoch, rows, dict(batches), frozenset(bare), set(rows))
+
+    def _claim(self) -> int:
+        """The next driver's number: later than all before it, and nobody else's."""
+        own = uuid.uuid4().hex
+        while True:
+            taken = [int(path.stem.removeprefix("driver-")) for path in self._path.glob("driver-*.json")]
+            number = max(taken, default=0) + 1
+            if write_first(self._path / f"driver-{number:06d}.json", own) == own:
+                for earlier in taken:
+                    (self._path / f"driver-{earlier:06d}.json").unlink(missing_ok=True)
+                return number
+
+    def _file(self, version: _Version) -> Path:
+        return self._path / f"version-{version.epoch:012d}-{version.driver:06d}.json"
+
+    def _versions(self) -> list[_Version]:
+        return sorted(_Version(*map(int, path.stem.split("-")[1:])) for path in self._path.glob("version-*.json"))
+
+
+def _size(part: Part) -> int:
+    return sum(account.rows for account in part.rows.values())
+
+
+def _epoch_of(part: str) -> int:
+    """The epoch in a part's name."""
+    return int(part.split("-")[1])

@@ -1,0 +1,33 @@
+"""What a user reads when a query has failed: our sentence first, wherever Spark has put it."""
+
+from __future__ import annotations
+
+import re
+
+from spark_client.counting.runs import explained
+from spark_client.errors import TrackingError
+from tracker.client import TrackerError, TrackerUnavailable
+
+# As Python's tracebacks write it, which Spark copies into its own messages.
+_SENTENCE = re.compile(r"^(?:spark_client\.errors\.)?(?:TrackingError|UsageError): (.+)$", re.MULTILINE)
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """The sentence of this package that a failure goes back to; None: the failure is not of this package.
+
+    >>> sentence_of(RuntimeError("Traceback: …\\nspark_client.errors.TrackingError: 3 rows belong to no substream\\n"))
+    '3 rows belong to no substream'
+    >>> sentence_of(ValueError("a user's own"))
+    """
+    if isinstance(error, TrackingError):
+        return str(error)
+    if isinstance(error, TrackerError | TrackerUnavailable):
+        return str(explained(error))
+    found = _SENTENCE.findall(str(error))
+    return found[-1].strip() if found else None
+
+
+def shortened(error: Exception) -> Exception:
+    """The error to raise in Spark's place: with our sentence and no long chain, if it is ours; else the same."""
+    sentence = sentence_of(error)
+    return error if sentence is None else TrackingError(sentence)

@@ -1,0 +1,177 @@
+"""What an application does when its job drains: its sources stop and finish, what was read is released, all stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Set
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from spark_client.api.streams import TrackedStream
+from spark_client.errors import TrackingError
+from spark_client.runtime.draining import Drain
+from spark_client.runtime.queries import BatchQuery, NativeQuery, TrackedQuery
+from tracker.client import TrackerClient
+
+_log = logging.getLogger("spark_client")
+
+_COMPLAIN_AFTER = 10.0  #: seconds for which a drain waits for queries to be started, and says nothing
+_LOOK_EVERY = 0.01  #: seconds
+_JOINING = 5.0  #: seconds in which its thread has to end when it is stopped
+
+
+class Queries(Protocol):
+    """The queries of an application."""
+
+    @property
+    def queries(self) -> list[TrackedQuery]:
+        """The newest run of each."""
+        ...
+
+
+class Finishing:
+    """One attempt to drain, in a thread of its own. Another one can follow it if it fails or is stopped.
+
+    Args:
+        spark: the session.
+        client: to the tracker.
+        job: that is drained.
+        deployment: of it.
+        running: the queries.
+        expected: gives the segments that queries of this application are to read.
+        finish: finishes the source that a stream reads.
+
+    Attributes:
+        over: set when it has come to an end, whichever.
+        failure: why it could not go on.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: TrackerClient,
+        job: str,
+        deployment: str,
+        running: Queries,
+        expected: Callable[[], Set[str]],
+        finish: Callable[[TrackedStream], None],
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._job = job
+        self._deployment = deployment
+        self._running = running
+        self._expected = expected
+        self._finish = finish
+        self._stopped = threading.Event()
+        self.over = threading.Event()
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="tracking-drain", daemon=True)
+        self._thread.start()
+
+    @property
+    def drained(self) -> bool:
+        """Whether it has come to a good end."""
+        return self.over.is_set() and self.failure is None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to take no further step."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """It takes no further step."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOINING)
+
+    def _run(self) -> None:
+        try:
+            self._drain()
+        except Exception as error:
+            if self._stopped.is_set():
+                _log.info("the drain of job %s goes on when its queries are started again: %s", self._job, error)
+            else:
+                _log.exception("the drain of job %s failed", self._job)
+            self.failure = error
+        self.over.set()
+
+    def _drain(self) -> None:
+        self._await_queries()
+        # One whose run was superseded is another driver's now: that one drains it.
+        queries = [tracked for tracked in self._running.queries if tracked.run.is_current()]
+        entries = [tracked for tracked in queries if tracked.fronts]
+        runs = [tracked.run for tracked in queries if tracked.outlives_its_sources]
+        drain = Drain(self._client, self._job, self._deployment, runs, self._stopped)
+        for tracked in entries:
+            if isinstance(tracked, NativeQuery):
+                for stream in tracked.reads:
+                    self._finish(stream)  # it goes on, until what it holds has come out
+            else:
+                self._await_the_batch_that_has_begun(tracked)
+                tracked.stop()
+                tracked.close()
+                self._must_be_well(tracked)
+        drain.check()
+        for tracked in entries:
+            for front in tracked.fronts:
+                for name in front.names:
+                    self._client.finish_front(self._job, name)
+        drain.await_ends()
+        for tracked in queries:
+            drain.check()
+            if tracked not in entries or isinstance(tracked, NativeQuery):
+                tracked.settle()
+                self._must_be_well(tracked)
+                tracked.stop()
+                tracked.close()
+            elif isinstance(tracked, BatchQuery) and tracked.release is not None:
+                tracked.release.drain(tracked.run, self._spark)
+        drain.confirm()
+        drain.await_drained()
+
+    def _await_the_batch_that_has_begun(self, tracked: TrackedQuery) -> None:
+        """What it has published belongs to this deployment, and so does the rest of it, whichever driver began it.
+
+        Spark runs it again before any other batch.
+        """
+        tracked.rest()
+        while tracked.interrupted is not None and tracked.query is not None and tracked.query.isActive:
+            if self._stopped.wait(_LOOK_EVERY):
+                return
+
+    def _must_be_well(self, tracked: TrackedQuery) -> None:
+        """Nothing is finished while something of a query has been published that it has not committed."""
+        failure = tracked.failure()
+        if failure is not None:
+            raise TrackingError(f"{failure}. Start it again, and the drain goes on") from failure
+        if (batch := tracked.interrupted) is not None and tracked.fronts:
+            raise TrackingError(
+                f"batch {batch} of the query with the checkpoint {tracked.checkpoint} was stopped before it was "
+                "committed. Start it again, and the drain goes on"
+            )
+
+    def _await_queries(self) -> None:
+        """Waits until all are started, and those that have failed are started again.
+
+        A driver that starts while its job drains learns of it before its queries have been started.
+        """
+        complain_at = time.monotonic() + _COMPLAIN_AFTER
+        while True:
+            well = [tracked for tracked in self._running.queries if tracked.failure() is None]
+            read = {stream.segment for tracked in well for stream in tracked.reads}
+            missing = self._expected() - read
+            if not missing:
+                return
+            if time.monotonic() > complain_at:
+                complain_at = float("inf")
+                _log.warning(
+                    "the drain of job %s waits for queries that do not run, or have failed, to be started: of %s",
+                    self._job,
+                    ", ".join(sorted(missing)),
+                )
+            if self._stopped.wait(_LOOK_EVERY):
+                raise TrackingError("the queries were stopped before all were started")

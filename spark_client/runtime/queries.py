@@ -1,0 +1,463 @@
+"""One tracked query while it runs: its batches, its run at the tracker, and how it is stopped between two batches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.api.streams import TrackedStream
+from spark_client.counting.continuing import Ledger
+from spark_client.counting.intake import Intake
+from spark_client.counting.manifest import Manifest
+from spark_client.counting.probes import ExecutorProbe, add_groups
+from spark_client.counting.runs import Run, explained
+from spark_client.errors import TrackingError
+from spark_client.plan.fronts import Front
+from spark_client.release.quarantine import Quarantine
+from spark_client.release.query import ReleaseQuery
+from spark_client.runtime.failures import sentence_of, shortened
+from spark_client.runtime.gate import Gate, Stopped
+from spark_client.sinks.outputs import Output
+from spark_client.spark_internals.observations import observation_name
+from spark_client.storage.directories import clear_unfinished, last_begun, last_commit, query_id
+from tracker.client import Frontier
+
+_log = logging.getLogger("spark_client")
+
+_LIVES_EVERY = 0.25  #: seconds between two looks at whether a query has ended
+
+#: What batches are run with, in the copy of the session that Spark makes for a query.
+_CONF = {
+    "spark.sql.adaptive.enabled": "true",  # few files for few rows
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # with statistics, so that reading can skip
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # who counts what was written reads it without Spark
+}
+_INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
+_OPENING = 300.0  #: seconds in which a query that starts has to be able to open its run
+
+
+class TrackedQuery:
+    """What all tracked queries have in common.
+
+    Args:
+        reads: the streams it takes its rows from.
+        checkpoint: its own.
+        open_run: opens a run at the tracker: (query id, run id, resume epoch).
+    """
+
+    def __init__(
+        self, reads: Sequence[TrackedStream], checkpoint: Path, open_run: Callable[[str, str, int], Run]
+    ) -> None:
+        self.reads = reads
+        self.checkpoint = checkpoint
+        self.query: StreamingQuery | None = None
+        self.gate = Gate()
+        self.cancelled = False  #: it is to be stopped as soon as Spark has started it
+        self.failed: Exception | None = None  #: what has ended its last batch
+        self._open_run = open_run
+        self._opened = threading.Event()
+        self._opening = threading.Lock()
+        self._run: Run | None = None
+        self._refused: Exception | None = None
+        self._closed = False
+        self._look_again = 0.0
+
+    @property
+    def fronts(self) -> list[Front]:
+        """The fronts of its sources."""
+        return [stream.input.front for stream in self.reads if stream.input.front is not None]
+
+    @property
+    def outlives_its_sources(self) -> bool:
+        """Whether it has something to do when all that its sources have sent has ended."""
+        return not self.fronts
+
+    @property
+    def run(self) -> Run:
+        """Its run; waits until it is open.
+
+        Raises:
+            TrackingError: it could not be opened.
+        """
+        self._opened.wait(_OPENING)
+        if self._refused is not None:
+            raise explained(self._refused) from self._refused
+        if self._run is None:
+            raise TrackingError("the query's run was not opened: start it with the tracked writer's start()")
+        return self._run
+
+    def open(self, query: str, run: str, *, begun: bool = False) -> None:
+        """Opens the run; what goes wrong is raised by `run`.
+
+        Args:
+            query: its id.
+            run: the run's.
+            begun: whether Spark may have begun its first batch.
+        """
+        with self._opening:
+            if self._opened.is_set():
+                return
+            last = last_commit(self.checkpoint)
+            try:
+                self._run = self._open_run(query, run, 0 if last is None else last + 1)
+                if last is None and not begun:
+                    clear_unfinished(self.checkpoint)  # before Spark looks, and the tracker has no batch of it either
+                self.resumed(self._run)
+            except Exception as error:
+                self._refused = error
+            self._opened.set()
+
+    def resumed(self, run: Run) -> None:
+        """Makes the promises that are known before any batch.
+
+        Raises:
+            TrackingError: the tracker has lost what it knew, or refuses a promise.
+        """
+        run.check_log(self.checkpoint / "tracker" / "log.json")
+        for number, stream in enumerate(self.reads):
+            front = stream.input.front
+            if front is not None:
+                if front.counts:
+                    front.begin(Ledger(self.checkpoint / "tracker" / "counts" / str(number), run, stream.segment))
+                run.announce(front)
+
+    def follow(self) -> bool:
+        """Tells the tracker what Spark has committed since the last look, and closes the run if the query has ended.
+
+        Returns:
+            Whether there is something left to follow.
+
+        Raises:
+            TrackerError: the tracker refuses it.
+            TrackerUnavailable: no answer; to be called again.
+        """
+        if self._closed or self._run is None or self.query is None:
+            return not self._closed
+        self._committed(self._run)
+        if self._run.failure is None:
+            self._announce(self._run)
+        now = time.monotonic()
+        if now >= self._look_again:
+            self._look_again = now + _LIVES_EVERY
+            if not self.query.isActive:
+                return not self.close(patient=False)
+        return True
+
+    def _announce(self, run: Run) -> None:
+        """Makes the promises that have become known meanwhile."""
+        try:
+            for front in self.fronts:
+                front.look()
+                run.announce(front, patient=False)
+        except TrackingError as error:
+            run.failure = error  # the next batch fails with it
+
+    def _committed(self, run: Run) -> None:
+        if run.owes:
+            last = last_commit(self.checkpoint)
+            if last is not None:
+                run.committed(last)
+
+    def abandon(self) -> None:
+        """The tracker has refused this run: its query must not go on untracked."""
+        self._closed = True
+
+    def close(self, patient: bool = True) -> bool:
+        """The query has stopped, for whatever reason.
+
+        Args:
+            patient: whether a tracker that is away is waited for.
+
+        Returns:
+            Whether the tracker knows.
+        """
+        last = last_commit(self.checkpoint)
+        known = self._run is None or self._run.close(0 if last is None else last + 1, patient)
+        if known or patient:
+            self._closed = True
+            self.release_resources()
+        return known
+
+    def release_resources(self) -> None:
+        """Gives back what the query needed while it ran."""
+
+    def begun(self, epoch: int) -> bool:  # noqa: ARG002 - others have
+        """Whether an attempt of a batch may have published something, so that no other batch may take its place."""
+        return False
+
+    @property
+    def interrupted(self) -> int | None:
+        """The batch that has begun and is not committed, here or by a driver before; None: there is none."""
+        last, committed = last_begun(self.checkpoint), last_commit(self.checkpoint)
+        if last is None or (committed is not None and last <= committed):
+            return None
+        return last if self.begun(last) else None
+
+    def rest(self) -> None:
+        """Lets no batch in any more but the one that has begun: what its sources have is for the next deployment."""
+        self.gate.admit(self.interrupted)
+
+    def failure(self) -> TrackingError | None:
+        """What has gone wrong, as a user reads it; None: nothing."""
+        query = self.query
+        if query is None:
+            return None
+        cause: BaseException | None = query.exception()
+        if cause is None:
+            cause = self._run.failure if self._run is not None and query.isActive else None
+            if cause is None:
+                return None
+        sentence = sentence_of(self.failed or cause) or sentence_of(cause)
+        said = f"query {query.id} has failed: {cause}" if sentence is None else f"{sentence} (query {query.id})"
+        failure = TrackingError(said)
+        failure.__cause__ = self.failed or cause
+        return failure
+
+    def stop(self, patience: float | None = None) -> None:
+        """Stops the query after the batch in hand, once that is committed, and before the next.
+
+        Args:
+            patience: seconds after which the batch in hand is interrupted; it will be read again. None: it is waited
+                for as long as it takes.
+        """
+        until = float("inf") if patience is None else time.monotonic() + patience
+        if patience is not None and self._run is not None:
+            self._run.hurry(patience)
+        idle = self.gate.close(patience)
+        query = self.query
+        if query is None:
+            self.cancelled = True
+            return
+        while idle and query.isActive and self.gate.last_epoch is not None:
+            last = last_commit(self.checkpoint)
+            if (last is not None and last >= self.gate.last_epoch) or time.monotonic() > until:
+                break
+            time.sleep(0.01)
+        stopping = threading.Thread(target=query.stop, name="tracking-stop", daemon=True)
+        stopping.start()
+        stopping.join(0.3)  # a batch that waits at the gate must find the query marked as stopped
+        self.gate.release()
+        stopping.join(None if patience is None else max(_INTERRUPTING, until - time.monotonic()))
+        if stopping.is_alive():
+            _log.warning(
+                "query %s: its batch does not end although it was interrupted; the query stops when it does", query.id
+            )
+
+    def settle(self) -> None:
+        """Waits until everything that is there has been processed, and the tracker knows of it."""
+        if self.query is not None and self.query.isActive:
+            self.query.processAllAvailable()
+            last = last_commit(self.checkpoint)
+            if last is not None:
+                self.run.await_committed(last)
+
+
+class BatchQuery(TrackedQuery):
+    """A query whose batches are processed by this package: it sends rows on, or releases results.
+
+    Args:
+        stream: that it reads.
+        output: where rows go.
+        release: what releases results there; None: rows are passed on as they are.
+        sends: whether `output` sends rows on.
+        labels: whether rows need labels.
+        probe: makes the executors' probe of a batch; None: the driver counts.
+        manifest: told whose reports are kept; None: the driver counts.
+        seals: whether the query seals its batches.
+        aggregates: that are observed on the stream: as `observed_of` gives them.
+        quarantine: where rows go that belong to no substream.
+    """
+
+    def __init__(
+        self,
+        stream: TrackedStream,
+        checkpoint: Path,
+        open_run: Callable[[str, str, int], Run],
+        output: Output,
+        release: ReleaseQuery | None,
+        sends: bool,
+        probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
+        manifest: Manifest | None,
+        seals: bool,
+        aggregates: Mapping[str, Column] | None,
+        quarantine: Quarantine,
+    ) -> None:
+        super().__init__([stream], checkpoint, open_run)
+        self._stream = stream
+        self._output = output
+        self.release = release
+        self._sends = sends
+        self._probe = probe
+        self._manifest = manifest
+        self._seals = seals
+        self._aggregates = aggregates
+        self._quarantine = quarantine
+        self._swept = False
+
+    @property
+    def outlives_its_sources(self) -> bool:
+        return self.release is not None or not self.fronts
+
+    def _committed(self, run: Run) -> None:
+        super()._committed(run)
+        if self.release is not None and run.last_epoch is not None:
+            self.release.committed(run.last_epoch)
+
+    def release_resources(self) -> None:
+        if self.release is not None:
+            self.release.close()
+
+    def begun(self, epoch: int) -> bool:
+        if self.release is not None:
+            return self.release.begun(epoch)
+        query = query_id(self.checkpoint)
+        return query is not None and self._output.begun(query, epoch)
+
+    def process(self, batch: DataFrame, epoch: int) -> None:
+        """The body of `foreachBatch`."""
+        try:
+            self._process(batch, epoch)
+        except Stopped:
+            raise
+        except Exception as error:
+            self.failed = error
+            if (short := shortened(error)) is not error:
+                raise short from None  # Spark shows the whole chain, with the sentence at its end
+            raise
+
+    def _process(self, batch: DataFrame, epoch: int) -> None:
+        run = self.run
+        with self.gate.passed(epoch):
+            if run.failure is not None:
+                raise explained(run.failure)
+            if not self._swept:
+                self._sweep(run)
+            if epoch:
+                run.await_committed(epoch - 1)  # else Spark would not have begun this one
+            spark = batch.sparkSession
+            for key, value in _CONF.items():
+                spark.conf.set(key, value)
+            manifest = self._manifest
+            if manifest is not None:
+                manifest.begin()
+            name = (run.query, run.run, epoch)
+            probe = None if self._probe is None else self._probe(name)
+            rows = self._stream.input.rows(batch, run.query, epoch)
+            intake = None
+            if rows is not None:
+                releases = self.release is not None
+                labels = self._sends and not releases
+                xors = self.release is not None and self.release.xors
+                intake = Intake(
+                    self._stream,
+                    rows,
+                    self._stream.input.all_rows(batch),
+                    name,
+                    probe,
+                    labels,
+                    rides=releases,
+                    xors=xors,
+                    aggregates=self._aggregates,
+                    running=lambda: self.query,
+                    reads_all=releases or self._output.reads_all,
+                    reported=None if probe is None or manifest is None else partial(manifest.has, probe.place),
+                )
+            try:
+                if self.release is not None:
+                    self.release.process(intake, run, epoch, spark)
+                elif intake is not None:
+                    self._forward(intake, run, epoch)
+            except Exception as error:
+                explanation = error if intake is None else intake.explained(error)
+                if explanation is error:
+                    raise
+                raise explanation from None
+            if manifest is not None and self._seals:
+                run.seal(epoch, manifest.units)
+            self.gate.done(epoch)
+
+    def _sweep(self, run: Run) -> None:
+        """Removes what drivers that were killed have left half written, unless this one has been superseded itself."""
+        if run.is_current():
+            self._output.sweep(run.query)
+            self._quarantine.sweep()
+            if self.release is not None:
+                self.release.sweep(run.query)
+        self._swept = True
+
+    def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
+        sent = self._output.write(intake.rows, run, epoch, intake.told)
+        report = run.report(epoch)
+        for segment, groups in sent.items():
+            add_groups(report, segment, "sent", groups)
+        intake.read_the_rest()
+        intake.set_aside(self._quarantine)
+        intake.say(report, intake.count() if intake.must_count else None)
+        run.send(report, epoch)
+
+
+class NativeQuery(TrackedQuery):
+    """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
+
+    outlives_its_sources = True
+    _heard: int | None = None  # the last batch whose promises have been made
+
+    def _committed(self, run: Run) -> None:
+        last = last_commit(self.checkpoint)
+        if last is None or not self._owes(last) or self.query is None:
+            return
+        newest = self.query.lastProgress
+        if newest is None or not self._owes(newest["batchId"]):
+            return  # Spark tells of a batch a little after its commit
+        alone = newest["batchId"] == last and (self._heard == last - 1 or run.resume_epoch == last)
+        for progress in [newest] if alone else self.query.recentProgress:  # which are up to a hundred
+            epoch = progress["batchId"]
+            if epoch <= last and self._owes(epoch):
+                run.expect(epoch)
+                run.committed(epoch, self._promises(progress["observedMetrics"]))
+                self._heard = epoch
+                self._say_what_is_dropped(progress)
+
+    def _say_what_is_dropped(self, progress: Any) -> None:
+        dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+        if dropped:
+            _log.warning(
+                "query %s, batch %d: Spark has dropped %d rows, or rows made of several, which came later than their "
+                "source had promised (numRowsDroppedByWatermark)",
+                self.run.query,
+                progress["batchId"],
+                dropped,
+            )
+
+    def _promises(self, observed: Mapping[str, Any]) -> list[Frontier]:
+        promises: list[Frontier] = []
+        for stream in self.reads:
+            metrics = observed.get(observation_name(stream.segment))
+            if stream.input.front is not None and metrics is not None:
+                promises.extend(stream.input.front.of_observed(metrics.asDict()).frontiers)
+        return promises
+
+    def settle(self) -> None:
+        if self.query is None or not self.query.isActive:
+            return
+        self.query.processAllAvailable()
+        last = last_commit(self.checkpoint)
+        while last is not None and self._owes(last) and self.query.isActive:
+            time.sleep(0.01)
+
+    def _owes(self, epoch: int) -> bool:
+        """Whether the promises of a batch that this run has seen committed have still to be made."""
+        return epoch >= self.run.resume_epoch and (self._heard is None or epoch > self._heard)
+
+    def abandon(self) -> None:
+        super().abandon()
+        if self.query is not None:
+            threading.Thread(target=self.query.stop, name="tracking-stop", daemon=True).start()

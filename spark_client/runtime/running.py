@@ -1,0 +1,180 @@
+"""The queries of one `Tracking` while they run: one thread follows them all, for as long as there is one.
+
+A query that is started again takes the place of its former run here: what went wrong in that one concerns nobody any
+more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.counting.runs import explained
+from spark_client.errors import TrackingError
+from spark_client.runtime.queries import TrackedQuery
+from spark_client.runtime.starting import start_tracked
+from tracker.client import TrackerError, TrackerUnavailable
+
+_log = logging.getLogger("spark_client")
+
+_LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
+_RETRY_EVERY = 0.5  #: seconds between two attempts to reach a tracker that is away
+_JOINING = 5.0  #: seconds in which the thread that follows has to end when it is told to
+
+
+class Running:
+    """The queries that one `Tracking` has started.
+
+    Args:
+        at_rest: called when the last query that ran has ended, in the thread that follows.
+    """
+
+    def __init__(self, at_rest: Callable[[], object]) -> None:
+        self._at_rest = at_rest
+        self._lock = threading.Lock()
+        self._known: dict[str, TrackedQuery] = {}  # the newest of each, by query id
+        self._starting: set[TrackedQuery] = set()
+        self._followed: set[TrackedQuery] = set()
+        self._follower: threading.Thread | None = None
+        self._wake = threading.Event()
+
+    @property
+    def queries(self) -> list[TrackedQuery]:
+        """The newest run of each query, whether it goes on or has ended."""
+        with self._lock:
+            return list(self._known.values())
+
+    def launch(self, spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        """Starts a query.
+
+        Raises:
+            TrackingError: the tracker refuses its run, or everything was stopped meanwhile.
+        """
+        with self._lock:
+            self._starting.add(tracked)
+        try:
+            query = start_tracked(spark, tracked, start)
+            with self._lock:
+                tracked.query = query
+                former = self._known.get(str(query.id))
+                self._known[str(query.id)] = tracked
+                self._followed.add(tracked)
+                if former is not None:
+                    self._followed.discard(former)
+                if self._follower is None:
+                    self._wake.clear()
+                    self._follower = threading.Thread(target=self._follow, name="tracking-commits", daemon=True)
+                    self._follower.start()
+        finally:
+            with self._lock:
+                self._starting.discard(tracked)
+        if former is not None:
+            former.close(patient=False)  # it was superseded: this only gives back what it holds
+        try:
+            tracked.run  # noqa: B018 - raises what went wrong
+        except TrackingError:
+            query.stop()
+            self._forget(tracked, str(query.id))
+            raise
+        if tracked.cancelled:
+            self._end(tracked, 0.0)
+            raise TrackingError("the query was stopped while it started: tracking.stop() was called")
+        return query
+
+    def _forget(self, tracked: TrackedQuery, query: str) -> None:
+        """It never ran."""
+        tracked.close(patient=False)
+        with self._lock:
+            self._followed.discard(tracked)
+            if self._known.get(query) is tracked:
+                del self._known[query]
+
+    def check(self) -> None:
+        """Raises what has gone wrong in a query.
+
+        Raises:
+            TrackingError: the tracker refused a commit, or Spark's query failed.
+        """
+        for tracked in self.queries:
+            failure = tracked.failure()
+            if failure is not None:
+                raise failure
+
+    def stop(self, patience: float) -> None:
+        """Stops them all, each between two batches, and lets nothing of them act any more.
+
+        Called in a query's own batch, it stops that query once the batch has been committed, after this has returned.
+
+        Args:
+            patience: seconds that all of it may take; then a batch in hand is interrupted, and a tracker that is away
+                is left to find out when the queries start again.
+        """
+        until = time.monotonic() + patience
+        with self._lock:
+            queries = [*self._starting, *self._known.values()]
+        for tracked in queries:
+            tracked.gate.close(0)  # no other batch begins in any of them while the first is waited for
+        for tracked in queries:
+            if tracked.gate.inside:
+                rest = max(0.0, until - time.monotonic())
+                threading.Thread(
+                    target=lambda each=tracked, left=rest: self._end(each, left), name="tracking-stop", daemon=True
+                ).start()
+            else:
+                self._end(tracked, max(0.0, until - time.monotonic()))
+        follower = self._follower
+        if follower is not None and follower is not threading.current_thread():
+            self._wake.set()
+            if not any(tracked.gate.inside for tracked in queries):
+                follower.join(_JOINING)
+
+    def _end(self, tracked: TrackedQuery, patience: float) -> None:
+        tracked.stop(patience)
+        if tracked.query is None:
+            return  # it is being started: who starts it stops it
+        try:
+            if not tracked.close():
+                _log.warning(
+                    "query %s has stopped, and the tracker cannot be reached: it learns of it when the query starts "
+                    "again",
+                    tracked.query.id,
+                )
+        except TrackerError as error:
+            _log.warning("query %s has stopped, but: %s", tracked.query.id, error)
+        with self._lock:
+            self._followed.discard(tracked)
+
+    def _follow(self) -> None:
+        """Tells the tracker what Spark has committed, and which queries have ended, soon after they have."""
+        pause, complained = _LOOK_EVERY, False
+        while True:
+            with self._lock:
+                if not self._followed:
+                    self._follower = None
+                    break
+                followed = list(self._followed)
+            pause = _LOOK_EVERY
+            for tracked in followed:
+                goes_on = False
+                try:
+                    goes_on = tracked.follow()
+                except TrackerUnavailable as error:
+                    goes_on, pause = True, _RETRY_EVERY
+                    if not complained:
+                        _log.warning("what Spark has committed waits for the tracker: %s", error)
+                        complained = True
+                except Exception as error:
+                    _log.error("query %s: %s", tracked.query.id if tracked.query else "?", explained(error))
+                    tracked.abandon()
+                else:
+                    complained = False
+                if not goes_on:
+                    with self._lock:
+                        self._followed.discard(tracked)
+            self._wake.wait(pause)
+        self._at_rest()

@@ -1,0 +1,1 @@
+"""Places for results, one file a kind, and the outputs of a query."""

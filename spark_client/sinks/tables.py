@@ -1,0 +1,329 @@
+"""Tables of a database as a sink: results are in them once, whatever fails and is replayed.
+
+Two ways, which can be combined. *By epoch*: the numbers of the epochs that are in the tables are kept in a table beside
+them, written in the same transaction; a replay finds its number there and writes nothing. *By key*: a row replaces the
+one with its key, so writing it again changes nothing. All tables of a sink are written in one transaction: who reads
+them sees all results of an epoch or none.
+
+Needs nothing of the database but a DB-API 2 connection with transactions, and ``INSERT … ON CONFLICT`` for tables with
+a key (PostgreSQL, SQLite and others have it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.names import alike
+from spark_client.plan.substreams import named, quoted
+from spark_client.sinks.collected import values_of
+
+_CHUNK: Final = 1000  #: rows that are sent to the database at once
+_REMEMBERED: Final = 1000  #: batches of a query whose epochs its table has
+
+
+class Cursor(Protocol):
+    """What is needed of a DB-API 2 cursor."""
+
+    def execute(self, sql: str, parameters: Sequence[Any], /) -> Any: ...
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Any: ...
+
+    def fetchone(self) -> Any: ...
+
+
+class Connection(Protocol):
+    """What is needed of a DB-API 2 connection."""
+
+    def cursor(self) -> Any: ...
+
+    def commit(self) -> Any: ...
+
+    def rollback(self) -> Any: ...
+
+    def close(self) -> Any: ...
+
+
+Shape: TypeAlias = Callable[[DataFrame], DataFrame]
+
+
+def epochs_table(name: str = "tracker_epochs") -> str:
+    """The statement that makes the table of epochs; run it once, where the other tables are made."""
+    return f"create table {name} (query varchar(64) not null, epoch bigint not null, primary key (query, epoch))"
+
+
+def check_transactions(connection: Connection) -> None:
+    """Whether nothing is committed but by ``commit``.
+
+    Raises:
+        UsageError: the connection commits by itself.
+    """
+    if getattr(connection, "autocommit", False) is True:
+        raise UsageError("the connection commits by itself, so half an epoch could be found: autocommit=False")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table and what goes into it.
+
+    Attributes:
+        name: of the table, as SQL takes it. It has to be there.
+        key: columns of a unique constraint: a row replaces the one with its key. None: rows are added.
+        rows: makes the table's rows of the results. None: the results as they are.
+
+    A column ``window`` becomes ``window_start`` and ``window_end``, as any struct does. Timestamps are sent with their
+    zone: the columns should be ``timestamptz``.
+    """
+
+    name: str
+    key: Sequence[str] = ()
+    rows: Shape | None = None
+
+    def shape(self, results: DataFrame) -> DataFrame:
+        """The table's rows, without structs. Called with no rows, too, when the query starts.
+
+        Raises:
+            UsageError: they lack a column of the key.
+        """
+        rows = results if self.rows is None else self.rows(results)
+        flat = rows.select([column for field in rows.schema.fields for column in _flat(field)])
+        if doubled := alike(flat.columns, results.sparkSession):
+            raise UsageError(
+                f"table {self.name}: the columns {doubled} cannot be told apart, or their names are empty, once "
+                "structs are columns of their own: rename some with Table(…, rows=…)"
+            )
+        if missing := [name for name in self.key if name not in flat.columns]:
+            raise UsageError(f"table {self.name}: key={missing[0]!r} is none of its columns: {', '.join(flat.columns)}")
+        return flat
+
+    def insert(self, columns: Sequence[str], placeholder: str) -> str:
+        """The statement that puts a row into it."""
+        names = ", ".join(name_in(placeholder, name) for name in columns)
+        table = in_statement(placeholder, self.name)
+        sql = f"insert into {table} ({names}) values ({', '.join([placeholder] * len(columns))})"
+        if not self.key:
+            return sql
+        pairs = [(name, name_in(placeholder, name)) for name in columns]
+        rest = [f"{sql} = excluded.{sql}" for name, sql in pairs if name not in self.key]
+        action = f"update set {', '.join(rest)}" if rest else "nothing"
+        return f"{sql} on conflict ({', '.join(name_in(placeholder, name) for name in self.key)}) do {action}"
+
+
+class Tables:
+    """Tables that results are written to, each once, all in one transaction.
+
+    Args:
+        connect: makes a DB-API 2 connection that is not in autocommit mode; with `shard`, of the shard it is given.
+        tables: `Table`, or the name of a table that rows are added to.
+        shard: the column that says which database a row belongs to. An epoch is then one transaction for each shard it
+            has rows for, and a replay writes to those that were not yet done.
+        epochs: the table of epochs (`epochs_table`). None: there is none, and each table needs a key.
+        placeholder: how the driver writes a parameter: ``%s``, or ``?`` as sqlite3 does.
+
+    Rows are collected by the driver, partition by partition, and sent by the thousand: for results, which are few.
+
+    >>> import psycopg                                                                        # doctest: +SKIP
+    >>> sink = Tables(lambda: psycopg.connect(dsn), "daily")                                  # doctest: +SKIP
+    >>> daily.writeStream.sink(sink).option("checkpointLocation", "cp").start()               # doctest: +SKIP
+    """
+
+    reads_all = True
+
+    def __init__(
+        self,
+        connect: Callable[..., Connection],
+        *tables: Table | str,
+        shard: str | None = None,
+        epochs: str | None = "tracker_epochs",
+        placeholder: str = "%s",
+    ) -> None:
+        self._tables = [Table(table) if isinstance(table, str) else table for table in tables]
+        if not self._tables:
+            raise UsageError("a sink of tables needs at least one")
+        if epochs is None and (bare := [table.name for table in self._tables if not table.key]):
+            raise UsageError(
+                f"table {bare[0]}: without a table of epochs, a replay would add its rows again: give it a key"
+            )
+        check_placeholder(placeholder)
+        self._connect = connect
+        self._shard = shard
+        self._epochs = epochs
+        self._placeholder = placeholder
+
+    def check(self, rows: DataFrame) -> None:
+        """Refuses rows that the tables could not be written from; called with none when the query starts.
+
+        Raises:
+            UsageError: a column is missing, or two cannot be told apart.
+        """
+        for table in self._tables:
+            self._has_shard(table.shape(rows).columns, table)
+
+    def write(self, rows: DataFrame, query: str, epoch: int) -> None:
+        """Writes the rows of an epoch, unless they are there.
+
+        Raises:
+            UsageError: a column is missing, or the connection commits by itself.
+            TrackingError: a value is none that Python holds: a time after the year 9999, a text that is not UTF-8.
+        """
+        several = len(self._tables) > 1
+        if several:
+            rows = rows.persist()
+        transactions: dict[Any, _Transaction] = {}
+        try:
+            for table in self._tables:
+                shaped = table.shape(rows)
+                insert = table.insert(shaped.columns, self._placeholder)
+                for chunk in _chunks(shaped, table):
+                    for shard, values in self._by_shard(chunk, shaped.columns, table).items():
+                        if shard not in transactions:
+                            transactions[shard] = self._begin(shard, query, epoch)
+                        transactions[shard].add(insert, values)
+            for transaction in transactions.values():
+                transaction.commit()
+        finally:
+            for transaction in transactions.values():
+                transaction.close()
+            if several:
+                rows.unpersist()
+
+    def _by_shard(
+        self, chunk: list[tuple[Any, ...]], columns: list[str], table: Table
+    ) -> dict[Any, list[tuple[Any, ...]]]:
+        if self._shard is None:
+            return {None: chunk}
+        self._has_shard(columns, table)
+        place = columns.index(self._shard)
+        grouped: dict[Any, list[tuple[Any, ...]]] = {}
+        for values in chunk:
+            grouped.setdefault(values[place], []).append(values)
+        return grouped
+
+    def _has_shard(self, columns: Sequence[str], table: Table) -> None:
+        if self._shard is not None and self._shard not in columns:
+            raise UsageError(f"table {table.name}: shard={self._shard!r} is none of its columns: {', '.join(columns)}")
+
+    def _begin(self, shard: Any, query: str, epoch: int) -> _Transaction:
+        connection = self._connect() if self._shard is None else self._connect(shard)
+        transaction = _Transaction(connection)
+        try:
+            check_transactions(connection)
+            if self._epochs is not None:
+                transaction.enter(self._epochs, self._placeholder, query, epoch)
+        except BaseException:
+            transaction.close()
+            raise
+        return transaction
+
+
+class _Transaction:
+    """One epoch in one database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._cursor: Cursor = connection.cursor()
+        self._done = False
+
+    def enter(self, epochs: str, placeholder: str, query: str, epoch: int) -> None:
+        """Says that this epoch is in the tables, or learns that it is; and removes those that nobody will repeat.
+
+        Should an earlier driver of the query still be at the same epoch, the primary key makes one of the two fail.
+
+        Raises:
+            TrackingError: an earlier driver is at an epoch that its successors have left so far behind that it may be
+                in the tables and not known any more.
+        """
+        table = in_statement(placeholder, epochs)
+
+        def execute(sql: str, *parameters: int) -> None:
+            statement = sql.replace("?", placeholder).replace("{table}", table)
+            self._cursor.execute(statement, (query, *parameters))
+
+        def found(condition: str, *parameters: int) -> bool:
+            execute(f"select 1 from {{table}} where query = ? and {condition}", *parameters)
+            return self._cursor.fetchone() is not None
+
+        self._done = found("epoch = ?", epoch)
+        if self._done:
+            return
+        execute("insert into {table} (query, epoch) values (?, ?)", epoch)
+        batch = epoch if epoch >= 0 else -epoch - 1  # a drain's last one is named after the last batch
+        if found("(epoch > ? or epoch < ?)", batch + _REMEMBERED, -batch - _REMEMBERED - 1):
+            raise TrackingError(
+                f"epoch {epoch} of query {query} is long past: another driver of it has written epochs that are more "
+                f"than {_REMEMBERED} later. Nothing was written; stop this driver"
+            )
+        oldest = batch - _REMEMBERED
+        if oldest > 0:
+            execute("delete from {table} where query = ? and epoch > ? and epoch < ?", -oldest - 1, oldest)
+
+    def add(self, insert: str, values: list[tuple[Any, ...]]) -> None:
+        if not self._done:
+            self._cursor.executemany(insert, values)
+
+    def commit(self) -> None:
+        if not self._done:
+            self._connection.commit()
+
+    def close(self) -> None:
+        """What was not committed is rolled back."""
+        with suppress(Exception):  # the connection may be gone; what matters was said by commit
+            self._connection.rollback()
+        with suppress(Exception):
+            self._connection.close()
+
+
+def _chunks(rows: DataFrame, table: Table) -> Iterator[list[tuple[Any, ...]]]:
+    advice = (
+        f"Table({table.name!r}, rows=…) makes something else of such values: F.col('window.end').cast('string') is a "
+        "time as text, F.make_valid_utf8('kind') a text in UTF-8, and F.hex('kind') its bytes"
+    )
+    values = values_of(rows, f"table {table.name}", advice)
+    while chunk := list(islice(values, _CHUNK)):
+        yield chunk
+
+
+def _flat(field: T.StructField) -> list[Column]:
+    if not isinstance(field.dataType, T.StructType):
+        return [named(field.name)]
+    parts = field.dataType.fieldNames()
+    return [F.col(f"{quoted(field.name)}.{quoted(part)}").alias(f"{field.name}_{part}") for part in parts]
+
+
+def name_in(placeholder: str, name: str) -> str:
+    """A column's name in a statement: where parameters are written with a per cent sign, one in a name is doubled.
+
+    >>> name_in("%s", '100%'), name_in("?", 'a"b')
+    ('"100%%"', '"a""b"')
+    """
+    return in_statement(placeholder, '"' + name.replace('"', '""') + '"')
+
+
+def in_statement(placeholder: str, sql: str) -> str:
+    """A part of a statement as drivers take it that look for parameters in it.
+
+    >>> in_statement("%s", '"100%"'), in_statement("?", '"100%"')
+    ('"100%%"', '"100%"')
+    """
+    return sql.replace("%", "%%") if placeholder.startswith("%") else sql
+
+
+def check_placeholder(placeholder: str) -> None:
+    """Refuses what no statement of ours can have in place of a parameter.
+
+    Raises:
+        UsageError: it is neither ``%s`` (or psycopg's ``%b``, ``%t``) nor ``?``.
+    """
+    if placeholder not in ("%s", "%b", "%t", "?"):
+        raise UsageError(
+            f"placeholder={placeholder!r}: parameters are written '%s' or '?', one after the other; most drivers take "
+            "one of the two"
+        )

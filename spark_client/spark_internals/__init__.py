@@ -1,0 +1,1 @@
+"""What Spark keeps to itself: its plans, its checkpoints, its sources. Other rooms ask here."""

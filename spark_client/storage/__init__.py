@@ -1,0 +1,1 @@
+"""Small files that appear once, and directories that appear whole, on a file system that driver and executors share."""
