@@ -127,9 +127,8 @@ def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_com
     running.put(row(1, 5, last=True))
     running.put(row(2, 6, amount=3))
     with monkeypatch.context() as dying:
-        dying.setattr(
-            "spark_client.release.revisions.Revisions.tell", lambda *_: None
-        )  # it is written down, and no more
+        # The revision is written down, and the tracker learns nothing of it.
+        dying.setattr("spark_client.release.revisions.Revisions.tell", lambda *_: None)
         assert len(running.tracking.reopen(running.checkpoint)) == 1
     running.tracking.process_all_available()
     assert [r[4] for r in running.results] == [0]
