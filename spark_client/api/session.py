@@ -42,16 +42,7 @@ from spark_client.plan.fileforms import told_by
 from spark_client.plan.fronts import Front, Unspoken
 from spark_client.plan.names import check_columns, check_job, check_segment
 from spark_client.plan.schedule import Rows, Schedule
-from spark_client.plan.substreams import (
-    TRACKER,
-    ColumnOrName,
-    bytewise,
-    declare,
-    is_plain,
-    names_of,
-    resolve,
-    session_zone,
-)
+from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve, session_zone
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import OnOverflow, Released, ReleaseQuery
 from spark_client.release.receipts import Receipts
@@ -64,8 +55,10 @@ from spark_client.runtime.running import Running
 from spark_client.sinks.outputs import Files, Function, Output, Sent
 from spark_client.sinks.sink import Sunk, check_sink
 from spark_client.sinks.tables import Connection
+from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
-from spark_client.storage.directories import check_store, last_commit, local_path
+from spark_client.spark_internals.plans import is_plain
+from spark_client.storage.directories import check_store, local_path
 from tracker.client import (
     DrainState,
     JobSpec,

@@ -26,7 +26,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_client.channels import jsonrows
 from spark_client.channels.epochs import Shelf, epochs_of
@@ -34,6 +33,7 @@ from spark_client.channels.files import Channel
 from spark_client.plan.fileforms import Told
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.sinks.tables import Connection, check_placeholder, check_transactions, in_statement
+from spark_client.spark_internals.arrow import spark_schema
 from spark_client.storage.directories import remove, sweep
 
 _PIECE: Final = 10_000  #: rows that a task sends, or holds, at once
@@ -218,7 +218,7 @@ class TableChannel(Channel):
     def _read(self, pieces: DataFrame) -> DataFrame:
         schema, _ = self.description()
         own = T.StructType([field for field in schema.fields if field.name != TRACKER])
-        received = pieces.mapInArrow(_Receives(self._store), from_arrow_schema(_ROW))
+        received = pieces.mapInArrow(_Receives(self._store), spark_schema(_ROW))
         tracker = F.struct("scope", "name", F.timestamp_micros("ends").alias("end"), "label")
         return received.select(jsonrows.from_json(F.col("content"), own).alias("row"), tracker.alias(TRACKER)).select(
             "row.*", TRACKER

@@ -6,20 +6,18 @@ ignores those that are a week older than the newest, and does not tell which it 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_client.errors import UsageError
+from spark_client.spark_internals.arrow import arrow_schema, passes_through_arrow
 
 _AT_ONCE: Final = 10_000  #: rows that a task holds, and hands to Spark, at once
 
@@ -78,29 +76,10 @@ class _Reads:
 
 def _in_arrow(schema: T.StructType) -> pa.Schema:
     """A schema as Spark takes it from tasks."""
-    told: dict[str, Any] = {}
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:  # earlier releases of Spark mean UTC
-        told["timezone"] = "UTC"
     for field in schema.fields:
-        if not _is_read(field.dataType, told):
+        if not passes_through_arrow(field.dataType):
             raise UsageError(
                 f"with_watermark: the column {field.name!r} is {field.dataType.simpleString()}, which tasks in Python "
                 "cannot read from files: send it as text (.withColumn(…, F.col(…).cast('string'))), or drop it"
             )
-    return to_arrow_schema(schema, **told)
-
-
-def _is_read(kind: T.DataType, told: dict[str, Any]) -> bool:
-    if isinstance(kind, T.StructType):
-        return all(_is_read(field.dataType, told) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _is_read(kind.elementType, told)
-    if isinstance(kind, T.MapType):
-        return _is_read(kind.keyType, told) and _is_read(kind.valueType, told)
-    if isinstance(kind, T.VariantType):  # Spark writes it in pieces that only it puts together
-        return False
-    try:
-        to_arrow_schema(T.StructType([T.StructField("value", kind)]), **told)
-    except PySparkTypeError:
-        return False
-    return True
+    return arrow_schema(schema)

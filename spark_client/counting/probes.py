@@ -25,6 +25,7 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.fileforms import FileForm
 from spark_client.plan.fronts import Group
 from spark_client.plan.substreams import TRACKER, Substreams
+from spark_client.spark_internals.tasks import batch_of
 from tracker.client import Report, TrackerClient
 from tracker.client.pieces import Largest, split
 
@@ -167,16 +168,13 @@ class ExecutorProbe:
         task = TaskContext.get()
         if task is None:
             raise UsageError("a probe runs inside a Spark task")
-        query, run, epoch = self.epoch or (
-            task.getLocalProperty("sql.streaming.queryId"),
-            task.getLocalProperty("spark.jobGroup.id"),
-            int(task.getLocalProperty("streaming.sql.batchId") or -1),
-        )
-        if not query or not run or epoch < 0:
+        batch = self.epoch or batch_of(task)
+        if batch is None:
             raise UsageError(
                 "an executor's probe has to know its batch: start the query with tracking.write_stream(…) or "
                 "TrackedStream.writeStream"
             )
+        query, run, epoch = batch
         place = f"{self.place}/{task.partitionId() if partition is None else partition}"
         units: tuple[str, ...] = ()
         if partition is not None:  # else it had no rows, and the task may have others under this number

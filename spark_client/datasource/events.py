@@ -22,8 +22,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
+from spark_client.datasource.commits import await_commits
 from spark_client.errors import TrackingError, UsageError
-from spark_client.spark_internals.available_now import AvailableNow, await_commits
+from spark_client.spark_internals.available_now import AvailableNow
 from tracker.client import (
     Advanced,
     DrainCancelled,

@@ -21,6 +21,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.errors import UsageError
 from spark_client.plan import decimals
 from spark_client.plan.substreams import ColumnOrName, column, names_of, quoted
+from spark_client.spark_internals.columns import call_in
 
 _Native: TypeAlias = Callable[[Column], Column]
 _Finish: TypeAlias = Callable[..., Column]
@@ -258,8 +259,7 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     if not isinstance(value, Column):
         raise UsageError(f"aggs[{name!r}] is {value!r}: give an aggregate, such as F.avg('delay')")
     field = _field(rows, name, value)
-    called = re.fullmatch(r"Column<'(\w+)\((.*)\)'>", str(value), re.DOTALL)
-    function, over = called.groups() if called else ("", "")
+    function, over = call_in(value)
     maker = _BY_NAME.get(function)
     if _WITH_CLAUSE.search(str(value)):
         raise UsageError(

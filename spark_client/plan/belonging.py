@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.substreams import TRACKER, ColumnOrName, Substreams, column, is_plain, named, quoted, resolve
+from spark_client.plan.substreams import TRACKER, ColumnOrName, Substreams, column, named, quoted, resolve
+from spark_client.spark_internals.plans import is_plain
 
 OnBadRows: TypeAlias = Literal["fail", "quarantine"]
 

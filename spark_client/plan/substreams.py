@@ -7,12 +7,10 @@ must never look at data.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
@@ -21,6 +19,8 @@ from spark_client.errors import UsageError
 from spark_client.plan import durations, eventtime
 from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import INSTANT
+from spark_client.spark_internals.columns import plain_name
+from spark_client.spark_internals.plans import is_plain
 
 TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
 
@@ -63,15 +63,6 @@ def named(name: str) -> Column:
     return F.col(quoted(name))
 
 
-def is_plain(df: DataFrame, value: ColumnOrName) -> bool:
-    """Whether a value is a column of some rows, as it stands there, and no expression."""
-    try:
-        taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(column(value)), df))
-        return bool(taken.subsetOf(own))
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
-        return isinstance(value, str)
-
-
 def names_of(values: Iterable[ColumnOrName]) -> frozenset[str] | None:
     """The columns that some columns read, if each is a plain column; None: one is an expression, whose are not known.
 
@@ -80,10 +71,10 @@ def names_of(values: Iterable[ColumnOrName]) -> frozenset[str] | None:
     """
     names = set()
     for value in values:
-        plain = re.fullmatch(r"(?:Column<')?(\w+)(?:'>)?", value if isinstance(value, str) else str(value))
+        plain = plain_name(value)
         if plain is None:
             return None
-        names.add(plain[1])
+        names.add(plain)
     return frozenset(names)
 
 

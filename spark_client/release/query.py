@@ -44,7 +44,7 @@ from spark_client.release.receipts import End, Receipts
 from spark_client.release.revisions import Revision, Revisions, numbered
 from spark_client.release.state import Account, PartialState
 from spark_client.sinks.outputs import Counted, Output
-from spark_client.spark_internals.batches import planned
+from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import parquet_of, publishing_after
 from tracker.client import Ended, Event, Late, Report, label
 

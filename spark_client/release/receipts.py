@@ -25,7 +25,7 @@ from spark_client.plan.eventtime import micros_of
 from spark_client.plan.substreams import Substream
 from spark_client.release.state import Account, PartialState
 from spark_client.sinks.sink import Sink, check_sink
-from spark_client.spark_internals.batches import planned
+from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import check_store, local_path, publish, sweep
 from tracker.client import Ended, Event, Late
 

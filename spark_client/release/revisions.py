@@ -26,7 +26,8 @@ from spark_client.plan.eventtime import INSTANT, micros_of
 from spark_client.plan.substreams import Substream
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.release.state import NONE, Account
-from spark_client.storage.directories import last_commit, parquet_of, read_json, write_first
+from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.storage.directories import parquet_of, read_json, write_first
 from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 
 _NAME: Final = re.compile(r"(.+)#r([1-9][0-9]*)", re.DOTALL)

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from spark_client.errors import TrackingError
 from spark_client.plan.substreams import Substream
-from spark_client.spark_internals.batches import Batch
+from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
 
 _INDEX = "_index.json"

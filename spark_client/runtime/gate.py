@@ -6,19 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spark_client.spark_internals.interruption import INTERRUPTED
+
 
 class Stopped(Exception):  # noqa: N818 - not an error
-    """Ends a batch that must not begin.
-
-    Spark takes an interrupted call for a stop, not for a failure, when the call's message has this form. It was never
-    committed, so it will be read again.
-    """
+    """Ends a batch that must not begin. It was never committed, so it will be read again."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling the tracker's stop\n: "
-            "java.lang.InterruptedException: stopped between two batches"
-        )
+        super().__init__(INTERRUPTED)
 
 
 class Gate:

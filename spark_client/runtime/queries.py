@@ -26,8 +26,8 @@ from spark_client.release.query import ReleaseQuery
 from spark_client.runtime.failures import sentence_of, shortened
 from spark_client.runtime.gate import Gate, Stopped
 from spark_client.sinks.outputs import Output
+from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit, query_id
 from spark_client.spark_internals.observations import observation_name
-from spark_client.storage.directories import clear_unfinished, last_begun, last_commit, query_id
 from tracker.client import Frontier
 
 _log = logging.getLogger("spark_client")

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.runtime.queries import TrackedQuery
-from spark_client.storage.directories import query_id
+from spark_client.spark_internals.checkpoints import query_id
 
 
 class _Place:

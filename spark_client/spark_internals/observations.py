@@ -3,8 +3,10 @@
 They are put on the stream itself. Within the batch Spark could not tell that the rows are in its own format already,
 and would copy each of them first: a tenth of a second for a million rows.
 
-Spark publishes them when a batch is over, and a front needs them before that, so `observed` asks the batch's plan. That
-is no public interface of Spark. Where it is not to be had the answer is None, and the rows have to be aggregated again.
+Spark publishes them when a batch is over, and a front needs them before that, so `observed` asks the batch's plan.
+
+Relies on ``StreamingQuery._jsq`` and the plan's ``observedMetrics``. Fails closed: where they are not to be had the
+answer is None, and the rows are aggregated again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""What Spark's plans say of rows, without looking at them."""
+"""What Spark's plans show of rows, without looking at them.
+
+Relies on ``DataFrame._jdf`` and on the plans behind it: ``queryExecution``, the names of their nodes, the numbers of
+their attributes. All of it fails closed: where Spark does not answer, nothing is taken for certain, and rows are read
+or counted once more.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 #: They read all that they are given, whatever else is in the plan.
 _WHOLE = frozenset(
@@ -82,6 +87,15 @@ def partitions_of(rows: DataFrame) -> int | None:
         return int(execution.toRdd().getNumPartitions())
     except (AttributeError, Py4JError):  # it is no public interface of Spark
         return None
+
+
+def is_plain(df: DataFrame, value: Column | str) -> bool:
+    """Whether a value is a column of some rows, as it stands there, and no expression."""
+    try:
+        taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(value), df))
+        return bool(taken.subsetOf(own))
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return isinstance(value, str)
 
 
 def _nodes(plan: Any) -> Iterator[str]:

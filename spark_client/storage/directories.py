@@ -26,8 +26,6 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.errors import TrackingError, UsageError
 
 _HIDDEN: Final = re.compile(r"_.+\.[0-9a-f]{8}", re.DOTALL)
-#: An entry of Spark's logs that is being written, and the file of its checksum.
-_UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
 
 #: Options under which Spark reads all files that it is given, or fails.
 WHOLE: Final = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
@@ -234,42 +232,3 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(hidden, ignore_errors=True)
-
-
-def query_id(checkpoint: Path) -> str | None:
-    """The id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
-    metadata = read_json(checkpoint / "metadata")
-    return None if metadata is None else str(metadata["id"])
-
-
-def last_commit(checkpoint: Path) -> int | None:
-    """The last batch that Spark has committed in a checkpoint; None: none yet."""
-    return max((int(name) for name in _entries(checkpoint / "commits") if name.isdigit()), default=None)
-
-
-def last_begun(checkpoint: Path) -> int | None:
-    """The last batch that Spark has planned in a checkpoint, whether or not it has committed it; None: none yet."""
-    return max((int(name) for name in _entries(checkpoint / "offsets") if name.isdigit()), default=None)
-
-
-def clear_unfinished(checkpoint: Path) -> None:
-    """Removes what a driver has left that was killed while it wrote down its first batch.
-
-    Spark writes an entry of its logs under another name and renames it. It takes a checkpoint that has no entry, and
-    such a file, for one that another query uses, and would refuse it for ever (from Spark 4.1 on). Where there is any
-    entry, or anything else, nothing is removed.
-
-    Args:
-        checkpoint: of a query that does not run.
-    """
-    found = [log / name for log in (checkpoint / "offsets", checkpoint / "commits") for name in _entries(log)]
-    if all(_UNFINISHED.fullmatch(path.name) for path in found):
-        for path in found:
-            path.unlink(missing_ok=True)
-
-
-def _entries(log: Path) -> list[str]:
-    try:
-        return os.listdir(log)
-    except FileNotFoundError:
-        return []

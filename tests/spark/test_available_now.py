@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking
-from spark_client.storage.directories import last_commit
+from spark_client.spark_internals.checkpoints import last_commit
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking, TrackingError, channel_tables
-from spark_client.storage.directories import clear_unfinished
+from spark_client.spark_internals.checkpoints import clear_unfinished
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row, rows_of

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError
-from spark_client.storage.directories import query_id
+from spark_client.spark_internals.checkpoints import query_id
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row, rows_of
 from tracker.client import DrainState, TrackerClient

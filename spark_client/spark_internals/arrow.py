@@ -1,0 +1,48 @@
+"""How Spark's types and Arrow's stand for each other, where rows pass through tasks in Python.
+
+Relies on ``pyspark.sql.pandas.types``. Fails closed: a type without a form in Arrow is refused when it is declared.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """A schema as Spark takes it from tasks.
+
+    Raises:
+        PySparkTypeError: a type has no form in Arrow.
+    """
+    options: dict[str, Any] = {}
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:  # earlier releases of Spark mean UTC
+        options["timezone"] = "UTC"
+    return to_arrow_schema(schema, **options)
+
+
+def spark_schema(schema: pa.Schema) -> T.StructType:
+    """What Spark makes of rows with a schema of Arrow's."""
+    return from_arrow_schema(schema)
+
+
+def passes_through_arrow(kind: T.DataType) -> bool:
+    """Whether tasks in Python can make values of a type for Spark; where Spark does not know its form, they cannot."""
+    if isinstance(kind, T.StructType):
+        return all(passes_through_arrow(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return passes_through_arrow(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return passes_through_arrow(kind.keyType) and passes_through_arrow(kind.valueType)
+    if isinstance(kind, T.VariantType):  # Spark writes it in pieces that only it puts together
+        return False
+    try:
+        arrow_schema(T.StructType([T.StructField("value", kind)]))
+    except PySparkTypeError:
+        return False
+    return True

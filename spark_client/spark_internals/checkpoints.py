@@ -1,0 +1,97 @@
+"""What stands in a checkpoint of Spark's: whose it is, which batches were planned and committed, and what was planned.
+
+Relies on the files of a checkpoint: ``metadata``, ``offsets/N`` (version v1) and ``commits/N``. Spark writes down what
+a batch is to read before the batch runs, so it is the same whenever the batch is run again, and deletes it after a
+hundred batches; who needs it longer keeps it. Which batches are committed fails closed: without these files nothing
+counts as committed. When a batch was planned fails open: receipts are without it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+#: An entry of Spark's logs that is being written, and the file of its checksum.
+_UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a query; what is not known is None.
+
+    Attributes:
+        at: when it was planned, in microseconds since the epoch.
+        since: the sources' offsets before it, as Spark writes them: one line a source.
+        until: those after it.
+    """
+
+    at: int | None = None
+    since: str | None = None
+    until: str | None = None
+
+
+def planned(checkpoint: Path, epoch: int) -> Batch:
+    """A batch of a release's query.
+
+    Args:
+        checkpoint: of the query, whose last source rings for ends: it is left out.
+        epoch: the batch's number.
+    """
+    at, until = _planned(checkpoint, epoch)
+    return Batch(at, _planned(checkpoint, epoch - 1)[1], until)
+
+
+def _planned(checkpoint: Path, epoch: int) -> tuple[int | None, str | None]:
+    try:
+        version, metadata, *offsets = (checkpoint / "offsets" / str(epoch)).read_text("utf-8").splitlines()
+    except (FileNotFoundError, ValueError):
+        return None, None
+    if version != "v1":
+        return None, None
+    return json.loads(metadata)["batchTimestampMs"] * 1000, "\n".join(offsets[:-1])
+
+
+def query_id(checkpoint: Path) -> str | None:
+    """The id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
+    try:
+        metadata = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return str(metadata["id"])
+
+
+def last_commit(checkpoint: Path) -> int | None:
+    """The last batch that Spark has committed in a checkpoint; None: none yet."""
+    return max((int(name) for name in _entries(checkpoint / "commits") if name.isdigit()), default=None)
+
+
+def last_begun(checkpoint: Path) -> int | None:
+    """The last batch that Spark has planned in a checkpoint, whether or not it has committed it; None: none yet."""
+    return max((int(name) for name in _entries(checkpoint / "offsets") if name.isdigit()), default=None)
+
+
+def clear_unfinished(checkpoint: Path) -> None:
+    """Removes what a driver has left that was killed while it wrote down its first batch.
+
+    Spark writes an entry of its logs under another name and renames it. It takes a checkpoint that has no entry, and
+    such a file, for one that another query uses, and would refuse it for ever (from Spark 4.1 on). Where there is any
+    entry, or anything else, nothing is removed.
+
+    Args:
+        checkpoint: of a query that does not run.
+    """
+    found = [log / name for log in (checkpoint / "offsets", checkpoint / "commits") for name in _entries(log)]
+    if all(_UNFINISHED.fullmatch(path.name) for path in found):
+        for path in found:
+            path.unlink(missing_ok=True)
+
+
+def _entries(log: Path) -> list[str]:
+    try:
+        return os.listdir(log)
+    except FileNotFoundError:
+        return []
