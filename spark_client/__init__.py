@@ -12,6 +12,7 @@ It imports `tracker.client` and nothing else of the tracker: where Spark runs, n
 from __future__ import annotations
 
 from spark_client import aggregates
+from spark_client.api.released import Released
 from spark_client.api.session import Tracking
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
@@ -24,13 +25,12 @@ from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.fronts import Front, Marks
 from spark_client.plan.fronts import WithDelay as Frontier
 from spark_client.plan.labels import child_label, source_label
+from spark_client.plan.outputs import Sink
 from spark_client.plan.schedule import Counts, Schedule
 from spark_client.plan.substreams import TRACKER, Substream, Substreams
 from spark_client.release.quarantine import LATE_SCHEMA
-from spark_client.release.query import Released
 from spark_client.release.receipts import RECEIPT_SCHEMA
 from spark_client.release.revisions import Revision
-from spark_client.sinks.sink import Sink
 from spark_client.sinks.tables import Table, Tables, epochs_table
 
 __all__ = [

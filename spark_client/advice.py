@@ -7,6 +7,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from spark_client.errors import TrackingError
+from tracker.client import TrackerUnavailable
+
 #: How a job begins anew, where what is known of it in two places does not fit together any more.
 _ANEW: Final = (
     "begin the job anew: stop all its queries, run `tracker delete-job {job} --force --server {server}`, and start "
@@ -57,3 +60,22 @@ def advice(reason: str, message: str, job: str, server: str) -> str:
         "owner": f" (query {found[1]})" if found else "",
     }
     return _ADVICE.get(reason, "").format(**names)
+
+
+def explained(error: Exception, job: str = "", server: str = "") -> TrackingError:
+    """The error that a user sees, with what to do.
+
+    Args:
+        error: a refusal, or that the tracker cannot be reached; what was explained already stays as it is.
+        job: that it is about, if that is known.
+        server: the tracker's address, if that is known.
+    """
+    if isinstance(error, TrackingError):
+        return error
+    if isinstance(error, TrackerUnavailable):
+        return TrackingError(
+            f"the tracker cannot be reached ({error}). Is `tracker serve` running at the address in "
+            "Tracking(server=…)? The batch was not committed; restart the query when the tracker is back"
+        )
+    said = advice(getattr(error, "reason", ""), str(error), job, server)
+    return TrackingError(f"{error}{f'. {said}' if said else ''}")

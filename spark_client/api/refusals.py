@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from spark_client.api.streams import TrackedStream
 from spark_client.errors import UsageError
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.eventtime import check_session as check_wall_clock
-
-if TYPE_CHECKING:
-    from spark_client.runtime.queries import TrackedQuery
+from spark_client.plan.streams import Stream
+from spark_client.runtime.queries import TrackedQuery
 
 _TRIGGERS: Final = ("processingTime", "once", "availableNow")
 
@@ -61,7 +59,7 @@ def check_trigger(trigger: Mapping[str, Any]) -> None:
 
 
 def check_start(
-    reads: Iterable[TrackedStream],
+    reads: Iterable[Stream],
     checkpoint: Path,
     name: str | None,
     started: Iterable[TrackedQuery],

@@ -19,17 +19,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.advice import explained
 from spark_client.api.refusals import check_session, check_start
-from spark_client.api.streams import Received, Source, TrackedStream
+from spark_client.api.released import Released
+from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.channels.database import TableChannel
 from spark_client.channels.files import Channel, FileChannel
 from spark_client.channels.kafka import KafkaChannel
+from spark_client.channels.received import Received
 from spark_client.channels.routes import Routed
+from spark_client.channels.sending import Sent
 from spark_client.counting.intake import observed_of
 from spark_client.counting.manifest import Manifest
-from spark_client.counting.probes import Direction, ExecutorProbe, Way
-from spark_client.counting.runs import Run, explained
+from spark_client.counting.probes import ExecutorProbe, Way
+from spark_client.counting.runs import Run
 from spark_client.datasource import events
 from spark_client.datasource.watermark import Over, with_progress
 from spark_client.errors import TrackingError, UsageError
@@ -41,10 +45,14 @@ from spark_client.plan.eventtime import WALL
 from spark_client.plan.fileforms import told_by
 from spark_client.plan.fronts import Front, Unspoken
 from spark_client.plan.names import check_columns, check_job, check_segment
+from spark_client.plan.outputs import BatchId, Output, check_sink
 from spark_client.plan.schedule import Rows, Schedule
+from spark_client.plan.sources import Source
+from spark_client.plan.streams import Direction, Input, Stream
 from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve, session_zone
+from spark_client.release.aggregation import Aggregation, OnOverflow
 from spark_client.release.quarantine import Quarantine
-from spark_client.release.query import OnOverflow, Released, ReleaseQuery
+from spark_client.release.query import ReleaseQuery
 from spark_client.release.receipts import Receipts
 from spark_client.release.revisions import Revision, Revisions, late_rows
 from spark_client.runtime import declared
@@ -52,12 +60,11 @@ from spark_client.runtime.drain_watch import DrainWatch
 from spark_client.runtime.finishing import Finishing
 from spark_client.runtime.queries import BatchQuery, NativeQuery, TrackedQuery
 from spark_client.runtime.running import Running
-from spark_client.sinks.outputs import Files, Function, Output, Sent
-from spark_client.sinks.sink import Sunk, check_sink
-from spark_client.sinks.tables import Connection
+from spark_client.sinks.outputs import Files, Function, Sunk
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.spark_internals.plans import is_plain
+from spark_client.storage.databases import Connection
 from spark_client.storage.directories import check_store, local_path
 from tracker.client import (
     DrainState,
@@ -332,7 +339,7 @@ class Tracking:
         Raises:
             UsageError: nobody has declared what is sent: do that first (``….writeStream.channel(…)``).
         """
-        origin = Received(self, channel, max_epochs_per_trigger)
+        origin = Received(self.spark, channel, max_epochs_per_trigger)
         self._consume(channel.segment)
         return TrackedStream(self, origin, (), channel.shape(self.spark))
 
@@ -513,25 +520,7 @@ class Tracking:
         Raises:
             TrackingError: the tracker refuses.
         """
-        front = stream.input.front
-        if front is None:
-            raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
-        try:
-            reading = next((q for q in self._running.queries if stream.input in [s.input for s in q.reads]), None)
-            if reading is None or reading.query is None or not reading.query.isActive:
-                for name in front.names:
-                    self.client.finish_front(self.job, name)
-                return
-            while True:
-                try:
-                    reading.run.promise(front.finish())
-                    return
-                except TrackerError as error:
-                    if error.reason != "EPOCH_STAGED":
-                        raise
-                time.sleep(0.05)  # a batch is under way: it will be committed
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
+        self._finish(stream.input)
 
     def expect(
         self,
@@ -640,9 +629,9 @@ class Tracking:
 
     # ---------------------------------------------------------------- starting
 
-    def sends(self, what: TrackedStream | Released, channel: Channel) -> None:
+    def sends(self, what: Stream | Aggregation, channel: Channel) -> None:
         """A query will send rows into a channel: the graph and the channel learn of it."""
-        if isinstance(what, Released):
+        if isinstance(what, Aggregation):
             if what.stream.input.direction != "received":
                 raise UsageError(
                     "a release that sends its results on has to read from a channel: send the source's rows through "
@@ -659,12 +648,12 @@ class Tracking:
             check_columns(what.df, f"channel {channel.segment!r}")
             schema, rule = what.df.schema, what.input.rule
             self._feed(what.segment, channel.segment)
-        channel.describe(schema, rule, None if isinstance(what, Released) else what.input.told)
+        channel.describe(schema, rule, None if isinstance(what, Aggregation) else what.input.told)
 
     def start(self, writer: TrackedWriter) -> StreamingQuery:
         """Starts what a `TrackedWriter` describes."""
         what, options = writer.what, writer.options_given
-        stream = what.stream if isinstance(what, Released) else what
+        stream = what.stream if isinstance(what, Aggregation) else what
         checkpoint = local_path(options["checkpointlocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
         check_start([stream], checkpoint, writer.name, self._running.queries, self.spark)
@@ -679,11 +668,11 @@ class Tracking:
         by_executors = self._probe == "executors"
         manifest = Manifest(self.spark.sparkContext) if seals or by_executors else None
 
-        def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
+        def probe(epoch: BatchId) -> ExecutorProbe:
             return self._executor_probe(stream, stream.segment, stream.input.direction, epoch, manifest, seals)
 
         def sending(channel: Channel) -> Sent:
-            def probe(epoch: tuple[str, str, int]) -> ExecutorProbe:
+            def probe(epoch: BatchId) -> ExecutorProbe:
                 return self._executor_probe(stream, channel.segment, "sent", epoch, manifest, seals)
 
             belongs = stream.input.belonging
@@ -701,7 +690,7 @@ class Tracking:
             ((channel, _),) = writer.routes
             output = sending(channel)
         elif writer.to_sink is not None:
-            check_sink(writer.to_sink, what.schema if isinstance(what, Released) else what.df.schema, self.spark)
+            check_sink(writer.to_sink, what.schema if isinstance(what, Aggregation) else what.df.schema, self.spark)
             output = Sunk(writer.to_sink)
         elif writer.function is not None:
             output = Function(writer.function)
@@ -709,10 +698,10 @@ class Tracking:
             path = local_path(options["path"], "the path of the results,")
             check_store(path, "the path of the results,")
             output = Files(path, writer.file_format or "parquet", files, writer.partition_columns)
-            assert isinstance(what, Released)
+            assert isinstance(what, Aggregation)
             output.check(what.schema, self.spark)
         release = None
-        if isinstance(what, Released):
+        if isinstance(what, Aggregation):
             held = _held(what) if writer.routes else None
             if isinstance(stream.input, Source) and not stream.steps:
                 stream.input.prune(what.reads)
@@ -731,7 +720,7 @@ class Tracking:
             "segment": stream.segment,
             "substreams": {**stream.input.rule.to_json(), "zone": None},
             declared.ZONE: stream.input.rule.zone,
-            **(what.described() if isinstance(what, Released) else {}),
+            **(what.described() if isinstance(what, Aggregation) else {}),
         }
         declared.check(state / "query.json", described, release.kept(0 if last is None else last + 1) if release else 0)
         aggregates = observed_of(stream, rides=release is not None)
@@ -751,7 +740,7 @@ class Tracking:
             quarantine,
         )
         bell = None
-        if isinstance(what, Released):
+        if isinstance(what, Aggregation):
             bell = self.events(
                 kinds="Ended,Late,Drained",
                 segments=json.dumps([stream.segment]),
@@ -778,7 +767,7 @@ class Tracking:
         tracked = NativeQuery(writer.reads, checkpoint, self._open_run)
         return self._launch(tracked, start)
 
-    def _check_zone(self, stream: TrackedStream) -> None:
+    def _check_zone(self, stream: Stream) -> None:
         """Where rows belong must not have changed between a source's declaration and its start."""
         declared_in, now = stream.input.rule.zone, session_zone(stream.df)
         if isinstance(stream.input, Source) and declared_in not in (None, now):
@@ -806,10 +795,10 @@ class Tracking:
 
     def _executor_probe(
         self,
-        stream: TrackedStream,
+        stream: Stream,
         segment: str,
         direction: Direction,
-        epoch: tuple[str, str, int] | None,
+        epoch: BatchId | None,
         manifest: Manifest | None = None,
         seals: bool = False,
     ) -> ExecutorProbe:
@@ -926,6 +915,27 @@ class Tracking:
 
     # ---------------------------------------------------------------- drain
 
+    def _finish(self, source: Input) -> None:
+        front = source.front
+        if front is None:
+            raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
+        try:
+            reading = next((q for q in self._running.queries if source in [s.input for s in q.reads]), None)
+            if reading is None or reading.query is None or not reading.query.isActive:
+                for name in front.names:
+                    self.client.finish_front(self.job, name)
+                return
+            while True:
+                try:
+                    reading.run.promise(front.finish())
+                    return
+                except TrackerError as error:
+                    if error.reason != "EPOCH_STAGED":
+                        raise
+                time.sleep(0.05)  # a batch is under way: it will be committed
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
+
     def _begin_drain(self) -> None:
         with self._lock:
             former = self._finishing
@@ -939,7 +949,7 @@ class Tracking:
                     self.deployment,
                     self._running,
                     lambda: self._consumed if self._given else {*self._segments} - self._states,
-                    self.finish,
+                    self._finish,
                 )
 
 
@@ -968,6 +978,6 @@ def _feeding(
     }
 
 
-def _held(released: Released) -> str:
+def _held(released: Aggregation) -> str:
     """The segment that stands for a release's state."""
     return f"{released.stream.segment}.held"

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.refusals import check_option, check_trigger
-from spark_client.api.streams import TrackedStream
 from spark_client.channels.files import Channel
 from spark_client.errors import UsageError
-from spark_client.release.query import Released
-from spark_client.sinks.outputs import BatchFunction
-from spark_client.sinks.sink import Sink
+from spark_client.plan.outputs import BatchFunction, Sink
+from spark_client.plan.streams import Stream
+from spark_client.release.aggregation import Aggregation
 from spark_client.storage.directories import local_path
 
-if TYPE_CHECKING:
-    from spark_client.api.session import Tracking
-
 _FILES = ("parquet", "orc", "json", "csv")
+
+
+class Starter(Protocol):
+    """What a writer needs of a `Tracking`."""
+
+    def sends(self, what: Stream | Aggregation, channel: Channel) -> None:
+        """A query will send rows into a channel."""
+        ...
+
+    def start(self, writer: TrackedWriter) -> StreamingQuery:
+        """Starts what a `TrackedWriter` describes."""
+        ...
+
+    def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        """Starts what a `NativeWriter` describes."""
+        ...
 
 
 class TrackedWriter:
@@ -44,7 +56,7 @@ class TrackedWriter:
     >>> query = daily.writeStream.option("checkpointLocation", "cp").format("parquet").start("daily")  # doctest: +SKIP
     """
 
-    def __init__(self, tracking: Tracking, what: TrackedStream | Released) -> None:
+    def __init__(self, tracking: Starter, what: Stream | Aggregation) -> None:
         self._tracking = tracking
         self.what = what
         self.options_given: dict[str, str] = {}
@@ -100,7 +112,7 @@ class TrackedWriter:
 
     def format(self, file_format: str) -> TrackedWriter:
         """Files of this format: ``parquet``, ``orc``, ``json`` or ``csv``; each epoch is a directory ``epoch=N``."""
-        if not isinstance(self.what, Released):
+        if not isinstance(self.what, Aggregation):
             raise UsageError(
                 "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
                 "function (.foreachBatch(…)); .format(…) is for the results of tracking.release"
@@ -146,7 +158,7 @@ class TrackedWriter:
 
         >>> daily.writeStream.receipts("/data/receipts")                                  # doctest: +SKIP
         """
-        if not isinstance(self.what, Released):
+        if not isinstance(self.what, Aggregation):
             raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
         if isinstance(to, str | os.PathLike):
             local_path(to, "the path of the receipts,")
@@ -179,7 +191,7 @@ class TrackedWriter:
         ...     [(clean, "error is null"), (retry, "attempts < 5"), (given_up, None)]
         ... )
         """
-        if isinstance(self.what, Released):
+        if isinstance(self.what, Aggregation):
             raise UsageError("route deals out the rows of a tracked stream; the results of a release go to one channel")
         if not routes:
             raise UsageError("route needs at least one (channel, condition)")
@@ -197,12 +209,12 @@ class TrackedWriter:
         return self._send(given, ordinal)
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
-        if isinstance(self.what, Released) and self.what.completeness:
+        if isinstance(self.what, Aggregation) and self.what.completeness:
             raise UsageError(
                 "a release with completeness=True writes to files, a sink or a function: who receives from a channel "
                 "asks for it there"
             )
-        if isinstance(self.what, Released) and self.what.revisions:
+        if isinstance(self.what, Aggregation) and self.what.revisions:
             raise UsageError(
                 "a release with revisions=True writes to files, a sink or a function: in a channel its revisions would "
                 "be elements of substreams that are over"
@@ -257,7 +269,7 @@ class NativeWriter:
     Has the methods of Spark's ``DataStreamWriter``; `start` opens the query's run at the tracker.
     """
 
-    def __init__(self, tracking: Tracking, df: DataFrame, reads: Sequence[TrackedStream]) -> None:
+    def __init__(self, tracking: Starter, df: DataFrame, reads: Sequence[Stream]) -> None:
         self._tracking = tracking
         self._writer = df.writeStream
         self.reads = reads

@@ -32,8 +32,8 @@ from spark_client.channels.epochs import Shelf, epochs_of
 from spark_client.channels.files import Channel
 from spark_client.plan.fileforms import Told
 from spark_client.plan.substreams import TRACKER, Substreams
-from spark_client.sinks.tables import Connection, check_placeholder, check_transactions, in_statement
 from spark_client.spark_internals.arrow import spark_schema
+from spark_client.storage.databases import Connection, check_placeholder, check_transactions, in_statement
 from spark_client.storage.directories import remove, sweep
 
 _PIECE: Final = 10_000  #: rows that a task sends, or holds, at once

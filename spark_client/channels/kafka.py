@@ -30,8 +30,8 @@ from spark_client.channels.files import Channel, DoubledLabelsError
 from spark_client.counting.folding import files
 from spark_client.errors import UsageError
 from spark_client.plan.fileforms import FileForm, Told
+from spark_client.plan.streams import Step
 from spark_client.plan.substreams import TRACKER, Substreams, named
-from spark_client.sinks.tables import Shape
 from spark_client.storage.directories import read_json, remove, sweep, write_json
 
 _HEADER: Final = "tracker"
@@ -266,7 +266,7 @@ class Topic:
         servers: str,
         key: Sequence[str],
         options: Mapping[str, str] | None = None,
-        rows: Shape | None = None,
+        rows: Step | None = None,
     ) -> None:
         if not key:
             raise UsageError(f"a sink of topic {topic!r} needs key=: the columns that name a result for ever")

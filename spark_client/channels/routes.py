@@ -15,11 +15,11 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.channels.sending import Sent
 from spark_client.counting.folding import files
-from spark_client.counting.runs import Run
 from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Group
-from spark_client.sinks.outputs import Counted, Sent
+from spark_client.plan.outputs import BatchId, Counted
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
 
 _ROUTE: Final = "_tracker_route"
@@ -40,7 +40,8 @@ class Routed:
         self._routes = routes
         self._path = path
 
-    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
+        epoch = batch.epoch
         route: Column = F.lit(None).cast("int")
         for number, (condition, _) in reversed(list(enumerate(self._routes))):
             route = F.when(condition, F.lit(number)).otherwise(route)
@@ -62,7 +63,7 @@ class Routed:
         sent: dict[str, list[Group]] = {}
         for number, (_, output) in enumerate(self._routes):
             if number in taken:  # a loop would go on for ever with epochs that have no rows
-                sent.update(output.write(kept.where(F.col(_ROUTE) == number).drop(_ROUTE), run, epoch))
+                sent.update(output.write(kept.where(F.col(_ROUTE) == number).drop(_ROUTE), batch))
         for old in self._path.iterdir():
             if old.name.isdigit() and int(old.name) < epoch:
                 remove(old)

@@ -13,14 +13,14 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.api.streams import TrackedStream
 from spark_client.counting.probes import ExecutorProbe, Way, add_groups, by_substream
 from spark_client.errors import TrackingError
 from spark_client.plan.belonging import BAD_ROWS, of_steps, required, tells_of_bad_rows
 from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Group
+from spark_client.plan.outputs import BatchId, SetAside
+from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import TRACKER
-from spark_client.release.quarantine import Quarantine
 from spark_client.spark_internals.observations import observed
 from spark_client.spark_internals.plans import partitions_of, passed_on, reads_whole
 from tracker.client import Report
@@ -35,7 +35,7 @@ class Intake:
         stream: that is read.
         raw: the rows of the batch, as the stream's input gives them.
         everything: the same with those that are to be set aside.
-        epoch: (query, run, batch).
+        epoch: the batch.
         probe: for the executors' way; None: the driver's.
         labels: whether what the rows give rise to needs their labels.
         rides: an aggregation by substream will be made of the rows anyway.
@@ -48,10 +48,10 @@ class Intake:
 
     def __init__(
         self,
-        stream: TrackedStream,
+        stream: Stream,
         raw: DataFrame,
         everything: DataFrame,
-        epoch: tuple[str, str, int],
+        epoch: BatchId,
         probe: ExecutorProbe | None,
         labels: bool,
         rides: bool,
@@ -141,7 +141,7 @@ class Intake:
         if partitions is None or self._reported is None or not self._reported(partitions):
             self._counted.write.format("noop").mode("overwrite").save()
 
-    def set_aside(self, quarantine: Quarantine) -> int:
+    def set_aside(self, quarantine: SetAside) -> int:
         """Sets the rows aside that belong to no substream, if the source was declared so. Says how many there are.
 
         Args:
@@ -202,7 +202,7 @@ class Intake:
         return seen if seen is not None and front.suffices(seen) else front.read(self._raw)
 
 
-def observed_of(stream: TrackedStream, rides: bool) -> Mapping[str, Column] | None:
+def observed_of(stream: Stream, rides: bool) -> Mapping[str, Column] | None:
     """The aggregates that a stream's front needs of all rows of a batch; None: it is given them by substream.
 
     Args:

@@ -24,13 +24,14 @@ from spark_client.counting.manifest import Units
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.fileforms import FileForm
 from spark_client.plan.fronts import Group
+from spark_client.plan.outputs import BatchId
+from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.spark_internals.tasks import batch_of
 from tracker.client import Report, TrackerClient
 from tracker.client.pieces import Largest, split
 
 Way: TypeAlias = Literal["driver", "executors"]
-Direction: TypeAlias = Literal["sent", "received", "passing"]  #: passing: sent and received by the same query
 
 _PARTITION = "_tracker_partition"
 _USUAL = Largest()
@@ -134,7 +135,7 @@ class ExecutorProbe:
     segment: str
     direction: Direction
     rule: Substreams
-    epoch: tuple[str, str, int] | None = None
+    epoch: BatchId | None = None
     kept: Accumulator[Units] | None = None
     seals: bool = False
     largest: Largest = _USUAL

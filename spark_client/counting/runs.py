@@ -15,9 +15,10 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from spark_client.advice import advice
+from spark_client.advice import advice, explained
 from spark_client.errors import TrackingError
 from spark_client.plan.fronts import Front
+from spark_client.plan.outputs import BatchId
 from spark_client.plan.substreams import Substream
 from spark_client.storage.directories import read_json, write_json
 from tracker.client import (
@@ -105,6 +106,10 @@ class Run:
             raise TrackingError(f"LOG_CHANGED: the job's log is {self.log_id!r}, and was {known!r}. {said}")
 
     # ---------------------------------------------------------------- epochs
+
+    def batch(self, epoch: int) -> BatchId:
+        """How one of its batches is called."""
+        return BatchId(self.query, self.run, epoch)
 
     def report(self, epoch: int) -> Report:
         """An empty report of an epoch."""
@@ -407,22 +412,3 @@ class Run:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 time.sleep(_FIRST_PAUSE)
-
-
-def explained(error: Exception, job: str = "", server: str = "") -> TrackingError:
-    """The error that a user sees, with what to do.
-
-    Args:
-        error: a refusal, or that the tracker cannot be reached; what was explained already stays as it is.
-        job: that it is about, if that is known.
-        server: the tracker's address, if that is known.
-    """
-    if isinstance(error, TrackingError):
-        return error
-    if isinstance(error, TrackerUnavailable):
-        return TrackingError(
-            f"the tracker cannot be reached ({error}). Is `tracker serve` running at the address in "
-            "Tracking(server=…)? The batch was not committed; restart the query when the tracker is back"
-        )
-    said = advice(getattr(error, "reason", ""), str(error), job, server)
-    return TrackingError(f"{error}{f'. {said}' if said else ''}")

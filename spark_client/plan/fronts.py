@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -26,13 +26,45 @@ from spark_client.plan.durations import Duration
 from spark_client.plan.substreams import ColumnOrName, Substream, Substreams, column, names_of, resolve
 from tracker.client import Expected, Finish, Frontier, Report
 
-if TYPE_CHECKING:
-    from spark_client.counting.continuing import Ledger
-
 Group = tuple[Substream, Mapping[str, Any]]  #: a substream of a batch with its aggregates
 
 
 _OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
+
+
+class GivenCounts(Protocol):
+    """The counts that one source was given, by this deployment and by earlier ones.
+
+    Attributes:
+        done: substreams whose counts were given in earlier deployments: they have ended, or are known to the tracker.
+        taken: those of them that only a drain has closed, with the elements that it released.
+    """
+
+    @property
+    def done(self) -> Set[Substream]: ...
+
+    @property
+    def taken(self) -> Mapping[Substream, int]: ...
+
+    def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
+        """Those of which it was promised, when others were given, that they will not come."""
+        ...
+
+    def give(self, substreams: Iterable[Substream]) -> None:
+        """Writes down that counts of these are given now; before the tracker is given them."""
+        ...
+
+    def keep_only(self, listed: Set[Substream]) -> None:
+        """Forgets deployments of whose substreams no table names any more."""
+        ...
+
+    def follow(self) -> None:
+        """Acknowledges, now and then, what has ended before any drain.
+
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -125,7 +157,7 @@ class Front(ABC):
         """The aggregates it needs of each substream in a batch."""
         return {}
 
-    def begin(self, ledger: Ledger) -> None:  # noqa: B027 - only those that count
+    def begin(self, given: GivenCounts) -> None:  # noqa: B027 - only those that count
         """Learns what counts earlier deployments were given, when the query starts."""
 
     def look(self, at_once: bool = False) -> None:  # noqa: B027 - most know all they will know

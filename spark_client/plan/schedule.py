@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from spark_client.counting.continuing import Ledger
 from spark_client.errors import UsageError
 from spark_client.plan import timetable
-from spark_client.plan.fronts import Front, Group, Promises
+from spark_client.plan.fronts import Front, GivenCounts, Group, Promises
 from spark_client.plan.substreams import Substream, Substreams
 from tracker.client import Expected, Frontier
 
@@ -104,7 +103,7 @@ class Schedule(Front):
         self._through: int | None = None  # likewise
         self._said: int | None = None  # up to where the tracker was told that the counts are complete
         self._known: dict[Substream, int] = {}  # what the function gave last
-        self._ledger: Ledger | None = None
+        self._ledger: GivenCounts | None = None
         self._next = 0.0
         self._failing = float("inf")  # since when the function fails
         if self._read is None:
@@ -131,19 +130,19 @@ class Schedule(Front):
             if last is not None:
                 self._through = last if self._through is None else max(last, self._through)
 
-    def begin(self, ledger: Ledger) -> None:
+    def begin(self, given: GivenCounts) -> None:
         """Learns what earlier deployments were given, when the query starts.
 
         Raises:
             UsageError: substreams that were left out of a table that was complete are given now.
         """
-        _refuse(ledger.too_late(self._due))
+        _refuse(given.too_late(self._due))
         with self._lock:
-            ledger.keep_only(self._due.keys())
-            self._due = {each: count for each, count in self._due.items() if self._goes_on(each, ledger)}
-            self._ledger = ledger
+            given.keep_only(self._due.keys())
+            self._due = {each: count for each, count in self._due.items() if self._goes_on(each, given)}
+            self._ledger = given
 
-    def _goes_on(self, substream: Substream, ledger: Ledger) -> bool:
+    def _goes_on(self, substream: Substream, ledger: GivenCounts) -> bool:
         """Whether it is not done with already: another deployment has not seen it to its end."""
         return substream not in ledger.done or substream in ledger.taken
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.counting.runs import explained
+from spark_client.advice import explained
 from spark_client.errors import UsageError
 from spark_client.plan.eventtime import INSTANT, micros_of
 from spark_client.plan.substreams import Substream

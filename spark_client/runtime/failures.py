@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_client.counting.runs import explained
+from spark_client.advice import explained
 from spark_client.errors import TrackingError
 from tracker.client import TrackerError, TrackerUnavailable
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from spark_client.api.streams import TrackedStream
 from spark_client.errors import TrackingError
+from spark_client.plan.streams import Input
 from spark_client.runtime.draining import Drain
 from spark_client.runtime.queries import BatchQuery, NativeQuery, TrackedQuery
 from tracker.client import TrackerClient
@@ -42,7 +42,7 @@ class Finishing:
         deployment: of it.
         running: the queries.
         expected: gives the segments that queries of this application are to read.
-        finish: finishes the source that a stream reads.
+        finish: finishes a source.
 
     Attributes:
         over: set when it has come to an end, whichever.
@@ -57,7 +57,7 @@ class Finishing:
         deployment: str,
         running: Queries,
         expected: Callable[[], Set[str]],
-        finish: Callable[[TrackedStream], None],
+        finish: Callable[[Input], None],
     ) -> None:
         self._spark = spark
         self._client = client
@@ -109,7 +109,7 @@ class Finishing:
         for tracked in entries:
             if isinstance(tracked, NativeQuery):
                 for stream in tracked.reads:
-                    self._finish(stream)  # it goes on, until what it holds has come out
+                    self._finish(stream.input)  # it goes on, until what it holds has come out
             else:
                 self._await_the_batch_that_has_begun(tracked)
                 tracked.stop()

@@ -13,19 +13,20 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.api.streams import TrackedStream
+from spark_client.advice import explained
 from spark_client.counting.continuing import Ledger
 from spark_client.counting.intake import Intake
 from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe, add_groups
-from spark_client.counting.runs import Run, explained
+from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.fronts import Front
+from spark_client.plan.outputs import BatchId, Output
+from spark_client.plan.streams import Stream
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import ReleaseQuery
 from spark_client.runtime.failures import sentence_of, shortened
 from spark_client.runtime.gate import Gate, Stopped
-from spark_client.sinks.outputs import Output
 from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit, query_id
 from spark_client.spark_internals.observations import observation_name
 from tracker.client import Frontier
@@ -53,9 +54,7 @@ class TrackedQuery:
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
     """
 
-    def __init__(
-        self, reads: Sequence[TrackedStream], checkpoint: Path, open_run: Callable[[str, str, int], Run]
-    ) -> None:
+    def __init__(self, reads: Sequence[Stream], checkpoint: Path, open_run: Callable[[str, str, int], Run]) -> None:
         self.reads = reads
         self.checkpoint = checkpoint
         self.query: StreamingQuery | None = None
@@ -278,13 +277,13 @@ class BatchQuery(TrackedQuery):
 
     def __init__(
         self,
-        stream: TrackedStream,
+        stream: Stream,
         checkpoint: Path,
         open_run: Callable[[str, str, int], Run],
         output: Output,
         release: ReleaseQuery | None,
         sends: bool,
-        probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
+        probe: Callable[[BatchId], ExecutorProbe] | None,
         manifest: Manifest | None,
         seals: bool,
         aggregates: Mapping[str, Column] | None,
@@ -348,7 +347,7 @@ class BatchQuery(TrackedQuery):
             manifest = self._manifest
             if manifest is not None:
                 manifest.begin()
-            name = (run.query, run.run, epoch)
+            name = run.batch(epoch)
             probe = None if self._probe is None else self._probe(name)
             rows = self._stream.input.rows(batch, run.query, epoch)
             intake = None
@@ -394,7 +393,7 @@ class BatchQuery(TrackedQuery):
         self._swept = True
 
     def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
-        sent = self._output.write(intake.rows, run, epoch, intake.told)
+        sent = self._output.write(intake.rows, run.batch(epoch), intake.told)
         report = run.report(epoch)
         for segment, groups in sent.items():
             add_groups(report, segment, "sent", groups)

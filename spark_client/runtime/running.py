@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.counting.runs import explained
+from spark_client.advice import explained
 from spark_client.errors import TrackingError
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.starting import start_tracked

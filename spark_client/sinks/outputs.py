@@ -7,23 +7,18 @@ on into a channel, to be reported in the same epoch.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.channels.files import Channel, DoubledLabelsError
-from spark_client.counting.probes import ExecutorProbe, in_files
-from spark_client.counting.runs import Run
 from spark_client.errors import UsageError
 from spark_client.plan.fileforms import Told
-from spark_client.plan.fronts import Group
+from spark_client.plan.outputs import BatchFunction, BatchId, Counted, Sink
 from spark_client.plan.substreams import TRACKER
-from spark_client.release.quarantine import Quarantine
 from spark_client.storage.directories import is_table_of, publish, sweep
 
 _KEEP_NAMES: Final = ("parquet", "orc")
@@ -31,45 +26,6 @@ _INSTEAD: Final = (
     "Choose another format (parquet holds any results), other names, or .foreachBatch(…) and write there what the "
     "format can hold, by the key (scope, window, keys)"
 )
-
-BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
-Counted: TypeAlias = Mapping[str, list[Group]]  #: by segment: what was sent on it
-
-
-class Output(Protocol):
-    """Takes the rows of one epoch.
-
-    Attributes:
-        concurrent: whether it may be written to while the rest of the batch runs, by another thread.
-        reads_all: whether it reads all rows that it is given; else nobody knows how many.
-    """
-
-    concurrent: bool
-    reads_all: bool
-
-    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:
-        """Writes them, or finds them written; says what was sent into channels.
-
-        Args:
-            rows: of the epoch.
-            run: that writes.
-            epoch: the batch's number.
-            told: the columns that are known to tell where each row belongs.
-        """
-        ...
-
-    def begun(self, query: str, epoch: int) -> bool:
-        """Whether somebody else may have taken rows of an epoch of this query, so that it has to be brought to its end.
-
-        Args:
-            query: its id.
-            epoch: that is not committed.
-        """
-        ...
-
-    def sweep(self, query: str) -> None:
-        """Removes what drivers of this query that were killed have left half written."""
-        ...
 
 
 class Files:
@@ -117,18 +73,18 @@ class Files:
         writer = rows.write.format(self._format).options(**self._options)
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
-    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
         """Writes them, or finds them written.
 
         Raises:
             UsageError: the table is another query's: its epochs would be taken for this one's.
         """
-        if not is_table_of(self._path, run.query):
+        if not is_table_of(self._path, batch.query):
             raise UsageError(
                 f"{self._path} has the results of another query, or of this one with another checkpoint, whose epochs "
                 "have the same numbers: give the query a path of its own"
             )
-        publish(self._path / f"epoch={epoch}", self._writer(rows).save)
+        publish(self._path / f"epoch={batch.epoch}", self._writer(rows).save)
         return {}
 
     def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
@@ -148,8 +104,8 @@ class Function:
     def __init__(self, function: BatchFunction) -> None:
         self._function = function
 
-    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:  # noqa: ARG002
-        self._function(rows.drop(TRACKER), epoch)
+    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
+        self._function(rows.drop(TRACKER), batch.epoch)
         return {}
 
     def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
@@ -159,77 +115,21 @@ class Function:
         pass
 
 
-class Sent:
-    """A channel to another query.
+class Sunk:
+    """A sink as the output of a query."""
 
-    Args:
-        channel: it.
-        ordinal: columns that tell apart the children of one row.
-        probe: makes the executors' probe of (query, run, batch); None: the driver counts.
-        quarantine: where rows go that share a label with another, if the channel takes one of each only; None: such an
-            epoch fails.
-    """
+    concurrent = False
 
-    concurrent = True
-    reads_all = True
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.reads_all = bool(getattr(sink, "reads_all", False))
 
-    def __init__(
-        self,
-        channel: Channel,
-        ordinal: tuple[str, ...],
-        probe: Callable[[tuple[str, str, int]], ExecutorProbe] | None,
-        quarantine: Quarantine | None = None,
-    ) -> None:
-        self._channel = channel
-        self._ordinal = ordinal
-        self._probe = probe
-        self._quarantine = quarantine
-
-    def check(self, rows: DataFrame) -> None:
-        """Looks at rows that are to be sent, before it is settled that they are.
-
-        Args:
-            rows: them.
-
-        Raises:
-            TrackingError: they cannot be sent, nor be set aside.
-        """
-        if self._quarantine is None:
-            self._channel.check_children(rows, self._ordinal)
-
-    def carried(self, rows: DataFrame) -> DataFrame:
-        """The same rows; whoever reads one that the channel would alter fails.
-
-        Args:
-            rows: of which some are to be sent.
-        """
-        return self._channel.carried(rows)
-
-    def write(self, rows: DataFrame, run: Run, epoch: int, told: Told | None = None) -> Counted:
-        # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
-        channel = self._channel
-        try:
-            path = channel.write(rows, run.query, epoch, self._ordinal, told)
-        except DoubledLabelsError:
-            if self._quarantine is None:
-                raise
-            rows = (
-                rows.persist()
-            )  # both parts have to be of the same rows, even if work on them does not come out alike
-            try:
-                one_each, surplus = channel.surplus(rows, self._ordinal)
-                self._quarantine.put_doubled(epoch, channel.segment, surplus)
-                path = channel.write(one_each, run.query, epoch, self._ordinal, None)
-            finally:
-                rows.unpersist()
-        published = partial(channel.in_files, rows.sparkSession, [path])
-        if self._probe is None:
-            return {channel.segment: in_files(path, channel.form, published)}
-        self._probe((run.query, run.run, epoch)).on(published()).write.format("noop").mode("overwrite").save()
+    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
+        self._sink.write(rows.drop(TRACKER), batch.query, batch.epoch)
         return {}
 
-    def begun(self, query: str, epoch: int) -> bool:
-        return self._channel.begun(query, epoch)
+    def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
+        return False  # as of a function
 
     def sweep(self, query: str) -> None:
-        self._channel.sweep(query)
+        pass

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -23,51 +23,25 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.names import alike
+from spark_client.plan.streams import Step
 from spark_client.plan.substreams import named, quoted
 from spark_client.sinks.collected import values_of
+from spark_client.storage.databases import (
+    Connection,
+    Cursor,
+    check_placeholder,
+    check_transactions,
+    in_statement,
+    name_in,
+)
 
 _CHUNK: Final = 1000  #: rows that are sent to the database at once
 _REMEMBERED: Final = 1000  #: batches of a query whose epochs its table has
 
 
-class Cursor(Protocol):
-    """What is needed of a DB-API 2 cursor."""
-
-    def execute(self, sql: str, parameters: Sequence[Any], /) -> Any: ...
-
-    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Any: ...
-
-    def fetchone(self) -> Any: ...
-
-
-class Connection(Protocol):
-    """What is needed of a DB-API 2 connection."""
-
-    def cursor(self) -> Any: ...
-
-    def commit(self) -> Any: ...
-
-    def rollback(self) -> Any: ...
-
-    def close(self) -> Any: ...
-
-
-Shape: TypeAlias = Callable[[DataFrame], DataFrame]
-
-
 def epochs_table(name: str = "tracker_epochs") -> str:
     """The statement that makes the table of epochs; run it once, where the other tables are made."""
     return f"create table {name} (query varchar(64) not null, epoch bigint not null, primary key (query, epoch))"
-
-
-def check_transactions(connection: Connection) -> None:
-    """Whether nothing is committed but by ``commit``.
-
-    Raises:
-        UsageError: the connection commits by itself.
-    """
-    if getattr(connection, "autocommit", False) is True:
-        raise UsageError("the connection commits by itself, so half an epoch could be found: autocommit=False")
 
 
 @dataclass(frozen=True)
@@ -85,7 +59,7 @@ class Table:
 
     name: str
     key: Sequence[str] = ()
-    rows: Shape | None = None
+    rows: Step | None = None
 
     def shape(self, results: DataFrame) -> DataFrame:
         """The table's rows, without structs. Called with no rows, too, when the query starts.
@@ -296,34 +270,3 @@ def _flat(field: T.StructField) -> list[Column]:
         return [named(field.name)]
     parts = field.dataType.fieldNames()
     return [F.col(f"{quoted(field.name)}.{quoted(part)}").alias(f"{field.name}_{part}") for part in parts]
-
-
-def name_in(placeholder: str, name: str) -> str:
-    """A column's name in a statement: where parameters are written with a per cent sign, one in a name is doubled.
-
-    >>> name_in("%s", '100%'), name_in("?", 'a"b')
-    ('"100%%"', '"a""b"')
-    """
-    return in_statement(placeholder, '"' + name.replace('"', '""') + '"')
-
-
-def in_statement(placeholder: str, sql: str) -> str:
-    """A part of a statement as drivers take it that look for parameters in it.
-
-    >>> in_statement("%s", '"100%"'), in_statement("?", '"100%"')
-    ('"100%%"', '"100%"')
-    """
-    return sql.replace("%", "%%") if placeholder.startswith("%") else sql
-
-
-def check_placeholder(placeholder: str) -> None:
-    """Refuses what no statement of ours can have in place of a parameter.
-
-    Raises:
-        UsageError: it is neither ``%s`` (or psycopg's ``%b``, ``%t``) nor ``?``.
-    """
-    if placeholder not in ("%s", "%b", "%t", "?"):
-        raise UsageError(
-            f"placeholder={placeholder!r}: parameters are written '%s' or '?', one after the other; most drivers take "
-            "one of the two"
-        )

@@ -19,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError, aggregates
+from spark_client.api.released import Released
 from spark_client.plan import decimals
 from spark_client.plan.aggregates import Aggregate
-from spark_client.release.query import Released
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

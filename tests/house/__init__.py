@@ -1,0 +1,1 @@
+"""How the code is laid out: which part may know of which."""
