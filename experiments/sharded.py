@@ -22,9 +22,9 @@ from experiments.dataflow import HOP_NS, Run, Shape, simulate
 from experiments.reports import Messages, each_interval
 from tracker.bench import processes
 from tracker.client import JobSpec, ShardedClient
-from tracker.client.shards.sharding import Sharding
 from tracker.server import translation
 from tracker.server.translation import Method
+from tracker.sharded.sharding import Sharding
 
 _SHARDS: Final = (1, 2, 4, 8)
 _SERVED: Final = (1, 2, 4)

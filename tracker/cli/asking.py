@@ -6,7 +6,8 @@ import argparse
 import os
 from typing import Final
 
-from tracker.client import ShardedClient, TrackerClient, TrackerError
+from tracker.client import TrackerClient, TrackerError
+from tracker.sharded import ShardedClient
 
 SERVER_VARIABLE: Final = "TRACKER_SERVER"
 DEFAULT_SERVER: Final = "127.0.0.1:7654"

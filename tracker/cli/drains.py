@@ -9,7 +9,8 @@ from typing import Final
 
 from tracker.cli import asking
 from tracker.cli.output import print_json, print_pairs, say
-from tracker.client import DrainState, DrainStatus, ShardedClient, TrackerClient, TrackerError
+from tracker.client import DrainState, DrainStatus, TrackerClient, TrackerError
+from tracker.sharded import ShardedClient
 
 _LOOK_AGAIN_S: Final = 0.5
 

@@ -11,10 +11,14 @@
 ...         monday.close("berlin", "monday")
 ...         monday.report(units=["monday"], commit=True)
 
-This package must never import the server, its journal or its core: where it is installed there may be none.
+This package must never import the server, its journal or its core: where it is installed there may be none. What
+follows a job over several trackers is loaded when it is asked for.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tracker.client.client import TrackerClient
 from tracker.client.errors import EpochCommittedError, TrackerError, TrackerUnavailable
@@ -55,12 +59,11 @@ from tracker.client.jobs import (
 from tracker.client.labels import label
 from tracker.client.producer import Producer
 from tracker.client.report import NO_END_TIME, Expected, Finish, Frontier, Outcome, Report, Reported
-from tracker.client.shards.client import ShardedClient
-from tracker.client.shards.merging import Position
-from tracker.client.shards.producer import ShardedProducer
-from tracker.client.shards.watch import ShardedWatch
 from tracker.client.subscription import Subscription
 from tracker.client.watch import Watch
+
+if TYPE_CHECKING:
+    from tracker.sharded import Position, ShardedClient, ShardedProducer, ShardedWatch
 
 __all__ = [
     "NO_END_TIME",
@@ -113,3 +116,11 @@ __all__ = [
     "Watch",
     "label",
 ]
+
+_SHARDED = {"Position", "ShardedClient", "ShardedProducer", "ShardedWatch"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SHARDED:
+        return getattr(import_module("tracker.sharded"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

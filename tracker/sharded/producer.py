@@ -9,9 +9,9 @@ from types import TracebackType
 from tracker.client.errors import EpochCommittedError, TrackerError
 from tracker.client.producer import Producer
 from tracker.client.report import CommitPromise, Contents, Expected, Report, Reported, checked_epoch
-from tracker.client.shards import uniting
-from tracker.client.shards.everywhere import at_once, first_decides
-from tracker.client.shards.sharding import Sharding
+from tracker.sharded import uniting
+from tracker.sharded.everywhere import at_once, first_decides
+from tracker.sharded.sharding import Sharding
 
 
 class ShardedProducer:

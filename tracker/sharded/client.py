@@ -25,12 +25,12 @@ from tracker.client.jobs import (
     Ordering,
     SubstreamStatus,
 )
-from tracker.client.shards import uniting
-from tracker.client.shards.everywhere import at_once, first_decides
-from tracker.client.shards.merging import Merge, Position, beginning
-from tracker.client.shards.producer import ShardedProducer
-from tracker.client.shards.sharding import Sharding, base
-from tracker.client.shards.watch import ShardedWatch
+from tracker.sharded import uniting
+from tracker.sharded.everywhere import at_once, first_decides
+from tracker.sharded.merging import Merge, Position, beginning
+from tracker.sharded.producer import ShardedProducer
+from tracker.sharded.sharding import Sharding, base
+from tracker.sharded.watch import ShardedWatch
 
 _UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})
 
@@ -49,7 +49,7 @@ class ShardedClient:
     Args:
         address: the servers: see `tracker.client.servers.names`. Use names that they can keep.
         ordering: of the jobs. ``"scope"`` keeps each scope on one server. ``"global"`` needs fronts and progress, and a
-            watch of it is as far as the shard that is least far: see `tracker.client.shards.merging`.
+            watch of it is as far as the shard that is least far: see `tracker.sharded.merging`.
         timeout: as `TrackerClient`'s.
         retry_for: as `TrackerClient`'s.
 
