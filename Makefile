@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow test-bounds bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ test-spark: $(STAMP) ## only Spark
 
 test-slow: $(STAMP) ## the long simulations and failure runs
 	@$(PYTEST) tests -m slow
+
+test-bounds: $(STAMP) ## the client with the lowest and the highest versions of what it needs
+	@$(BIN)/python scripts/test_bounds.py
 
 bench: $(STAMP) ## entries per second and notification latency
 	@$(BIN)/tracker bench
