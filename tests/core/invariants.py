@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tracker.core import Tracker
-from tracker.core.accounts import CLOSED, DONE, ENDING, HELD, KNOWN, NAMED
 from tracker.core.commands import NO_END_TIME, Mode, Ordering
 from tracker.core.frontgroups import FIRM
 from tracker.core.job import Job
+from tracker.core.lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, NAMED, PARTLY_ENDED, SOLE
 from tracker.core.opentimes import NONE_OPEN
 
 
@@ -54,9 +54,9 @@ def _counts_are_right(job: Job) -> None:
     """What is counted of substreams is what there is."""
     accounts = job.accounts
     flags = accounts.flags
-    _same(accounts.named_rows, np.count_nonzero(flags & NAMED))
-    _same(accounts.open, np.count_nonzero((flags & (KNOWN | DONE)) == KNOWN))
-    _same(accounts.done, np.count_nonzero(flags & DONE))
+    _same(accounts.life.named, np.count_nonzero(flags & NAMED))
+    _same(accounts.open, np.count_nonzero((flags & (KNOWN | ENDED)) == KNOWN))
+    _same(accounts.ended, np.count_nonzero(flags & ENDED))
     of_scope = Counter(accounts.scope[np.flatnonzero(flags & NAMED)].tolist())
     _same(Counter({n: count for n, count in enumerate(accounts._rows_of_scope) if count}), of_scope)
     _same({accounts.scope_names[number]: number for number in of_scope}, accounts.scope_number)
@@ -74,13 +74,22 @@ def _free_rows_are_clean(job: Job) -> None:
     assert not accounts.cells.has_ended(rows).any(), "ends"
 
 
+def _marks_are_those_of_the_states(job: Job) -> None:
+    """Only a known row has marks, and only one that is closed was closed by its sole owner."""
+    flags = job.accounts.flags
+    assert not (flags[(flags & KNOWN) == 0] & ~NAMED).any(), "a row that is not known has a mark"
+    assert ((flags & NAMED) != 0)[(flags & KNOWN) != 0].all(), "a row is known, and not named"
+    sole = flags[(flags & (SOLE | ENDED)) == SOLE]
+    assert ((sole & CLOSED) != 0).all(), "closed by its sole owner, and not closed"
+
+
 def _flags_agree_with_cells(job: Job) -> None:
     """A row has ended everywhere, or somewhere, if its cells have; and only what is known has."""
     accounts = job.accounts
     rows = np.flatnonzero(accounts.flags & KNOWN)
     ended = accounts.cells.has_ended(rows)
-    _same(((accounts.flags[rows] & DONE) != 0).tolist(), ended.all(axis=1).tolist())
-    marked = (accounts.flags[rows] & ENDING) != 0
+    _same(((accounts.flags[rows] & ENDED) != 0).tolist(), ended.all(axis=1).tolist())
+    marked = (accounts.flags[rows] & PARTLY_ENDED) != 0
     assert (marked | ~ended.any(axis=1) | ended.all(axis=1)).all(), "ended somewhere, and not marked"
     assert not accounts.cells.has_ended(np.flatnonzero((accounts.flags & KNOWN) == 0)).any()
 
@@ -114,7 +123,7 @@ def _limits_are_the_least_of_the_fronts(job: Job) -> None:
 def _what_is_held_is_flagged(job: Job) -> None:
     """A row is flagged as held while any producer holds it, and no longer."""
     held = {row for producer in job.producers.values() for row in producer.holds}
-    _same(set(np.flatnonzero(job.accounts.flags & HELD).tolist()), held)
+    _same(set(np.flatnonzero(job.accounts.flags & AWAITING_RECOMMIT).tolist()), held)
 
 
 def _what_is_staged_is_counted(job: Job) -> None:
@@ -202,7 +211,7 @@ def _producers_have_numbers_of_their_own(job: Job) -> None:
 
 
 def _open(job: Job) -> list[int]:
-    rows: list[int] = np.flatnonzero((job.accounts.flags & (KNOWN | DONE)) == KNOWN).tolist()
+    rows: list[int] = np.flatnonzero((job.accounts.flags & (KNOWN | ENDED)) == KNOWN).tolist()
     return rows
 
 
@@ -214,6 +223,7 @@ INVARIANTS: tuple[Callable[[Job], None], ...] = (
     _names_lead_to_their_rows,
     _counts_are_right,
     _free_rows_are_clean,
+    _marks_are_those_of_the_states,
     _flags_agree_with_cells,
     _closed_is_what_the_fronts_promised,
     _nothing_that_can_end_is_open,

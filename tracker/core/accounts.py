@@ -18,20 +18,11 @@ from numpy.typing import NDArray
 
 from .cells import SENT, U8, Entries, Rows, cells_for, extended, relaid
 from .commands import NO_END_TIME
+from .lifecycle import KNOWN, NAMED, Lifecycle
 from .names import NameTable
 
 PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
-
-# What a row is, in its flags.
-NAMED = np.uint8(1)  #: an accepted report has named it: the row is in use
-KNOWN = np.uint8(2)  #: an applied entry or promise has named it while it was not closed
-CLOSED = np.uint8(4)  #: its fronts, or its sole owner, will send no more
-SOLE = np.uint8(8)  #: closed by its sole owner
-ENDING = np.uint8(16)  #: ended on some segment
-DONE = np.uint8(32)  #: ended on every segment
-HELD = np.uint8(64)  #: a producer owes a commit for a revoked epoch
-STALLED = np.uint8(128)  #: announced as stalled, and not changed since
 
 BY_DRAIN = 16  #: beside the Reason of an end: only a front's finish in a drain closed the substream
 
@@ -53,10 +44,7 @@ class Accounts:
         self._free_scopes: list[int] = []
         self.names: list[str] = []
         self.table = NameTable(self.names)
-        self.named_rows = 0  #: all rows in use
         self.version = 0  #: rises whenever a name is given a row, or loses it
-        self.open = 0  #: known, and not ended on every segment
-        self.done = 0
         self._first_page = first_id >> PAGE_BITS
         self._slot_of_page: NDArray[np.int32] = np.full(16, -1, np.int32)  # from _first_page on
         self._page_of_slot: Rows = np.zeros(0, np.int64)
@@ -64,7 +52,7 @@ class Accounts:
         self._free_slots: list[int] = []
         self._emptied: set[int] = set()  # the current page's slot, once nothing in it was left
         self._capacity = 0
-        self.flags: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.life = Lifecycle()
         self.end_time: NDArray[np.int64] = np.zeros(0, np.int64)
         self.scope: NDArray[np.int32] = np.zeros(0, np.int32)
         self.created: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -79,7 +67,22 @@ class Accounts:
     @property
     def staged(self) -> int:
         """How many rows are only named: their epochs are staged, or what named them was late."""
-        return self.named_rows - self.open - self.done
+        return self.life.named - self.life.open - self.life.ended
+
+    @property
+    def flags(self) -> NDArray[np.uint8]:
+        """The states of the rows, to be read (`lifecycle`)."""
+        return self.life.flags
+
+    @property
+    def open(self) -> int:
+        """How many substreams are known and have not ended on every segment."""
+        return self.life.open
+
+    @property
+    def ended(self) -> int:
+        """How many substreams have, and are remembered."""
+        return self.life.ended
 
     # ------------------------------------------------------------ ids, names, rows
 
@@ -95,7 +98,7 @@ class Accounts:
         given &= slots >= 0
         found[~given] = 0
         if len(self.flags):
-            given &= (self.flags[found] & NAMED) != 0
+            given &= self.life.are(found, NAMED)
             rows[given] = found[given]
         return rows
 
@@ -147,7 +150,6 @@ class Accounts:
             here, part = slice(start, start + take), slice(done, done + take)
             rows[part] = np.arange(start, start + take)
             self.names[here] = names[part]
-            self.flags[here] = NAMED
             self.end_time[here] = end_times[part]
             self.scope[here] = numbers[part]
             self.created[here] = now
@@ -157,7 +159,7 @@ class Accounts:
             done += take
         self._count_scopes(numbers, 1)
         self.table.add(numbers, names, rows)
-        self.named_rows += count
+        self.life.name(rows)
         return rows
 
     def _scope(self, scope: str) -> int:
@@ -212,7 +214,7 @@ class Accounts:
         # By half: a doubling would leave more unused than used at the worst moment.
         capacity = max(capacity, (self._capacity * 3 // 2) >> PAGE_BITS << PAGE_BITS, self._capacity + PAGE)
         self._page_of_slot = extended(self._page_of_slot, capacity >> PAGE_BITS)
-        self.flags = extended(self.flags, capacity)
+        self.life.grow(capacity)
         self.end_time = extended(self.end_time, capacity)
         self.scope = extended(self.scope, capacity)
         self.created = extended(self.created, capacity)
@@ -246,9 +248,7 @@ class Accounts:
             del self.scope_number[self.scope_names[number]]
             self.scope_names[number] = ""
             self._free_scopes.append(number)
-        self.named_rows -= len(rows)
-        self.done -= int(((self.flags[rows] & DONE) != 0).sum())
-        self.flags[rows] = 0
+        self.life.forget(rows)
         self.cells.clear(rows)
         for row in rows.tolist():
             self.names[row] = ""
@@ -312,9 +312,7 @@ class Accounts:
 
     def finish(self, rows: Rows) -> None:
         """Rows have ended on every segment."""
-        self.flags[rows] |= DONE
-        self.open -= len(rows)
-        self.done += len(rows)
+        self.life.end(rows)
 
     def relaid(self, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> None:
         """Go over to another graph: every known row has ended on all of its segments.
@@ -370,17 +368,14 @@ class Accounts:
         rows = (slots << PAGE_BITS) | (ids & (PAGE - 1))
         for row, name in zip(rows.tolist(), dump["names"], strict=True):
             accounts.names[row] = name
-        for column in ("scope", "flags", "end_time", "created", "changed"):
+        accounts.life.load(rows, dump["flags"])
+        for column in ("scope", "end_time", "created", "changed"):
             getattr(accounts, column)[rows] = dump[column]
         if len(rows):
             accounts.cells.load(rows, dump)
             scopes = accounts.scope[rows].astype(np.int64)
             accounts._count_scopes(scopes, 1)
             accounts.table.add(scopes, dump["names"], rows)
-        accounts.named_rows = len(rows)
-        known = (accounts.flags & KNOWN) != 0
-        accounts.done = int(((accounts.flags & DONE) != 0).sum())
-        accounts.open = int(known.sum()) - accounts.done
         return accounts
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .accounts import CLOSED, DONE, KNOWN, SOLE, STALLED, Accounts, Rows
+from .accounts import Accounts, Rows
 from .commands import NO_END_TIME
 from .expecting import Expectations, Key
 from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter, in_order
 from .fronts import Fronts
+from .lifecycle import CLOSED, ENDED, KNOWN, SOLE
 from .timeindex import TimeIndex
 
 SOLE_OWNER = ""  #: in the place of a front: closed by the caller as the only source
@@ -174,7 +175,7 @@ class Closing:
         """The same for each of some rows of which no number is expected, and each segment."""
         groups = np.stack([self._drained(rows, group) for group in self._fronts.groups], axis=1)
         by_drain: NDArray[np.bool_] = groups[:, self._fronts.group_of] & self.closed_on(rows)
-        by_drain[(self._accounts.flags[rows] & SOLE) != 0] = False
+        by_drain[self._accounts.life.are(rows, SOLE)] = False
         return by_drain
 
     def _drained(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
@@ -245,12 +246,12 @@ class Closing:
     def close(self, row: int, front: str, supporter: Supporter) -> None:
         """A front (or the sole owner) closes a known row by name."""
         accounts = self._accounts
-        if accounts.flags[row] & DONE:
+        if accounts.flags[row] & ENDED:
             return
         id_ = accounts.id_of(row)
         if front == SOLE_OWNER:
             firmly = bool(accounts.flags[row] & SOLE) and SOLE_OWNER not in self._closes.get(id_, ())
-            accounts.flags[row] |= SOLE
+            accounts.life.close_by_sole_owner(row)
             if not firmly and (supporter is not FIRM or id_ in self._closes):
                 self._closes.setdefault(id_, {}).setdefault(SOLE_OWNER, set()).add(supporter)
         else:
@@ -277,7 +278,7 @@ class Closing:
     def look_at(self, rows: Iterable[int]) -> None:
         """Elements of rows of which some are expected were added or taken out, or other numbers stand."""
         for row in rows:
-            if not self._accounts.flags[row] & DONE:
+            if not self._accounts.flags[row] & ENDED:
                 self._review(row)
                 self._counted.add(self._accounts.id_of(row))
 
@@ -289,7 +290,7 @@ class Closing:
         rows = accounts.rows_of(np.array(sorted(self._counted), np.uint64))
         self._counted.clear()
         rows = rows[rows >= 0]
-        rows = accounts.in_order(rows[(accounts.flags[rows] & (KNOWN | DONE)) == KNOWN])
+        rows = accounts.in_order(rows[accounts.life.is_open(rows)])
         found = []
         for row in rows.tolist():
             id_ = accounts.id_of(row)
@@ -319,17 +320,17 @@ class Closing:
         self._turned.append(rows * len(self._times) + place)
 
     def _set(self, rows: Rows, place: int, closed: bool) -> None:
-        flags = self._accounts.flags
+        life = self._accounts.life
         if len(self._times) > 1:
             self._make_room()
             self._several[rows, place] = closed
             some = self._several[rows].any(axis=1)
-            flags[rows[some]] |= CLOSED
-            flags[rows[~some]] &= ~CLOSED
+            life.close(rows[some])
+            life.reopen(rows[~some])
         elif closed:
-            flags[rows] |= CLOSED
+            life.close(rows)
         else:
-            flags[rows] &= ~CLOSED
+            life.reopen(rows)
 
     def note(self) -> None:
         """Date what has been closed or is open again, and take back its stalls.
@@ -349,7 +350,7 @@ class Closing:
     def _date(self, rows: Rows) -> None:
         # It may stall from now on, however long ago its last entry was.
         self._accounts.changed[rows] = self.now
-        self._accounts.flags[rows] &= ~STALLED
+        self._accounts.life.touch(rows)
 
     def advance(self, front: Front, scope: str | None, time: int, supporter: Supporter) -> None:
         """A front has promised a frontier, for a scope or for every one."""
@@ -397,7 +398,7 @@ class Closing:
     def _close_all(self, place: int) -> None:
         """All fronts of a group have finished: the untimed ones are closed, too, which stand in no index."""
         self._finished[place] = True
-        rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        rows = self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         rows = rows[~self._closed(rows)[:, place]]
         if rows.size:
             self._mark(rows, place, True)
@@ -411,7 +412,7 @@ class Closing:
                 self._close_all(place)
             elif self._finished[place]:
                 self._finished[place] = False
-                for row in self._accounts.in_use(int(KNOWN), int(KNOWN | DONE)).tolist():
+                for row in self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED)).tolist():
                     self._review(row)
             self._times[place].look_anew()
         self._review_named()
@@ -430,7 +431,7 @@ class Closing:
         if not self.expectations:
             return np.empty(0, np.int64)
         rows = self._accounts.rows_of(np.array(self.expectations.ids(), np.uint64))
-        found: Rows = rows[(self._accounts.flags[rows] & (KNOWN | DONE)) == KNOWN]
+        found: Rows = rows[self._accounts.life.is_open(rows)]
         return found
 
     # ------------------------------------------------------------ taking promises back, making them firm
@@ -445,9 +446,9 @@ class Closing:
         """
         for id_ in self.expectations.withdraw(supporter, numbers):
             row = self._accounts.row_of(id_)
-            if not self._accounts.flags[row] & DONE:
+            if not self._accounts.flags[row] & ENDED:
                 self._accounts.changed[row] = self.now
-                self._accounts.flags[row] &= ~STALLED
+                self._accounts.life.touch(row)
                 self.look_at([row])
         for front in self._fronts:
             front.soft = [promise for promise in front.soft if promise[0] != supporter]
@@ -469,7 +470,7 @@ class Closing:
             if not supporters:
                 del closes[front]
                 if front == SOLE_OWNER:
-                    self._accounts.flags[row] &= ~SOLE
+                    self._accounts.life.reopen_by_sole_owner(row)
         if not closes:
             del self._closes[id_]
         self._review(row)
@@ -523,7 +524,7 @@ class Closing:
 
     def closed_now(self) -> tuple[Rows, NDArray[np.bool_]]:
         """The open rows, and for each and each segment whether it is closed: what `regroup` compares with."""
-        rows = self._accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        rows = self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         return rows, self.closed_on(rows)
 
     def adopt_close(self, id_: int, name: str) -> None:
@@ -543,12 +544,12 @@ class Closing:
         """
         self._index()
         accounts = self._accounts
-        rows = accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         self._turned.clear()
         ids = np.array(sorted({*self._closes, *self.expectations.ids()}), np.uint64)
         named = accounts.rows_of(ids)
         named = named[np.isin(named, rows)]
-        one_by_one = np.union1d(named, rows[(accounts.flags[rows] & SOLE) != 0])
+        one_by_one = np.union1d(named, rows[accounts.life.are(rows, SOLE)])
         for place, group in enumerate(self._fronts.groups):
             self._finished[place] = bool(group.members) and group.limit(None) == EVERYTHING
             closed = (

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from .accounts import CLOSED, DONE, KNOWN, Accounts
+from .accounts import Accounts
 from .bounds import bounded
 from .commands import Ordering, Spec
 from .drains import DrainRecord
 from .fronts import Fronts
 from .graph import Graph
 from .job import Job
+from .lifecycle import CLOSED, ENDED, KNOWN
 from .log import EventLog
 from .producers import dump_producer, load_producer
 from .remembered import Newest, Numbers
@@ -76,10 +77,10 @@ def load(values: dict[str, Any]) -> Job:
             job.staged_units += units
             job.staged_entries += entries
     # Those that balance and yet have not ended wait for others, or for the next evaluation.
-    closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
+    closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
     if closed.size:
         job.dirty.append(accounts.cells.endable(closed, job.graph)[0])
-    over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(DONE))])
+    over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(ENDED))])
     over = over[np.argsort(accounts.changed[over], kind="stable")]
     since, starts = np.unique(accounts.changed[over], return_index=True)
     if over.size:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .accounts import BY_DRAIN, CLOSED, DONE, ENDING, HELD, KNOWN, Accounts, Rows
+from .accounts import BY_DRAIN, Accounts, Rows
 from .closing import Closing
 from .commands import NO_END_TIME, Ordering
 from .events import Advanced, Body, EndColumns, Ended, Reason
 from .frontgroups import UNSET
 from .graph import Graph
+from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
 from .opentimes import OpenTimes
 
 _FIRST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
@@ -63,10 +64,10 @@ class Ends:
         self._times: dict[int, OpenTimes] = {}
         self._waiting: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # by segment and scope
         self._loosened: set[int] = set()  # scopes in which something ended out of order since the last evaluation
-        open_rows = accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        open_rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         self.join(open_rows)
         if self._keeps_times:
-            some = open_rows[(accounts.flags[open_rows] & ENDING) != 0]
+            some = open_rows[accounts.life.are(open_rows, PARTLY_ENDED)]
             places, segments = np.nonzero(accounts.cells.has_ended(some))
             for row, segment in zip(some[places].tolist(), segments.tolist(), strict=True):
                 self._leave(row, segment)
@@ -136,7 +137,7 @@ class Ends:
 
     def _eligible(self, rows: Rows) -> Rows:
         flags = self._accounts.flags[rows]
-        eligible: Rows = rows[(flags & (KNOWN | CLOSED | DONE | HELD)) == (KNOWN | CLOSED)]
+        eligible: Rows = rows[(flags & (KNOWN | CLOSED | ENDED | AWAITING_RECOMMIT)) == (KNOWN | CLOSED)]
         return eligible
 
     def _endable(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
@@ -218,7 +219,7 @@ class Ends:
                 marked = endable & how
                 some = np.flatnonzero(marked.any(axis=1))
                 everywhere[some] |= accounts.cells.mark_each(rows[some], marked[some], reason)
-        accounts.flags[rows] |= ENDING
+        accounts.life.end_partly(rows)
         self._leave_each(rows, endable)
         done = rows[everywhere]
         accounts.finish(done)
@@ -287,7 +288,7 @@ class Ends:
             )
         )
         everywhere = accounts.cells.mark(row, segment, reason | BY_DRAIN if by_drain else reason)
-        accounts.flags[row] |= ENDING
+        accounts.life.end_partly(row)
         self._leave(row, segment)
         if everywhere:
             accounts.finish(np.array([row]))

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .accounts import CLOSED, DONE, ENDING, HELD, KNOWN, STALLED, Accounts, Entries, Rows
+from .accounts import Accounts, Entries, Rows
 from .closing import SOLE_OWNER, Closing
 from .commands import (
     Close,
@@ -53,6 +53,7 @@ from .expecting import Key
 from .frontgroups import FIRM, Floors, Front, Supporter
 from .fronts import Fronts
 from .graph import Graph
+from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
 from .log import EventLog
 from .messages import Resolved, check_name, end_time_conflict, report_of, resolve
 from .producers import (
@@ -204,7 +205,7 @@ class Job:
         """What may stall is to be found anew; where nobody wants to hear of stalls, there are none."""
         self.stalls_from = None
         if self.spec.stall_after is None:
-            self.accounts.flags &= ~STALLED
+            self.accounts.life.forget_stalls()
 
     def _check_same(self, spec: Spec, graph: Graph) -> None:
         differences = self.graph.differences(graph)
@@ -268,7 +269,7 @@ class Job:
             self.closing.fronts_changed()
         for producer in self.producers.values():
             self._revoke(producer, sorted(producer.staged))
-        open_rows = self.accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+        open_rows = self.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         for row in self.accounts.in_order(open_rows).tolist():
             self.ends.force(row, Reason.ABANDONED)
         self._retire_finished()
@@ -297,7 +298,7 @@ class Job:
         another_graph = graph != old_graph
         if not another_graph and (self.spec.ordering, self.spec.progress) != (old_spec.ordering, old_spec.progress):
             self._renew_ends()
-            self.dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE)))
+            self.dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED)))
         if another_graph or _fed(self.spec) != _fed(old_spec):
             self._change_fronts(_fed(old_spec), graph)
         self.fronts.by_name = {name: self.fronts.by_name[name] for name in self.spec.fronts}
@@ -494,11 +495,11 @@ class Job:
                 continue
             for entries in epoch.folded:
                 accounts = self.accounts
-                for row in np.unique(entries.rows[(accounts.flags[entries.rows] & DONE) == 0]).tolist():
+                for row in np.unique(entries.rows[~accounts.life.are(entries.rows, ENDED)]).tolist():
                     producer.holds[row] = max(number, producer.holds.get(row, number))
-                    accounts.flags[row] |= HELD
+                    accounts.life.await_recommit(row)
+                    accounts.life.touch(row)
                     accounts.changed[row] = self.now
-                    accounts.flags[row] &= ~STALLED
                 has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
                 accounts.cells.unfold(entries.where(~has_ended))
                 if self.closing.expectations:
@@ -516,7 +517,7 @@ class Job:
         for row in rows:
             del producer.holds[row]
             if not any(row in other.holds for other in self.producers.values()):
-                self.accounts.flags[row] &= ~HELD
+                self.accounts.life.recommit(row)
                 self.dirty.append(np.array([row]))
 
     # ------------------------------------------------------------ reports
@@ -800,7 +801,7 @@ class Job:
             return
         if self.closing.expect(row, pledge.segment, pledge.front, pledge.elements, pledge.revise, supporter):
             accounts.changed[row] = self.now
-            accounts.flags[row] &= ~STALLED
+            accounts.life.touch(row)
 
     def _finish(self, front: Front, supporter: Supporter) -> None:
         if not front.finished:
@@ -840,7 +841,7 @@ class Job:
             if self._read_whole is not self.graph:
                 self._note_read(entries)
             flags = accounts.flags[entries.rows]
-            suspect = ((flags & KNOWN) == 0) | ((flags & ENDING) != 0)
+            suspect = ((flags & KNOWN) == 0) | ((flags & PARTLY_ENDED) != 0)
             if shut is not None or suspect.any():
                 has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
                 late = ((flags & KNOWN) == 0) | has_ended
@@ -854,7 +855,7 @@ class Job:
             accounts.changed[entries.rows] = self.now
             # Nothing stalls, and no flag has to be taken back, unless the job asks for it.
             if self.spec.stall_after is not None:
-                accounts.flags[entries.rows] &= ~STALLED
+                accounts.life.touch(entries.rows)
             closed = (flags & CLOSED) != 0
             if closed.any():
                 self.dirty.append(entries.rows[closed])
@@ -901,8 +902,7 @@ class Job:
         if self.tombstones and unknown.size:
             unknown = unknown[~self.tombstones.has(accounts.named(unknown))]
         if unknown.size:
-            accounts.flags[unknown] |= KNOWN
-            accounts.open += len(unknown)
+            accounts.life.open_up(unknown)
             self.closing.join(unknown)
             self.ends.join(unknown)
         return shut
@@ -973,9 +973,9 @@ class Job:
         accounts = self.accounts
         self.closing.leave(rows)
         accounts.changed[rows] = self.now
-        held = rows[(accounts.flags[rows] & HELD) != 0]
+        held = rows[accounts.life.are(rows, AWAITING_RECOMMIT)]
         for row in held.tolist():
-            accounts.flags[row] &= ~HELD
+            accounts.life.recommit(row)
             for producer in self.producers.values():
                 producer.holds.pop(row, None)
         self.to_forget.append((self.now, rows))
@@ -1151,7 +1151,7 @@ class Job:
     def abandon(self, scope: str, name: str) -> None:
         """End a substream at once, whatever of it is in flight."""
         row = self.known_row(scope, name)
-        if not self.accounts.flags[row] & DONE:
+        if not self.accounts.flags[row] & ENDED:
             self.ends.force(row, Reason.ABANDONED)
         self.evaluate()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .accounts import DONE, KNOWN, Accounts, Rows
+from .accounts import Accounts, Rows
 from .commands import NO_END_TIME
 from .frontgroups import FrontGroup
 
@@ -138,8 +138,7 @@ class TimeIndex:
         if not keys:
             return keys
         rows = self._accounts.rows_of(np.array([key & _ID_MASK for key in keys], np.uint64))
-        flags = self._accounts.flags[rows]
-        is_open = (rows >= 0) & ((flags & (KNOWN | DONE)) == KNOWN)
+        is_open = (rows >= 0) & self._accounts.life.is_open(rows)
         return [key for key, kept in zip(keys, is_open.tolist(), strict=True) if kept]
 
     def _rows(self, keys: list[int]) -> Rows:
@@ -148,7 +147,7 @@ class TimeIndex:
             return np.empty(0, np.int64)
         rows = self._accounts.rows_of(np.array([key & _ID_MASK for key in keys], np.uint64))
         rows = rows[rows >= 0]
-        still_open: Rows = rows[(self._accounts.flags[rows] & (KNOWN | DONE)) == KNOWN]
+        still_open: Rows = rows[self._accounts.life.is_open(rows)]
         return still_open
 
     # ------------------------------------------------------------ times

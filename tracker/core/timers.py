@@ -8,12 +8,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .accounts import CLOSED, DONE, HELD, KNOWN, STALLED, Rows
+from .accounts import Rows
 from .commands import NO_END_TIME, DrainState
 from .drains import DrainRecord
 from .events import DrainTimedOut, FrontIdle, Reason, Stalled
 from .frontgroups import Front
 from .job import NO_ROWS, Job
+from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, STALLED
 
 _PIN_CHECKS = 8  # how often within retention to look whether what is pinned may go
 
@@ -89,18 +90,18 @@ def _look_for_stalls(job: Job) -> None:
     if patience is None or (job.stalls_from is not None and job.now < job.stalls_from):
         return
     accounts = job.accounts
-    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
+    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
     rows = rows[job.now - accounts.changed[rows] >= patience]
     if rows.size:
-        rows = rows[_owing(job, rows) | ((accounts.flags[rows] & HELD) != 0)]
+        rows = rows[_owing(job, rows) | accounts.life.are(rows, AWAITING_RECOMMIT)]
         rows = accounts.in_order(rows)
     if stall is not None:
         stalling = rows
         if (missing := _missing(job)).size:
             stalling = accounts.in_order(np.union1d(rows, missing))
-        due = (job.now - accounts.changed[stalling] >= stall) & ((accounts.flags[stalling] & STALLED) == 0)
+        due = (job.now - accounts.changed[stalling] >= stall) & ~accounts.life.are(stalling, STALLED)
         for row in stalling[due].tolist():
-            accounts.flags[row] |= STALLED
+            accounts.life.stall(row)
             _announce_stall(job, row)
     waited = job.now - accounts.changed[rows]
     if expire is not None and (waited >= expire).any():
@@ -132,13 +133,13 @@ def _missing(job: Job) -> Rows:
 def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) -> int:
     """What changes from now on owes nothing before `patience` has passed; what is closed may be due earlier."""
     accounts = job.accounts
-    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | DONE))
+    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
     due = job.now + patience
     if (missing := _missing(job)).size:
         rows = np.union1d(rows, missing)
     if not rows.size:
         return due
-    stalled = (accounts.flags[rows] & STALLED) != 0
+    stalled = accounts.life.are(rows, STALLED)
     for wait, among in ((stall, rows[~stalled]), (expire, rows)):
         if wait is not None and among.size:
             after = accounts.changed[among] + wait
@@ -183,7 +184,7 @@ def _forget(job: Job, until: int) -> None:
     rows = np.unique(np.concatenate([job.pinned, *due]))
     accounts = job.accounts
     flags = accounts.flags[rows]
-    done = (flags & DONE) != 0
+    done = (flags & ENDED) != 0
     young = accounts.changed[rows] > until
     # One that came to be known since it was listed is listed again when it has ended; but one that was pinned stays,
     # which is young again if retention has grown.
@@ -212,7 +213,7 @@ def _above_floor(job: Job, rows: Rows) -> NDArray[np.bool_]:
     times = np.array([max(floor, -(2**63)) for floor in floors], np.int64)[which]
     unset = np.array([floor < -(2**63) for floor in floors], np.bool_)[which]
     above: NDArray[np.bool_] = (end_times == NO_END_TIME) | unset | (end_times > times)
-    above &= (accounts.flags[rows] & DONE) != 0
+    above &= accounts.life.are(rows, ENDED)
     return above
 
 

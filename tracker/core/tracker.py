@@ -298,7 +298,7 @@ class Tracker:
     def scan_cells(self, job: str) -> int:
         """How many (substream, segment) pairs a look at all known substreams would describe."""
         found = self._jobs.get(job)
-        return 0 if found is None else (found.accounts.open + found.accounts.done) * len(found.graph)
+        return 0 if found is None else (found.accounts.open + found.accounts.ended) * len(found.graph)
 
     def check(self, command: Command) -> int:
         """Would a command be refused as things stand? Changes nothing.

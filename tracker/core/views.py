@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .accounts import BY_DRAIN, DONE, KNOWN, STALLED, Rows
+from .accounts import BY_DRAIN, Rows
 from .commands import NO_END_TIME, DrainStatus
 from .events import Ended, Reason
 from .job import Job, or_none
+from .lifecycle import ENDED, KNOWN, STALLED
 from .messages import check_name, check_scope
 from .producers import CloseOf, Epoch, ExpectOf, Producer
 from .refusal import Refused
@@ -31,7 +32,7 @@ _EMPTY = (0, 0, 0, 0)
 
 def drain_status(job: Job) -> DrainStatus:
     """How far the current deployment's drain is."""
-    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | DONE))
+    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
     return DrainStatus(
         job.drain.state,
         job.drain.drain_id,
@@ -70,7 +71,7 @@ def status(job: Job) -> JobStatus:
         first_seq=job.log.first_seq,
         last_seq=job.log.last_seq,
         open_substreams=job.accounts.open,
-        ended_substreams=job.accounts.done,
+        ended_substreams=job.accounts.ended,
         in_flight=drain.in_flight,
         late_reports=job.late_reports,
         producers=tuple(
@@ -222,14 +223,14 @@ def substreams(
     A page may be shorter than asked for, even empty, with another after it: what is looked at for one is bounded.
     """
     accounts = job.accounts
-    every, of = int(KNOWN), int(KNOWN if include_ended else KNOWN | DONE)
+    every, of = int(KNOWN), int(KNOWN if include_ended else KNOWN | ENDED)
     numbers = [accounts.scope_number[scope] for scope in scopes if scope in accounts.scope_number]
     limit = min(limit, max(1, _MOST_SEGMENTS // len(job.graph)))
     found: list[int] = []
     following = None
     for looked, (last, rows) in enumerate(accounts.by_creation(after, every, of), 1):
         if only_stalled:
-            rows = rows[(accounts.flags[rows] & STALLED) != 0]
+            rows = rows[accounts.life.are(rows, STALLED)]
         if scopes:
             rows = rows[np.isin(accounts.scope[rows], numbers)]
         found += rows.tolist()
@@ -274,7 +275,7 @@ def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
 def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -> SubstreamStatus:
     accounts = job.accounts
     end_time = int(accounts.end_time[row])
-    done = bool(accounts.flags[row] & DONE)
+    done = bool(accounts.flags[row] & ENDED)
     return SubstreamStatus(
         scope=accounts.scope_names[int(accounts.scope[row])],
         name=accounts.names[row],

@@ -1,0 +1,194 @@
+"""The life of a substream: its states, what moves it from one to the next, and the one place where that is written.
+
+Theory of operation
+-------------------
+A substream has a row, and a row is in one of four states:
+
+====== =============================================================== =========================
+State  What it means                                                   Flags
+====== =============================================================== =========================
+FREE   nobody has a name for the row                                   none
+NAMED  a report that was accepted has named the substream, but none    ``NAMED``
+       of it has taken effect yet, or all of it was late
+OPEN   something of it has taken effect, and it has not ended on       ``NAMED | KNOWN``
+       every segment
+ENDED  it has ended on every segment                                   ``NAMED | KNOWN | ENDED``
+====== =============================================================== =========================
+
+========= ============== ============ ==================================================================
+From      By             To           When
+========= ============== ============ ==================================================================
+FREE      `name`         NAMED        a report that names it is accepted
+NAMED     `open_up`      OPEN         an entry or a promise takes effect, and the fronts have not closed it
+OPEN      `end`          ENDED        it has ended on its last segment
+NAMED     `forget`       FREE         retention, if nothing that is staged speaks of it
+ENDED     `forget`       FREE         retention
+========= ============== ============ ==================================================================
+
+Nothing else moves a row, and no row moves back: what has ended stays so, and a late element of it is announced, not
+counted. While a row is OPEN, four marks come and go, and decide with the accumulators when it ends:
+
+* ``CLOSED``: the fronts of one group of segments at least have promised to send no more of it (`close`, `reopen`: a
+  front that comes back from idleness, or an IMMEDIATE epoch that is revoked, takes its promises back). Which groups is
+  kept by `closing` where there are several.
+* ``SOLE``: its only source has closed it, so no front is asked (`close_by_sole_owner`).
+* ``AWAITING_RECOMMIT``: an IMMEDIATE epoch that had folded something of it was revoked, and will be made again; until
+  a later epoch of the same producer is committed, balance proves nothing (`await_recommit`, `recommit`).
+* ``STALLED``: it was announced as stalled, and nothing of it has changed since (`stall`, `touch`).
+
+``PARTLY_ENDED`` marks a row that has ended on some segment; it is never taken back.
+
+A row ends on a segment when it is ``KNOWN``, closed for that segment, not ``AWAITING_RECOMMIT``, and its accumulators
+balance there and on everything upstream (`ends`), or when an operator or its expiry ends it by force.
+
+Invariants, which `tests/core/invariants.py` checks after each command of the differential test, the simulation and the
+vectors:
+
+1. A FREE row has no other flag, no name, no element and no end.
+2. ``KNOWN`` implies ``NAMED``; every other flag implies ``KNOWN``.
+3. ``ENDED`` holds exactly for the rows whose cells have all ended; ``PARTLY_ENDED`` for all those of which some have.
+4. ``SOLE`` implies ``CLOSED``.
+5. ``CLOSED`` holds for an OPEN row exactly if the fronts' promises, made anew, close it for some group.
+6. ``AWAITING_RECOMMIT`` holds exactly for the OPEN rows that some producer awaits.
+7. `named`, `open` and `ended` count the rows that are not FREE, OPEN, and ENDED.
+8. Without an ordering, no OPEN row meets all the conditions of an end: it has ended with the command that met the last.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cells import Rows
+
+NAMED: Final = np.uint8(1)
+KNOWN: Final = np.uint8(2)
+CLOSED: Final = np.uint8(4)
+SOLE: Final = np.uint8(8)
+PARTLY_ENDED: Final = np.uint8(16)
+ENDED: Final = np.uint8(32)
+AWAITING_RECOMMIT: Final = np.uint8(64)
+STALLED: Final = np.uint8(128)
+
+
+class Lifecycle:
+    """The states of a job's rows. Everybody may read `flags`; only the methods here write them.
+
+    Attributes:
+        flags: by row.
+        named: how many rows are in use.
+        open: how many are known and have not ended on every segment.
+        ended: how many have.
+
+    >>> life = Lifecycle()
+    >>> life.grow(8)
+    >>> rows = np.array([0, 1])
+    >>> life.name(rows)
+    >>> life.open_up(rows)
+    >>> life.end(rows[:1])
+    >>> life.named, life.open, life.ended
+    (2, 1, 1)
+    >>> life.forget(rows[:1])
+    >>> life.named, life.open, life.ended
+    (1, 1, 0)
+    """
+
+    __slots__ = ("ended", "flags", "named", "open")
+
+    def __init__(self) -> None:
+        self.flags: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.named = self.open = self.ended = 0
+
+    def grow(self, capacity: int) -> None:
+        """There are so many rows from now on; the new ones are FREE."""
+        flags = np.zeros(capacity, np.uint8)
+        flags[: len(self.flags)] = self.flags
+        self.flags = flags
+
+    def load(self, rows: Rows, flags: NDArray[np.uint8]) -> None:
+        """FREE rows have the flags of a dump."""
+        self.flags[rows] = flags
+        self.named += len(rows)
+        ended = int(((flags & ENDED) != 0).sum())
+        self.ended += ended
+        self.open += int(((flags & KNOWN) != 0).sum()) - ended
+
+    # ------------------------------------------------------------ from state to state
+
+    def name(self, rows: Rows) -> None:
+        """FREE rows are NAMED."""
+        self.flags[rows] = NAMED
+        self.named += len(rows)
+
+    def open_up(self, rows: Rows) -> None:
+        """NAMED rows are OPEN."""
+        self.flags[rows] |= KNOWN
+        self.open += len(rows)
+
+    def end(self, rows: Rows) -> None:
+        """OPEN rows have ENDED."""
+        self.flags[rows] |= ENDED
+        self.open -= len(rows)
+        self.ended += len(rows)
+
+    def forget(self, rows: Rows) -> None:
+        """NAMED or ENDED rows are FREE."""
+        self.named -= len(rows)
+        self.ended -= int(((self.flags[rows] & ENDED) != 0).sum())
+        self.flags[rows] = 0
+
+    # ------------------------------------------------------------ marks of OPEN rows
+
+    def close(self, rows: Rows) -> None:
+        """The fronts have closed rows for some group."""
+        self.flags[rows] |= CLOSED
+
+    def reopen(self, rows: Rows) -> None:
+        """No group's fronts close rows any more."""
+        self.flags[rows] &= ~CLOSED
+
+    def close_by_sole_owner(self, row: int) -> None:
+        """A row's only source has closed it."""
+        self.flags[row] |= SOLE
+
+    def reopen_by_sole_owner(self, row: int) -> None:
+        """That close was withdrawn with its epoch."""
+        self.flags[row] &= ~SOLE
+
+    def end_partly(self, rows: Rows | int) -> None:
+        """Rows have ended on some segment at least."""
+        self.flags[rows] |= PARTLY_ENDED
+
+    def await_recommit(self, row: int) -> None:
+        """What an IMMEDIATE epoch did to a row was taken back, and will come again."""
+        self.flags[row] |= AWAITING_RECOMMIT
+
+    def recommit(self, row: int) -> None:
+        """It has come, or will not; or the row has ended by force."""
+        self.flags[row] &= ~AWAITING_RECOMMIT
+
+    def stall(self, row: int) -> None:
+        """A row was announced as stalled."""
+        self.flags[row] |= STALLED
+
+    def touch(self, rows: Rows | int) -> None:
+        """Something of rows has changed: they are not stalled."""
+        self.flags[rows] &= ~STALLED
+
+    def forget_stalls(self) -> None:
+        """Nobody asks for stalls any more."""
+        self.flags &= ~STALLED
+
+    # ------------------------------------------------------------ questions
+
+    def is_open(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which rows are OPEN."""
+        found: NDArray[np.bool_] = (self.flags[rows] & (KNOWN | ENDED)) == KNOWN
+        return found
+
+    def are(self, rows: Rows, mark: np.uint8) -> NDArray[np.bool_]:
+        """Which rows have a flag."""
+        found: NDArray[np.bool_] = (self.flags[rows] & mark) != 0
+        return found
