@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from . import deployments, draining, epochs, promises, reporting
 from .bounds import bounded
 from .commands import (
     Abandon,
@@ -70,7 +71,7 @@ def check_cancel_drain(job: Job | None, pending: Mapping[str, DrainRecord], comm
         raise unknown_job(command.job)
     if command.deployment and command.deployment != job.spec.deployment:
         raise left_deployment(command.deployment, job)
-    job.check_cancel_drain(command.drain_id)
+    draining.check_cancel(job, command.drain_id)
 
 
 def check_delete(job: Job, command: DeleteJob) -> None:
@@ -90,7 +91,7 @@ def check(job: Job | None, pending: Mapping[str, DrainRecord], command: Command)
         spec = bounded(command.spec)
         graph = check_spec(spec, job.spec if job else None, job.graph if job else None)
         if job is not None:
-            job.check_redefine(spec, graph, command.force)
+            deployments.check_redefine(job, spec, graph, command.force)
     elif isinstance(command, Drain):
         check_drain(job, command)
     elif isinstance(command, CancelDrain):
@@ -98,17 +99,17 @@ def check(job: Job | None, pending: Mapping[str, DrainRecord], command: Command)
     elif job is None:
         raise unknown_job(command.job)
     elif isinstance(command, Report):
-        return len(job.check_report(command).new)
+        return len(reporting.check_report(job, command).new)
     elif isinstance(command, Commit):
-        return job.check_commit(command)
+        return reporting.check_commit(job, command)
     elif isinstance(command, OpenProducer):
-        job.check_open(command)
+        epochs.check_open(job, command)
     elif isinstance(command, CloseProducer):
-        job.check_close(command)
+        epochs.check_close(job, command)
     elif isinstance(command, ForgetProducer):
         job.producer(command.producer)
     elif isinstance(command, FinishFront):
-        job.check_finish_front(command.front)
+        promises.check_finish_front(job, command.front)
     elif isinstance(command, Abandon):
         job.known_row(command.scope, command.name)
     elif isinstance(command, Subscribe):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from . import checking, dumps, reach, timers, views
+from . import checking, deployments, draining, dumps, epochs, promises, reach, reporting, timers, views
 from .bounds import MAX_DURATION, bounded
 from .commands import (
     Abandon,
@@ -94,7 +94,9 @@ class Tracker:
         finally:
             job = self._jobs.get(command.job)
             if job is not None:
-                job.conclude()
+                if job.turned_back:  # a front that was idle, and what it promised takes effect later, or was refused
+                    job.evaluate()
+                draining.confirm(job)
                 if job.subscriptions.take_ended() or job.log.last_seq != last_seq:
                     self._woken.add(command.job)
 
@@ -109,21 +111,21 @@ class Tracker:
         if job is None:
             raise checking.unknown_job(command.job)
         if isinstance(command, Report):
-            return job.report(command)
+            return reporting.report(job, command)
         if isinstance(command, Commit):
-            return job.commit(command)
+            return reporting.commit(job, command)
         if isinstance(command, OpenProducer):
-            return job.open_producer(command)
+            return epochs.open_producer(job, command)
         if isinstance(command, Subscribe):
             return job.subscriptions.subscribe(command, job.graph, now)
         if isinstance(command, Ack):
             return job.subscriptions.acknowledge(command, now)
         if isinstance(command, CloseProducer):
-            job.close_producer(command)
+            epochs.close_producer(job, command)
         elif isinstance(command, ForgetProducer):
-            job.forget_producer(command.producer)
+            epochs.forget_producer(job, command.producer)
         elif isinstance(command, FinishFront):
-            job.finish_front(command.front)
+            promises.finish_front(job, command.front)
         elif isinstance(command, Abandon):
             job.abandon(command.scope, command.name)
         elif isinstance(command, Unsubscribe):
@@ -160,7 +162,7 @@ class Tracker:
         last_seq = job.log.last_seq
         try:
             timers.tick(job, self._retention_of(job))
-            job.confirm_drain()
+            draining.confirm(job)
         finally:
             if job.subscriptions.take_ended() or job.log.last_seq != last_seq:
                 self._woken.add(name)
@@ -186,12 +188,12 @@ class Tracker:
         if job is None:
             job = self._jobs[spec.job] = Job(spec, graph, self._next_log_id(), now)
         else:
-            job.redefine(spec, graph, command.force)
+            deployments.redefine(job, spec, graph, command.force)
         pending = self._pending.get(spec.job, {}).pop(spec.deployment, None)
         if pending is not None:
             self._forget_empty(spec.job)
-            job.request_drain(pending.drain_id, pending.deadline)
-        job.confirm_drain()
+            draining.request(job, pending.drain_id, pending.deadline)
+        draining.confirm(job)
         return JobDefined(job.spec, created, job.log.last_seq, views.drain_status(job), job.log.log_id, job.incarnation)
 
     def _delete(self, command: DeleteJob, job: Job) -> None:
@@ -205,8 +207,8 @@ class Tracker:
         checking.check_drain(job, command)
         deadline = None if command.timeout is None else now + min(command.timeout, MAX_DURATION)
         if job is not None and command.deployment == job.spec.deployment:
-            job.request_drain(command.drain_id, deadline)
-            job.confirm_drain()
+            draining.request(job, command.drain_id, deadline)
+            draining.confirm(job)
             return views.drain_status(job)
         pending = self._pending.setdefault(command.job, {})
         pending.setdefault(command.deployment, DrainRecord(DrainState.PENDING, command.drain_id, deadline))
@@ -229,7 +231,7 @@ class Tracker:
             self._forget_empty(command.job)
             return DrainStatus(DrainState.CANCELLED, drain.drain_id, command.deployment)
         job = self._job(command.job)
-        job.cancel_drain(command.drain_id)
+        draining.cancel(job, command.drain_id)
         return views.drain_status(job)
 
     # ------------------------------------------------------------ questions

@@ -1,0 +1,231 @@
+"""Deployments: what becomes of a job when its spec is defined again, or another deployment takes over.
+
+A drained job begins anew. One that is not goes on with what it has, if what is open can live in the new graph; `force`
+abandons what is open instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from . import epochs
+from .accounts import Accounts
+from .commands import DrainState, Spec
+from .drains import DrainRecord
+from .events import DrainCancelled, Reason
+from .frontgroups import FIRM, Floors
+from .fronts import Fronts
+from .graph import Graph
+from .job import Job
+from .lifecycle import CLOSED, ENDED, KNOWN
+from .refusal import Refused
+
+
+def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
+    """Take over a spec: the same deployment's, or a new one's."""
+    if spec.deployment == job.spec.deployment:
+        check_redefine(job, spec, graph, force)
+        job.spec = replace(
+            job.spec,
+            stall_after=spec.stall_after,
+            expire_after=spec.expire_after,
+            idle_after=spec.idle_after,
+            retention=spec.retention,
+            remember=spec.remember,
+        )
+        _durations_changed(job)
+        return
+    check_redefine(job, spec, graph, force)
+    drained = job.drain.state is DrainState.DRAINED
+    if not drained and force:
+        _clear_the_way(job)
+    job.left.add(job.spec.deployment)
+    old_spec, job.spec = job.spec, spec
+    job.drain = DrainRecord()
+    _durations_changed(job)
+    if drained:
+        _start_afresh(job, graph)
+    else:
+        _take_over(job, old_spec, graph)
+        job.evaluate()
+
+
+def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
+    """Refuse a spec that cannot be taken over."""
+    if spec.deployment == job.spec.deployment:
+        _check_same(job, spec, graph)
+        return
+    if spec.deployment in job.left:
+        raise Refused.precondition(
+            "DEPLOYMENT_MISMATCH",
+            f"the job has left deployment {spec.deployment!r} for {job.spec.deployment!r}; name a new one",
+        )
+    if job.drain.state is not DrainState.DRAINED and not force:
+        _check_takeover(job, spec, graph)
+
+
+def _durations_changed(job: Job) -> None:
+    """What may stall is to be found anew; where nobody wants to hear of stalls, there are none."""
+    job.stalls_from = None
+    if job.spec.stall_after is None:
+        job.accounts.life.forget_stalls()
+
+
+def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
+    differences = job.graph.differences(graph)
+    if set(spec.fronts) != set(job.spec.fronts):
+        differences.append(f"fronts {sorted(spec.fronts)} instead of {sorted(job.spec.fronts)}")
+    elif (fed := _fed(spec)) != (before := _fed(job.spec)):
+        front = next(front for front in fed if fed[front] != before[front])
+        differences.append(f"front {front!r} feeds {sorted(fed[front])} instead of {sorted(before[front])}")
+    if spec.ordering != job.spec.ordering:
+        differences.append(f"ordering {spec.ordering.name} instead of {job.spec.ordering.name}")
+    if spec.progress != job.spec.progress:
+        differences.append(f"progress {spec.progress} instead of {job.spec.progress}")
+    if differences:
+        raise Refused.precondition(
+            "SPEC_CONFLICT",
+            f"deployment {spec.deployment!r} is defined otherwise: {'; '.join(differences)}; "
+            "a changed job needs a new deployment",
+        )
+
+
+def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
+    if job.drain.under_way:
+        raise Refused.precondition(
+            "DRAIN_IN_PROGRESS",
+            f"deployment {job.spec.deployment!r} is draining ({job.drain.drain_id!r}); wait for it, cancel it, "
+            "or force",
+        )
+    differences = job.graph.differences(graph)
+    if differences and job.is_open():
+        raise Refused.precondition(
+            "INCOMPATIBLE_GRAPH",
+            f"{job.accounts.open} substreams and {job.count_staged()} epochs are open, and the graph changes: "
+            f"{'; '.join(differences)}; drain the job first, or force (which abandons what is open)",
+        )
+    removed = [front for front in job.fronts if front.name not in spec.fronts]
+    if removed and not spec.fronts:
+        raise Refused.precondition(
+            "INCOMPATIBLE_GRAPH", "the last front is removed, so nothing would close; drain the job first, or force"
+        )
+    fed = _fed(spec)
+    kept = frozenset(graph.names)
+    for front in job.fronts:
+        if front.name in fed and _fed(job.spec)[front.name] & kept <= fed[front.name]:
+            continue
+        owner = job.producers.get(front.owner) if front.owner is not None else None
+        if owner is not None and owner.staged:
+            raise Refused.precondition(
+                "EPOCH_STAGED",
+                f"front {front.name!r} is removed, or feeds less than before, but its owner {owner.name!r} has "
+                f"epochs {sorted(owner.staged)} staged; commit them first, or force",
+            )
+
+
+def _clear_the_way(job: Job) -> None:
+    """What `force` does before the new deployment takes over."""
+    if job.drain.under_way:
+        job.announce(DrainCancelled(job.drain.drain_id))
+        job.drain = DrainRecord(DrainState.CANCELLED, job.drain.drain_id)
+        for front in job.fronts:
+            if front.drained_in:
+                front.finishers.clear()
+                front.drained_in = False
+        job.closing.fronts_changed()
+    for producer in job.producers.values():
+        epochs.revoke(job, producer, sorted(producer.staged))
+    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+    for row in job.accounts.in_order(open_rows).tolist():
+        job.ends.force(row, Reason.ABANDONED)
+    job.retire_finished()
+    for producer in job.producers.values():
+        producer.fence()
+
+
+def _start_afresh(job: Job, graph: Graph) -> None:
+    """A new deployment of a drained job."""
+    _change_graph(job, graph)
+    job.incarnation += 1
+    for producer in job.producers.values():
+        producer.fence()
+        producer.holds.clear()
+        for number in list(producer.staged):  # without entries or promises, or it would not have been drained
+            job.unstage(producer, number)
+    job.late_by_id.clear()
+    job.begin(Accounts(len(graph), job.accounts.next_id), Fronts(job.spec.fronts, job.now))
+
+
+def _change_graph(job: Job, graph: Graph) -> None:
+    job.graph = graph
+    job.read_segments.intersection_update(graph.names)
+
+
+def _take_over(job: Job, old_spec: Spec, graph: Graph) -> None:
+    """A new deployment that goes on with what the job has."""
+    accounts, old_graph = job.accounts, job.graph
+    another_graph = graph != old_graph
+    if not another_graph and (job.spec.ordering, job.spec.progress) != (old_spec.ordering, old_spec.progress):
+        _renew_ends(job)
+        job.dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED)))
+    if another_graph or _fed(job.spec) != _fed(old_spec):
+        _change_fronts(job, _fed(old_spec), graph)
+    job.fronts.by_name = {name: job.fronts.by_name[name] for name in job.spec.fronts}
+    if another_graph:
+        _renew_ends(job)
+
+
+def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -> None:
+    """Go over to the spec's fronts, what they feed, and its graph."""
+    accounts, fronts, closing, old_graph = job.accounts, job.fronts, job.closing, job.graph
+    closed_before = closing.closed_now()
+    floors, fed = fronts.floors(), _fed(job.spec)
+    # Nothing is staged for what is removed: its owners have nothing staged by now, and nobody else may.
+    added = {name: [graph.number[segment] for segment in fed[name]] for name in fed if name not in old_fed}
+    closes: dict[str, list[int]] = {}
+    starts: dict[str, Floors] = {}
+    for name, numbers in added.items():
+        reached = set(np.flatnonzero(graph.reached(numbers)).tolist())
+        old = [n for segment, n in old_graph.number.items() if graph.number.get(segment) in reached]
+        closes[name] = closing.closed_by_name_by_all(old)
+        starts[name] = Floors.least([floors[number] for number in old] or floors)
+    met_by_all = closing.met_by_all()
+    for name, segments in old_fed.items():
+        lost = segments - fed.get(name, frozenset())
+        closing.expectations.remove_front(name, {old_graph.number[segment] for segment in lost})
+        if name not in fed:
+            del fronts.by_name[name]
+            closing.remove_front(name)
+    if graph != old_graph:
+        kept = [(old, graph.number[name]) for name, old in old_graph.number.items() if name in graph.number]
+        accounts.relaid(len(graph), int(Reason.COMPLETE), kept)
+        closing.expectations.relaid(dict(kept))
+        least = Floors.least(floors)
+        floors = [floors[old_graph.number[name]] if name in old_graph.number else least for name in graph.names]
+        _change_graph(job, graph)
+    for name, numbers in added.items():
+        fronts.add_front(name, job.now, starts[name])
+        for id_ in closes[name]:
+            closing.adopt_close(id_, name)
+        for row, segment in met_by_all:
+            if segment in numbers:
+                closing.expectations.give(row, segment, name, 0, False, FIRM)
+    fronts.by_name = {name: fronts.by_name[name] for name in job.spec.fronts}
+    fronts.lead(job.spec.front_segments, graph, floors)
+    fronts.raise_floors()
+    closing.regroup(closed_before)
+
+
+def _renew_ends(job: Job) -> None:
+    """After a change of graph or rules; how far each segment has come stays said."""
+    advanced = job.ends.advanced
+    job.ends = job.new_ends()
+    job.ends.advanced = advanced
+
+
+def _fed(spec: Spec) -> dict[str, frozenset[str]]:
+    """The segments that each front feeds."""
+    every = frozenset(name for name, _ in spec.segments)
+    told = dict(spec.front_segments)
+    return {front: frozenset(told.get(front, every)) for front in spec.fronts}

@@ -1,0 +1,185 @@
+"""Runs and epochs: who may report, and what becomes of an epoch when it is committed or revoked.
+
+The first message that states where a run starts settles what the runs before it left: what lies before was committed,
+the rest never will be. In STAGED mode an epoch takes effect when it is committed. In IMMEDIATE mode it has taken effect
+already: a commit makes its promises firm, and a revocation takes out what it did, and keeps what it touched from ending
+until the epoch is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .accounts import Entries
+from .commands import CloseProducer, Mode, Opened, OpenProducer
+from .expecting import Key
+from .frontgroups import FIRM
+from .job import NO_ENTRIES, Job, or_none
+from .lifecycle import ENDED
+from .messages import check_name
+from .producers import Epoch, FinishOf, FrontierOf, Producer
+from .refusal import Refused
+
+
+def open_producer(job: Job, command: OpenProducer) -> Opened:
+    """Make a run current."""
+    producer = check_open(job, command)
+    if producer is None:
+        producer = Producer(command.producer, job.numbers.of(command.producer), command.mode, job.now)
+    elif command.run == producer.run:
+        return Opened(or_none(producer.committed))
+    job.producers[command.producer] = producer
+    producer.open(command.run, command.seals)
+    producer.heard_at = job.now
+    if command.resume_epoch is not None:
+        settle(job, producer, command.resume_epoch)
+    return Opened(or_none(producer.committed))
+
+
+def check_open(job: Job, command: OpenProducer) -> Producer | None:
+    """Refuse a run that cannot be made current; its producer, if it is known."""
+    check_name("producer", command.producer)
+    check_name("run", command.run)
+    producer = job.producers.get(command.producer)
+    if producer is not None:
+        if command.run in producer.past:
+            producer.check_current(command.run)
+        if command.mode is not producer.mode:
+            raise Refused.precondition(
+                "MODE_CONFLICT",
+                f"producer {producer.name!r} is {producer.mode.name}; forget it first, or use another name",
+            )
+        if command.run != producer.run:
+            _check_resume(producer, command.resume_epoch)
+    return producer
+
+
+def _check_resume(producer: Producer, resume_epoch: int | None) -> None:
+    if resume_epoch is not None and resume_epoch <= producer.committed:
+        raise Refused.precondition(
+            "EPOCH_REWOUND",
+            f"epoch {resume_epoch} is to be resumed, but {producer.name!r} has committed {producer.committed}; "
+            "an engine that lost its progress needs a new producer",
+        )
+
+
+def close_producer(job: Job, command: CloseProducer) -> None:
+    """Close a run."""
+    producer = check_close(job, command)
+    producer.heard_at = job.now
+    if command.resume_epoch is not None:
+        settle(job, producer, command.resume_epoch)
+    producer.fence()
+
+
+def check_close(job: Job, command: CloseProducer) -> Producer:
+    """Refuse to close a run that is not current; its producer."""
+    producer = job.producer(command.producer)
+    producer.check_current(command.run)
+    _check_resume(producer, command.resume_epoch)
+    return producer
+
+
+def forget_producer(job: Job, name: str) -> None:
+    """Forget a producer, with what it has staged."""
+    producer = job.producer(name)
+    revoke(job, producer, sorted(producer.staged))
+    for front in job.fronts:
+        if front.owner == name:
+            front.owner = None
+    _release(job, producer, list(producer.holds))
+    del job.producers[name]
+    job.evaluate()
+    job.numbers.collect(job.producers, lambda: job.accounts.cells.used_producers(job.accounts.in_use(0)))
+
+
+def settle(job: Job, producer: Producer, start: int) -> None:
+    """Decide what earlier runs left: what lies before `start` was committed, the rest never will be.
+
+    Called when a run first says where it starts, and at its closing if it says where the next one will.
+    """
+    producer.settled = True
+    for number in sorted(producer.staged):
+        epoch = producer.staged[number]
+        if number < start and (epoch.sealed or not epoch.sealing):
+            _commit_one(job, producer, number)
+        else:
+            revoke(job, producer, [number])
+            if number < start:
+                _count_as_committed(job, producer, number)
+    _count_as_committed(job, producer, start - 1)
+
+
+def _count_as_committed(job: Job, producer: Producer, number: int) -> None:
+    producer.committed = max(number, producer.committed)
+    _release_committed(job, producer)
+
+
+def commit_up_to(job: Job, producer: Producer, number: int) -> None:
+    for each in sorted(staged for staged in producer.staged if staged <= number):
+        _commit_one(job, producer, each)
+    _count_as_committed(job, producer, number)
+
+
+def _commit_one(job: Job, producer: Producer, number: int) -> None:
+    epoch = job.unstage(producer, number)
+    if number > producer.committed:
+        producer.committed = number
+    if producer.mode is Mode.IMMEDIATE:
+        pledges = [pledge for piece in epoch.pieces for pledge in piece.pledges]
+        firmly = [pledge for pledge in pledges if isinstance(pledge, FrontierOf | FinishOf)]
+        job.keep_promises(firmly, FIRM)
+        job.closing.settle((producer.name, number), _ids(job, epoch.closed_rows()), _numbers(job, epoch))
+        _release_committed(job, producer)
+    else:
+        entries = [piece.entries for piece in epoch.pieces if len(piece.entries.rows)]
+        pledges = [pledge for piece in epoch.pieces for pledge in piece.pledges]
+        job.apply(producer, Entries.concatenate(entries) if entries else NO_ENTRIES, pledges, FIRM)
+
+
+def _ids(job: Job, rows: Sequence[int]) -> list[int]:
+    ids: list[int] = job.accounts.ids_of(np.array(rows, np.int64)).tolist() if rows else []
+    return ids
+
+
+def _numbers(job: Job, epoch: Epoch) -> list[tuple[int, Key]]:
+    """What an epoch expected."""
+    pledges = epoch.expectations()
+    return [(job.accounts.id_of(pledge.row), (pledge.segment, pledge.front)) for pledge in pledges]
+
+
+def revoke(job: Job, producer: Producer, numbers: Iterable[int]) -> None:
+    """Epochs never happened. In IMMEDIATE mode what they did is undone and what they touched is held."""
+    for number in numbers:
+        epoch = job.unstage(producer, number)
+        if producer.mode is not Mode.IMMEDIATE:
+            continue
+        for entries in epoch.folded:
+            accounts = job.accounts
+            for row in np.unique(entries.rows[~accounts.life.are(entries.rows, ENDED)]).tolist():
+                producer.holds[row] = max(number, producer.holds.get(row, number))
+                accounts.life.await_recommit(row)
+                accounts.life.touch(row)
+                accounts.changed[row] = job.now
+            has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
+            accounts.cells.unfold(entries.where(~has_ended))
+            if job.closing.expectations:
+                job.closing.look_at(job.closing.expectations.among(entries.rows))
+        job.closing.withdraw((producer.name, number), _ids(job, epoch.closed_rows()), _numbers(job, epoch))
+
+
+def _release_committed(job: Job, producer: Producer) -> None:
+    if producer.holds:
+        free = [row for row, epoch in producer.holds.items() if epoch <= producer.committed]
+        if free:
+            _release(job, producer, free)
+            job.evaluate()
+
+
+def _release(job: Job, producer: Producer, rows: list[int]) -> None:
+    for row in rows:
+        del producer.holds[row]
+        if not any(row in other.holds for other in job.producers.values()):
+            job.accounts.life.recommit(row)
+            job.dirty.append(np.array([row]))

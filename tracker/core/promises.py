@@ -1,0 +1,129 @@
+"""Promises on their way in: whose front it is, what they contradict, and what they say once names are resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from .accounts import Rows
+from .commands import Close, Expect, Finish, Frontier, Mode, Promise, Report
+from .frontgroups import FIRM, Front
+from .job import Job
+from .messages import Resolved, end_time_conflict
+from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
+from .refusal import Refused
+
+Kept: TypeAlias = tuple[int, list[Piece]]  #: an epoch, and those of its reports that its manifest keeps
+
+
+def check_promise(
+    job: Job, producer: Producer, promise: Promise, report: Report | None = None, resolved: Resolved | None = None
+) -> None:
+    """A promise's front, its owner, and the end time of what it closes."""
+    if promise_front := promise.front:
+        front = job.fronts.by_name.get(promise_front)
+        if front is None:
+            fronts = ", ".join(job.fronts.by_name) or "none"
+            raise Refused.invalid("UNKNOWN_FRONT", f"{promise_front!r} is not one of the job's fronts: {fronts}")
+        if front.owner is not None and front.owner != producer.name:
+            if front.owned_in == job.spec.deployment:
+                raise Refused.precondition(
+                    "FRONT_OWNED",
+                    f"front {front.name!r} belongs to producer {front.owner!r}; one producer promises for a front",
+                )
+            if (owner := job.producers.get(front.owner)) is not None and owner.staged:
+                raise Refused.precondition(
+                    "EPOCH_STAGED",
+                    f"front {front.name!r} belonged to producer {owner.name!r} of an earlier deployment, which has "
+                    f"epochs {sorted(owner.staged)} staged; settle them first",
+                )
+    if isinstance(promise, Expect):
+        if promise.segment not in job.graph.number:
+            segments = ", ".join(job.graph.names)
+            raise Refused.invalid("UNKNOWN_SEGMENT", f"segment {promise.segment!r} is not one of the job's: {segments}")
+        if not job.fronts.by_name[promise.front].feeds(job.graph.number[promise.segment]):
+            raise Refused.malformed(
+                f"front {promise.front!r} does not feed segment {promise.segment!r}; name one that it feeds"
+            )
+    if (
+        isinstance(promise, Close | Expect)
+        and report is not None
+        and resolved is not None
+        and promise.substream_index in resolved.conflicts
+    ):
+        raise end_time_conflict(report, promise.substream_index, resolved, job.accounts)
+
+
+def check_expectations(
+    job: Job, producer: Producer, promises: Sequence[Promise], resolved: Resolved, keep: Kept | None = None
+) -> None:
+    """Another number than the last that was accepted is refused, unless it revises one that may still change.
+
+    Args:
+        producer: whose promises these are.
+        promises: of a report or a commit.
+        resolved: the names in it.
+        keep: an epoch, and the only reports of it that will count.
+    """
+    expects = [promise for promise in promises if isinstance(promise, Expect)]
+    if not expects:
+        return
+    new = {place: -1 - at for at, place in enumerate(resolved.new)} | {p: -1 - at for p, at in resolved.again}
+    said: dict[tuple[int, int, str], int] = {}
+    if producer.mode is Mode.STAGED:
+        for number in sorted(producer.staged):
+            pieces = keep[1] if keep is not None and keep[0] == number else producer.staged[number].pieces
+            for pledge in (pledge for piece in pieces for pledge in piece.pledges):
+                if isinstance(pledge, ExpectOf):
+                    said[pledge.row, pledge.segment, pledge.front] = pledge.elements
+    for promise in expects:
+        row = new.get(promise.substream_index, int(resolved.rows[promise.substream_index]))
+        segment = job.graph.number[promise.segment]
+        last, over = said.get((row, segment, promise.front)), False
+        if row >= 0:
+            over = bool(job.accounts.reason(row, segment))
+            if last is None:
+                last = job.closing.expectations.of(job.accounts.id_of(row)).get((segment, promise.front))
+        if last is not None and last != promise.elements and (over or not promise.revise):
+            why = "the substream has ended there" if over else "say so (revise) if the number has changed"
+            raise Refused.precondition(
+                "EXPECT_CONFLICT",
+                f"front {promise.front!r} expects {last} elements of a substream on segment {promise.segment!r}, "
+                f"not {promise.elements}; {why}",
+            )
+        said[row, segment, promise.front] = promise.elements
+
+
+def pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
+    if isinstance(promise, Frontier):
+        return FrontierOf(promise.front, promise.scope, promise.time)
+    if isinstance(promise, Finish):
+        return FinishOf(promise.front)
+    if isinstance(promise, Expect):
+        segment, row = job.graph.number[promise.segment], int(rows[promise.substream_index])
+        return ExpectOf(promise.front, row, segment, promise.elements, promise.revise)
+    return CloseOf(promise.front, int(rows[promise.substream_index]))
+
+
+def finish_front(job: Job, name: str) -> None:
+    """An operator says that a front will never speak again."""
+    front = check_finish_front(job, name)
+    job.wake([front])
+    job.finish(front, FIRM)
+    job.evaluate()
+
+
+def check_finish_front(job: Job, name: str) -> Front:
+    """Refuse to finish a front that is none, or whose owner has an epoch staged; the front."""
+    front = job.fronts.by_name.get(name)
+    if front is None:
+        fronts = ", ".join(job.fronts.by_name) or "none"
+        raise Refused.unknown("UNKNOWN_FRONT", f"{name!r} is not one of the job's fronts: {fronts}")
+    owner = job.producers.get(front.owner) if front.owner is not None else None
+    if owner is not None and owner.staged:
+        raise Refused.precondition(
+            "EPOCH_STAGED",
+            f"the owner {owner.name!r} of front {name!r} has epochs {sorted(owner.staged)} staged; commit or "
+            "forget them first",
+        )
+    return front
