@@ -25,7 +25,7 @@ FAULTS = [
     (Closing, "_review"),
     (Ends, "_leave"),
     (Expectations, "settle"),
-    (Job, "_unstage"),
+    (Job, "unstage"),
     (_Retained, "join"),
 ]
 
@@ -45,6 +45,6 @@ def test_a_core_that_leaves_something_out_is_found_out(
         job.staged_units, job.staged_entries = units, entries
         return epoch
 
-    monkeypatch.setattr(part, method, without_counting if method == "_unstage" else half)
+    monkeypatch.setattr(part, method, without_counting if method == "unstage" else half)
     with small_pages():
         assert any(difference(generate(seed)) for seed in range(20))

@@ -6,20 +6,21 @@ effect is in `reporting` (reports and commits), `epochs` (runs), `promises`, `de
 alone does in `timers`. Its `events` go into its log.
 
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
-folded by XOR, and two counts. Read `lifecycle` first: it has the states of a substream and all that moves it from one to
-the next. Nothing takes effect before its epoch is committed (`producers` has what is staged), so a retried task or a
+folded by XOR, and two counts. Read `lifecycle` first: it has the states of a substream, and all that moves it from one
+to the next. Nothing takes effect before its epoch is committed (`producers` has what is staged), so a retried task or a
 zombie can never end anything; in IMMEDIATE mode it does, and is taken out again.
 
 Fronts promise what they will not send any more (`fronts`, in `frontgroups` for the segments that wait for the same
 ones), or how much they send (`expecting`); what all of them have promised is closed (`closing`), and `timeindex` finds
-what a time closes. A closed substream whose accumulators balance on a segment and on everything upstream of it (`graph`)
-has ended there (`ends`), once, in the contract's order, for which the open end times are kept (`opentimes`). What has
+what a time closes. A closed substream whose accumulators balance on a segment and on everything upstream (`graph`) has
+ended there (`ends`), once, in the contract's order, for which the open end times are kept (`opentimes`). What has
 ended stays ended (`tombstones`); a deployment is brought to its end by its drain (`drains`).
 
 `names` finds a name's row, `messages` checks what comes in (`bounds` its numbers, and `checking` what would be refused,
-before a command is kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, for `subscriptions` beyond
-retention; `dropped` tells what it has let go, and `remembered` which runs and deployments are over. How much a command
-may touch is in `reach`; what can be asked in `views`, as the values of `status`; what a snapshot keeps in `dumps`.
+before a command is kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for
+`subscriptions`; `dropped` tells what it has let go, and `remembered` which runs and deployments are over. How much a
+command may touch is in `reach`; what can be asked in `views`, as the values of `status`; what a snapshot keeps in
+`dumps`.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker;
 whatever it needs to know comes in a command. A refusal changes nothing but settling. Nothing on the way of a report, a
