@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
-PACKAGES := tracker spark_client experiments
+PACKAGES := tracker spark_client experiments benchmarks
 
 .DEFAULT_GOAL := help
 .PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow test-bounds bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
@@ -36,11 +36,11 @@ demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, w
 	@$(BIN)/python -m examples.flights_kafka.demo
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker experiments
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker experiments benchmarks
 	@$(PYTEST) tests -m "not slow"
 
 test-fast: $(STAMP) ## without Spark
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen tracker experiments
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker experiments benchmarks
 	@$(PYTEST) tests -m "not slow and not spark"
 
 test-spark: $(STAMP) ## only Spark
@@ -52,8 +52,8 @@ test-slow: $(STAMP) ## the long simulations and failure runs
 test-bounds: $(STAMP) ## the client with the lowest and the highest versions of what it needs
 	@$(BIN)/python scripts/test_bounds.py
 
-bench: $(STAMP) ## entries per second and notification latency
-	@$(BIN)/tracker bench
+bench: $(STAMP) ## entries per second and notification latency; ARGS="--quick"
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
 	@$(BIN)/tracker load smoke --start

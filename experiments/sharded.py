@@ -16,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks import processes
 from experiments import agent, tables
 from experiments.cells import BATCH_INTERVAL
 from experiments.dataflow import HOP_NS, Run, Shape, simulate
 from experiments.reports import Messages, each_interval
-from tracker.bench import processes
 from tracker.client import JobSpec, ShardedClient
 from tracker.server import translation
 from tracker.server.translation import Method

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from tracker.cli.main import parser  # noqa: E402 - the project need not be installed
 
-PACKAGES = {"tracker", "spark_client", "examples", "experiments"}
+PACKAGES = {"tracker", "spark_client", "examples", "experiments", "benchmarks"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")

@@ -15,5 +15,5 @@ is the only file a job of your own would need. The others make the demonstration
 | `progress` | the line that says how far the replay is |
 | `demo` | all of it together |
 
-What tracking costs is measured by `examples/bench_spark.py`.
+What tracking costs is measured by `benchmarks.spark`.
 """

@@ -130,7 +130,7 @@ def _target(arguments: argparse.Namespace) -> Iterator[Target]:
 
 
 def _run_once(arguments: argparse.Namespace, scenario: Scenario, target: Target) -> int:
-    from tracker.bench.figures import machine
+    from tracker.load.machine import machine
     from tracker.load.running import run as run_scenario
 
     described = machine() | _described(arguments, scenario)
@@ -148,7 +148,7 @@ def _run_once(arguments: argparse.Namespace, scenario: Scenario, target: Target)
 
 
 def _find_rate(arguments: argparse.Namespace, scenario: Scenario, target: Target) -> int:
-    from tracker.bench.figures import machine
+    from tracker.load.machine import machine
     from tracker.load.running import run as run_scenario
     from tracker.load.searching import find_rate
 

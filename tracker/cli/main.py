@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tracker.cli import asking, bench, drains, events, explain, info, jobs, load, relay, repairs, serve, subscriptions
+from tracker.cli import asking, drains, events, explain, info, jobs, load, relay, repairs, serve, subscriptions
 from tracker.cli.output import say
 from tracker.client import TrackerError, TrackerUnavailable
 
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     serving = commands.add_parser("serve", help="run a tracker")
     serve.add_arguments(serving)
     serving.set_defaults(run=serve.run)
-    for commands_of in (jobs, explain, events, subscriptions, info, drains, repairs, relay, bench, load):
+    for commands_of in (jobs, explain, events, subscriptions, info, drains, repairs, relay, load):
         commands_of.add_commands(commands)
     return whole
 

@@ -18,11 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from tracker.bench.processes import bare_server
 from tracker.client import JobSpec, TrackerClient
 from tracker.load import procfs
 from tracker.load.board import LAST_SEQ, SEEN, Board, Order
 from tracker.load.plan import Plan, graph
+from tracker.load.processes import bare_server
 from tracker.load.results import Latency, Result, Sample, evaluate
 from tracker.load.scenario import Scenario, ScenarioError
 from tracker.load.servers import Remote, Target

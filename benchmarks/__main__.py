@@ -1,4 +1,4 @@
-"""`tracker bench`: how fast the tracker is on this machine."""
+"""The command line of the benchmarks: what is measured, and what is printed."""
 
 from __future__ import annotations
 
@@ -8,29 +8,45 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from benchmarks import core, growth, latency, relay, served
+from benchmarks.figures import HEADER, Figure, row
 from tracker.cli.output import print_pairs, print_table
-
-if TYPE_CHECKING:
-    from tracker.bench.figures import Figure
+from tracker.load.machine import machine
 
 _PARTS: Final = ("core", "growth", "served", "latency", "relay")
 _SIZES: Final = [10_000, 1_000]
 _FEWEST: Final = 30_000  # so that each of a sender's callers has a report of the larger size
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the commands of this module."""
-    bench = commands.add_parser(
-        "bench",
-        help="measure how fast the tracker is on this machine",
+def main() -> int:
+    """Measures and prints."""
+    arguments = _parser().parse_args()
+    described = machine()
+    print_pairs(described.items())
+    print()
+    figures = []
+    with tempfile.TemporaryDirectory() as directory:
+        for figure in _figures(arguments, Path(directory)):
+            print(f"measured: {figure.what}", file=sys.stderr)
+            figures.append(figure)
+    print_table(HEADER, map(row, figures))
+    if arguments.json is not None:
+        document = {"machine": described, "figures": [figure.as_dict() for figure in figures]}
+        arguments.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    bench = argparse.ArgumentParser(
+        prog="python -m benchmarks",
         description="Measure entries per second, in the core in this process and over gRPC from other processes, what "
         "opening and ending cost with few substreams open and with many, and the time from a promise to the end that "
         "it brings; each beside what the same costs if next to nothing is done; and what a relay saves, beside the "
         "same without one. It starts the servers that it needs. The figures are medians over several runs; on a "
         "machine that does other things at the same time, only the ratios say something.",
-        epilog="example: tracker bench --quick --journal memory --journal sqlite",
+        epilog="example: python -m benchmarks --quick --journal memory --journal sqlite",
     )
     bench.add_argument("--quick", action="store_true", help="less of everything: a minute or so")
     bench.add_argument(
@@ -52,7 +68,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--senders", metavar="NUMBER", type=int, default=2, help="processes that report to a server (default: 2)"
     )
     bench.add_argument("--json", metavar="FILE", type=Path, help="also write everything to this file")
-    bench.set_defaults(run=run)
+    return bench
 
 
 def _substreams(said: str) -> int:
@@ -60,29 +76,6 @@ def _substreams(said: str) -> int:
     if number < _FEWEST:
         raise argparse.ArgumentTypeError(f"{_FEWEST:,} or more")
     return number
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Measures and prints."""
-    try:
-        # Only now: the other commands need no server.
-        from tracker.bench.figures import HEADER, machine, row
-    except ModuleNotFoundError as missing:
-        print(f"tracker bench: needs {missing.name}: pip install 'substream-tracker[server]'", file=sys.stderr)
-        return 2
-    described = machine()
-    print_pairs(described.items())
-    print()
-    figures = []
-    with tempfile.TemporaryDirectory() as directory:
-        for figure in _figures(arguments, Path(directory)):
-            print(f"measured: {figure.what}", file=sys.stderr)
-            figures.append(figure)
-    print_table(HEADER, map(row, figures))
-    if arguments.json is not None:
-        document = {"machine": described, "figures": [figure.as_dict() for figure in figures]}
-        arguments.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    return 0
 
 
 def _up_to(substreams: int) -> list[int]:
@@ -94,8 +87,6 @@ def _up_to(substreams: int) -> list[int]:
 
 
 def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]:
-    from tracker.bench import core, growth, latency, relay, served
-
     parts = arguments.only or _PARTS
     quick = arguments.quick
     substreams = arguments.substreams or (100_000 if quick else 1_000_000)
@@ -117,3 +108,7 @@ def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]
         if "relay" in parts:
             workers = (2, 8) if quick else (2, 8, 32)
             yield from relay.measure(place, relay.Plan(workers, runs=2 if quick else 5, epochs=20 if quick else 100))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """A gRPC server that does nothing: what a message costs before anybody looks at it.
 
-Run as a process (`python -m tracker.bench.bare`), it prints `listening on HOST:PORT`. It takes reports as raw bytes
+Run as a process (`python -m tracker.load.bare`), it prints `listening on HOST:PORT`. It takes reports as raw bytes
 and answers each with the same few; it pushes to its watchers whatever is sent to `Notify`.
 """
 

@@ -11,10 +11,11 @@ from typing import Final
 import grpc
 import numpy as np
 
-from tracker.bench.figures import Figure
-from tracker.bench.processes import bare_server, tracker
-from tracker.bench.workload import JOB, SEGMENT
+from benchmarks.figures import Figure
+from benchmarks.processes import tracker
+from benchmarks.workload import JOB, SEGMENT
 from tracker.client import JobSpec, Producer, TrackerClient
+from tracker.load.processes import bare_server
 from tracker.wire.gen import tracker_pb2, tracker_pb2_grpc
 
 _WARM_UP: Final = 50
@@ -46,7 +47,7 @@ def measure(journal: str, runs: int, rounds: int) -> Iterator[Figure]:
         for percent in (50, 99):
             yield Figure(
                 what=f"promise to Ended ({journal.partition(':')[0]}), {kind}, p{percent}",
-                unit="µs",
+                unit="s",
                 runs=[float(np.percentile(times, percent)) for times in taken[kind]],
                 floor=[float(np.percentile(times, percent)) for times in taken["floor"]],
                 floor_is="a bare call and push",
@@ -60,11 +61,11 @@ _Round = Callable[[int], float]
 
 
 def _times(one: _Round, rounds: int) -> list[float]:
-    """Microseconds from before the call until the watcher saw it."""
+    """Seconds from before the call until the watcher saw it."""
     times = []
     for number in range(_WARM_UP + rounds):
         start = time.perf_counter()
-        times.append((one(number) - start) * 1e6)
+        times.append(one(number) - start)
     return times[_WARM_UP:]
 
 

@@ -1,4 +1,4 @@
-"""A process that sends reports as fast as they are answered; `tracker.bench.served` starts several.
+"""A process that sends reports as fast as they are answered; `benchmarks.served` starts several.
 
 It reads what to do from stdin, a JSON object a line, and answers each with a line: for `Prepare`, when it is ready;
 for `Send`, how many reports were answered, and when it began and ended.
@@ -19,12 +19,12 @@ from typing import Final
 import grpc
 import numpy as np
 
-from tracker.bench import workload
-from tracker.bench.workload import Ids, Passes
+from benchmarks import workload
+from benchmarks.workload import Ids, Passes
 from tracker.client import TrackerClient
 from tracker.wire.gen import tracker_pb2
 
-COMMAND: Final = [sys.executable, "-m", "tracker.bench.sender"]
+COMMAND: Final = [sys.executable, "-m", "benchmarks.sender"]
 REPORT: Final = f"/{tracker_pb2.DESCRIPTOR.services_by_name['Tracker'].full_name}/Report"
 _REPORT_STREAM: Final = f"{REPORT}Stream"
 

@@ -14,12 +14,13 @@ from statistics import median
 import grpc
 import numpy as np
 
-from tracker.bench import sender, workload
-from tracker.bench.figures import Figure
-from tracker.bench.processes import bare_server, tracker
-from tracker.bench.sender import REPORT, Prepare, Send
-from tracker.bench.workload import FRONT, JOB, SEGMENT, Ids
+from benchmarks import sender, workload
+from benchmarks.figures import Figure, written
+from benchmarks.processes import tracker
+from benchmarks.sender import REPORT, Prepare, Send
+from benchmarks.workload import FRONT, JOB, SEGMENT, Ids
 from tracker.client import JobSpec, TrackerClient
+from tracker.load.processes import bare_server
 from tracker.wire.columns import unpack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
@@ -78,12 +79,12 @@ def measure(journal: str, plan: Plan) -> Iterator[Figure]:
                         capacity.append(answered * entries / max(spent, 1e-9))
                     yield Figure(
                         what=f"served ({journal.partition(':')[0]}), {what}, {'ReportStream' if stream else 'Report'}",
-                        unit="entries/s",
+                        unit="/s",
                         runs=rates,
                         floor=floors,
                         floor_is="a server that takes the bytes",
                         note=f"{plan.substreams:,} open; server at {median(busy):.0%} of a core, "
-                        f"{median(capacity) / 1e6:.2f} M entries/core-s",
+                        f"{written(median(capacity), '/s')} a whole core",
                     )
 
 

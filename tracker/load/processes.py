@@ -1,4 +1,4 @@
-"""The processes that a benchmark starts and ends: trackers, relays, bare servers."""
+"""Server processes, started and ended; among them one that does nothing, for comparison."""
 
 from __future__ import annotations
 
@@ -34,37 +34,22 @@ class Server:
 
 
 @contextmanager
-def tracker(journal: str) -> Iterator[Server]:
-    """A tracker of its own, stopped at the end.
-
-    Args:
-        journal: as `tracker serve --journal` takes it.
-    """
-    with _server(["tracker.cli.main", "serve", "--listen", "127.0.0.1:0", "--journal", journal]) as server:
-        yield server
-
-
-@contextmanager
-def relay(server: str) -> Iterator[Server]:
-    """A relay to the tracker at an address."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        _server(
-            ["tracker.cli.main", "relay", "--server", server, "--listen", f"unix:{directory}/relay.sock"]
-        ) as started,
-    ):
-        yield started
-
-
-@contextmanager
 def bare_server() -> Iterator[Server]:
     """A gRPC server that does nothing."""
-    with _server(["tracker.bench.bare"]) as server:
+    with server_process(["tracker.load.bare"]) as server:
         yield server
 
 
 @contextmanager
-def _server(module: list[str]) -> Iterator[Server]:
+def server_process(module: list[str]) -> Iterator[Server]:
+    """A Python module that serves, run as a process.
+
+    Args:
+        module: its name, and what it is called with.
+
+    Raises:
+        RuntimeError: it has not started.
+    """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([sys.executable, "-m", *module], stdout=subprocess.PIPE, stderr=log, text=True)
         server = None

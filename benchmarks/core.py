@@ -9,9 +9,9 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.bench import workload
-from tracker.bench.figures import Figure
-from tracker.bench.workload import FRONT, JOB, SEGMENT, Passes
+from benchmarks import workload
+from benchmarks.figures import Figure
+from benchmarks.workload import FRONT, JOB, SEGMENT, Passes
 from tracker.core import DefineJob, OpenProducer, Report, Spec, Tracker
 
 _NOW = 1_800_000_000 * 10**9  # the core's clock is its caller's
@@ -37,11 +37,11 @@ def measure(substreams: int, sizes: list[int], runs: int) -> Iterator[Figure]:
                 rates.append(_run(tracker, order, ids if by_id else None, epochs))
             yield Figure(
                 what=f"core, by {'id' if by_id else 'name'}, {entries:,} entries a report",
-                unit="entries/core-s",
+                unit="/s",
                 runs=rates,
                 floor=floors,
                 floor_is="numpy folds xor" if by_id else "dict finds a name",
-                note=f"{substreams:,} open",
+                note=f"{substreams:,} open; a second of one core",
             )
 
 

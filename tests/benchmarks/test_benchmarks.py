@@ -1,19 +1,20 @@
-"""`tracker bench` measures what it says, and judges nothing."""
+"""`python -m benchmarks` measures what it says, and judges nothing."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.client.processes import TRACKER
+BENCHMARKS = [sys.executable, "-m", "benchmarks"]
 
 
 def bench(file: Path, *arguments: str) -> list[str]:
     """What was measured."""
-    command = [*TRACKER, "bench", "--quick", "--substreams", "30000", "--json", str(file), *arguments]
+    command = [*BENCHMARKS, "--quick", "--substreams", "30000", "--json", str(file), *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     document = json.loads(file.read_text())
     assert {"machine", "python", "numpy", "grpcio", "protobuf", "substream-tracker"} <= document["machine"].keys()
@@ -51,6 +52,14 @@ def test_servers_with_either_journal(tmp_path: Path) -> None:
 
 
 def test_too_few_substreams_are_refused() -> None:
-    ran = subprocess.run([*TRACKER, "bench", "--substreams", "10"], capture_output=True, text=True, check=False)
+    ran = subprocess.run([*BENCHMARKS, "--substreams", "10"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "30,000 or more" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_relay_beside_none(tmp_path: Path) -> None:
+    kinds = ("time of an epoch", "reports to the tracker, an epoch", "the tracker's processor time, an epoch")
+    assert bench(tmp_path / "figures.json", "--only", "relay") == [
+        f"relay (memory), {workers} workers: {kind}" for workers in (2, 8) for kind in kinds
+    ]

@@ -1,6 +1,6 @@
 """A node of an engine, as a process: workers that report at the same moment, and a driver that commits.
 
-`python -m tracker.bench.node ORDER` forks the workers, as an engine does, and prints the milliseconds that each epoch
+`python -m benchmarks.node ORDER` forks the workers, as an engine does, and prints the seconds that each epoch
 took, from the moment at which its workers have something to report until its commit is answered. Whether there is a
 relay is the environment's matter.
 """
@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from tracker.bench.workload import JOB, SEGMENT
+from benchmarks.workload import JOB, SEGMENT
 from tracker.client import TrackerClient
 
 WARM_UP: Final = 5  #: epochs that are not told of
@@ -33,7 +33,7 @@ class Order:
     entries: int  #: of each report; all workers speak of the same substreams
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "tracker.bench.node", json.dumps(asdict(self))]
+        return [sys.executable, "-m", "benchmarks.node", json.dumps(asdict(self))]
 
 
 def main(order: Order) -> None:
@@ -59,7 +59,7 @@ def main(order: Order) -> None:
                 os.write(start, b".")
             _wait(done, order.workers)
             producer.commit(epoch)
-            took.append((time.perf_counter() - begin) * 1e3)
+            took.append(time.perf_counter() - begin)
     print(json.dumps(took[WARM_UP:]))
 
 

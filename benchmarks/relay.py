@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracker.bench.figures import Figure
-from tracker.bench.node import WARM_UP, Order
-from tracker.bench.processes import Server, relay, tracker
-from tracker.bench.workload import JOB, SEGMENT
+from benchmarks.figures import Figure, Unit
+from benchmarks.node import WARM_UP, Order
+from benchmarks.processes import relay, tracker
+from benchmarks.workload import JOB, SEGMENT
 from tracker.client import JobSpec, TrackerClient
 from tracker.client.relay import VARIABLE
+from tracker.load.processes import Server
 
 _ENTRIES = 200
 
@@ -31,9 +32,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    epoch_ms: float  #: the median
+    epoch: float  #: seconds, the median
     messages: float  #: reports to the tracker, an epoch
-    server_ms: float  #: of the tracker's processor time, an epoch
+    server: float  #: seconds of the tracker's processor time, an epoch
 
 
 def measure(journal: str, plan: Plan) -> Iterator[Figure]:
@@ -57,11 +58,12 @@ def measure(journal: str, plan: Plan) -> Iterator[Figure]:
                 relayed.append(_with_messages(over_it, near, plan.epochs))
             what = f"relay ({journal.partition(':')[0]}), {workers} workers"
             note = f"{_ENTRIES} entries a report, {plan.epochs} epochs a run"
-            for kind, unit, field in (
-                ("time of an epoch", "ms", "epoch_ms"),
-                ("reports to the tracker", "an epoch", "messages"),
-                ("the tracker's processor time", "ms an epoch", "server_ms"),
-            ):
+            kinds: list[tuple[str, Unit, str]] = [
+                ("time of an epoch", "s", "epoch"),
+                ("reports to the tracker, an epoch", "", "messages"),
+                ("the tracker's processor time, an epoch", "s", "server"),
+            ]
+            for kind, unit, field in kinds:
                 yield Figure(
                     what=f"{what}: {kind}",
                     unit=unit,
@@ -83,7 +85,7 @@ def _run(server: Server, order: Order, relay_address: str) -> _Run:
     )
     spent = server.processor_seconds() - spent
     epochs = WARM_UP + order.epochs
-    return _Run(median(json.loads(ran.stdout)), order.workers, spent * 1e3 / epochs)
+    return _Run(median(json.loads(ran.stdout)), order.workers, spent / epochs)
 
 
 def _with_messages(run: _Run, near: Server, epochs: int) -> _Run:
@@ -91,4 +93,4 @@ def _with_messages(run: _Run, near: Server, epochs: int) -> _Run:
     said = re.search(r"msg=stopped reports=\d+ messages=(\d+)", near.log)
     if said is None:
         raise RuntimeError(f"the relay has not stopped as it should: {near.log}")
-    return _Run(run.epoch_ms, int(said[1]) / (WARM_UP + epochs), run.server_ms)
+    return _Run(run.epoch, int(said[1]) / (WARM_UP + epochs), run.server)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.bench import workload
-from tracker.bench.figures import Figure
-from tracker.bench.workload import FRONT, JOB, SEGMENT
+from benchmarks import workload
+from benchmarks.figures import Figure
+from benchmarks.workload import FRONT, JOB, SEGMENT
 from tracker.core import DefineJob, Frontier, OpenProducer, Report, Spec, Tracker
 from tracker.core.commands import Answer, Command, Reported
 from tracker.load.procfs import memory
@@ -29,7 +29,7 @@ _AT_ONCE = 1_000
 
 @dataclass
 class _Costs:
-    """Nanoseconds of processor time for each substream or entry, a figure for each turn."""
+    """Seconds of processor time for each substream or entry, a figure for each turn."""
 
     opened: list[float] = field(default_factory=list)
     reported: list[float] = field(default_factory=list)
@@ -54,11 +54,11 @@ def measure(sizes: list[int], turns: int) -> Iterator[Figure]:
         for name, attribute in what.items():
             yield Figure(
                 what=f"{name}, {size:,} open",
-                unit="core-ns",
+                unit="s",
                 runs=getattr(costs, attribute),
                 floor=getattr(few, attribute),
                 floor_is=f"with {sizes[0]:,} open",
-                note=f"{_AT_ONCE:,} a report",
+                note=f"processor time; {_AT_ONCE:,} a report",
             )
         if size == sizes[-1]:
             name_length = len(workload.names(np.arange(1))[0])
@@ -100,9 +100,9 @@ class _Job:
             ended = self._end(self._next - self._size)
             self._next += _AT_ONCE
             if turn:
-                costs.opened.append(opened / _AT_ONCE)
-                costs.reported.append(reported / _AT_ONCE)
-                costs.ended.append(ended / _AT_ONCE)
+                costs.opened.append(opened / _AT_ONCE / 1e9)
+                costs.reported.append(reported / _AT_ONCE / 1e9)
+                costs.ended.append(ended / _AT_ONCE / 1e9)
         return costs
 
     def _open(self, place: int) -> int:

@@ -1,0 +1,82 @@
+"""What was measured: each figure with its spread and its floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Literal, TypeAlias
+
+#: Values are in these; what is printed is scaled, as people write it.
+Unit: TypeAlias = Literal["s", "/s", "bytes", ""]
+
+_SCALES: Final = {
+    "s": [(1.0, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns")],
+    "/s": [(1e6, " M/s"), (1e3, " k/s"), (1.0, "/s")],
+    "bytes": [(1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " bytes")],
+    "": [(1.0, "")],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measurement, repeated.
+
+    Args:
+        what: was measured.
+        unit: of the runs, and of the floor's.
+        runs: one value for each repetition.
+        floor: what the same would take, or reach, if nothing but the unavoidable were done; measured in between.
+        floor_is: in words.
+        note: how to read it.
+    """
+
+    what: str
+    unit: Unit
+    runs: Sequence[float]
+    floor: Sequence[float]
+    floor_is: str
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The median as a multiple of the floor's median."""
+        return median(self.runs) / median(self.floor)
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "what": self.what,
+            "unit": self.unit,
+            "median": median(self.runs),
+            "min": min(self.runs),
+            "max": max(self.runs),
+            "runs": list(self.runs),
+            "floor": median(self.floor),
+            "floor_is": self.floor_is,
+            "floor_runs": list(self.floor),
+            "ratio": self.ratio,
+            "note": self.note,
+        }
+
+
+HEADER: Final = ["WHAT", "MEDIAN", "LEAST", "MOST", "FLOOR", "OF FLOOR", "THE FLOOR IS", "NOTE"]
+
+
+def row(figure: Figure) -> list[str]:
+    """A figure under the `HEADER`."""
+    values = [median(figure.runs), min(figure.runs), max(figure.runs), median(figure.floor)]
+    shown = [written(value, figure.unit) for value in values]
+    return [figure.what, *shown, f"{figure.ratio:.2f}", figure.floor_is, figure.note]
+
+
+def written(value: float, unit: Unit) -> str:
+    """A value with its unit, to three digits.
+
+    >>> written(0.0068, "s"), written(5.01e-6, "s"), written(12_100_000, "/s"), written(285, "bytes"), written(9.2, "")
+    ('6.8 ms', '5.01 µs', '12.1 M/s', '285 bytes', '9.2')
+    """
+    scales = _SCALES[unit]
+    size, name = next((each for each in scales if value >= each[0]), scales[-1])
+    scaled = value / size
+    return f"{scaled:,.0f}{name}" if scaled >= 1000 else f"{scaled:.3g}{name}"

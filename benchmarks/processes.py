@@ -1,0 +1,32 @@
+"""The processes that a benchmark starts and ends: trackers, relays."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tracker.load.processes import Server, server_process
+
+
+@contextmanager
+def tracker(journal: str) -> Iterator[Server]:
+    """A tracker of its own, stopped at the end.
+
+    Args:
+        journal: as `tracker serve --journal` takes it.
+    """
+    with server_process(["tracker.cli.main", "serve", "--listen", "127.0.0.1:0", "--journal", journal]) as server:
+        yield server
+
+
+@contextmanager
+def relay(server: str) -> Iterator[Server]:
+    """A relay to the tracker at an address."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        server_process(
+            ["tracker.cli.main", "relay", "--server", server, "--listen", f"unix:{directory}/relay.sock"]
+        ) as started,
+    ):
+        yield started
