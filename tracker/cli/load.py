@@ -72,9 +72,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the scenario and tells what came of it; the exit status."""
-    from tracker.load.running import FailedError
-    from tracker.load.scenario import ScenarioError
-    from tracker.load.servers import ServerFailedError
+    try:
+        # Only now: the other commands need none of it, and what it needs may not be installed.
+        from tracker.load.running import FailedError
+        from tracker.load.scenario import ScenarioError
+        from tracker.load.servers import ServerFailedError
+    except ModuleNotFoundError as missing:
+        print(f"tracker load: needs {missing.name}: pip install 'substream-tracker[load]'", file=sys.stderr)
+        return _USAGE
 
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -114,7 +119,7 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
     if arguments.plot and arguments.find_rate:
         raise ScenarioError("--plot shows one run, --find-rate makes many: give one of the two")
     if arguments.plot and importlib.util.find_spec("matplotlib") is None:
-        raise ScenarioError("--plot needs matplotlib: pip install matplotlib")
+        raise ScenarioError("--plot needs matplotlib: pip install 'substream-tracker[load]'")
     return scenario
 
 
