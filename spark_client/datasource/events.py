@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -381,7 +381,7 @@ class _explained:  # noqa: N801 - reads as a statement
             raise TrackingError(f"{error} (job {self._job!r}: {said})") from error
 
 
-_RING: Final = (0, datetime.fromtimestamp(0, UTC), "", "", *[None] * len(_BODY))
+_RING: Final = (0, datetime.fromtimestamp(0, timezone.utc), "", "", *[None] * len(_BODY))
 
 
 def _row(event: Event) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ may lie far outside what Python's datetime holds.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from pyspark.sql import Column, SparkSession
@@ -26,7 +26,7 @@ LIMIT: Final = 2**61  #: end times lie within this many microseconds of 1970: so
 DAY: Final = 86_400_000_000
 
 _OLD_INTERVALS: Final = "spark.sql.legacy.interval.enabled"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def check_session(spark: SparkSession, what: str) -> None:
@@ -104,8 +104,8 @@ def micros_of(value: datetime, kind: str = INSTANT) -> int:
     if kind == WALL:
         if value.tzinfo is not None:
             raise UsageError(f"{value!r} has a zone, and windows over timestamp_ntz have none: give it without tzinfo")
-        value = value.replace(tzinfo=UTC)
-    return (value.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+        value = value.replace(tzinfo=timezone.utc)
+    return (value.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _wall_epoch() -> Column:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -167,7 +167,7 @@ class Inbox:
         if over is not None:
             ends = [event.kind for event in events if isinstance(event.kind, Ended)]
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
-            chosen["at"] = micros_of(datetime.now(UTC))
+            chosen["at"] = micros_of(datetime.now(timezone.utc))
             chosen["over"] = [
                 [list(substream), *self._counts(substream, elements)]
                 for substream, elements in sorted(over.items(), key=str)
@@ -190,7 +190,7 @@ class Inbox:
         events = []
         for key, elements, late in chosen.get("over", []):
             scope, name, end_time = key
-            at = datetime.fromtimestamp(chosen["at"] / 1_000_000, UTC)
+            at = datetime.fromtimestamp(chosen["at"] / 1_000_000, timezone.utc)
             ended = Ended(self._segment, scope, name, end_time, elements, Reason.COMPLETE, 0)
             events.append(Event(chosen["after"], at, "", ended))
             if late:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
@@ -140,7 +140,7 @@ class Receipts:
         if not ends:
             return
         at = planned(self._checkpoint, epoch).at  # a drain's last results have no batch
-        released = micros_of(datetime.now(UTC)) if at is None else at
+        released = micros_of(datetime.now(timezone.utc)) if at is None else at
         own = {"job": run.job, "query": run.query, "epoch": epoch, "released": released}
 
         def table(some: Sequence[End]) -> pa.Table:

@@ -7,7 +7,7 @@ So Spark itself looks for such values, row by row, and Python never meets one. N
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from spark_client.plan.substreams import named
 
 _FIRST: Final = -62_135_596_800_000_000  #: 0001-01-01T00:00:00Z in microseconds since 1970
 _LAST: Final = 253_402_300_799_999_999  #: 9999-12-31T23:59:59.999999Z
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SHOWN: Final = 60  #: characters of a value
 
 
