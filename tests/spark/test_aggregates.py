@@ -19,9 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError, aggregates
-from spark_client.api.released import Released
 from spark_client.plan import decimals
 from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.substreams import Substreams
+from spark_client.release.aggregation import Aggregation
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -96,8 +97,6 @@ class _Stream:
     """What a release needs of a stream, for plans alone."""
 
     def __init__(self, df: DataFrame) -> None:
-        from spark_client.plan.substreams import Substreams
-
         self.df = df
         self.segment = "in"
         self.input = type("Input", (), {"rule": Substreams(None, "string", "g", "string", 0, 0), "belonging": None})()
@@ -120,11 +119,11 @@ def values(spark: SparkSession, kind: str, batches: list[list[str | None]]) -> D
     return spark.sql(f"SELECT b, x, {tracker} AS _tracker FROM VALUES {listed} AS t(b, x)")
 
 
-def release_of(rows: DataFrame, made: dict[str, Any], on_overflow: Any = "fail") -> Released:
-    return Released(_Stream(rows.drop("b")), [], made, on_overflow=on_overflow)  # type: ignore[arg-type]
+def release_of(rows: DataFrame, made: dict[str, Any], on_overflow: Any = "fail") -> Aggregation:
+    return Aggregation(_Stream(rows.drop("b")), [], made, on_overflow=on_overflow)  # type: ignore[arg-type]
 
 
-def released(release: Released, rows: DataFrame, path: Path) -> DataFrame:
+def released(release: Aggregation, rows: DataFrame, path: Path) -> DataFrame:
     """What a release makes of batches: written one by one, some merged, then all."""
     spark = rows.sparkSession
 
