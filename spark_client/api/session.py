@@ -10,16 +10,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from functools import partial
-from itertools import islice
 from types import TracebackType
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
+from spark_client.api.assembly import Assembly, check_zone, state_segment, stream_of
 from spark_client.api.refusals import check_session, check_start
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
@@ -28,12 +26,7 @@ from spark_client.channels.database import TableChannel
 from spark_client.channels.files import Channel, FileChannel
 from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
-from spark_client.channels.routes import Routed
-from spark_client.channels.sending import Sent
-from spark_client.counting.intake import observed_of
-from spark_client.counting.manifest import Manifest
-from spark_client.counting.probes import ExecutorProbe, Way
-from spark_client.counting.runs import Run
+from spark_client.counting.probes import Way
 from spark_client.datasource import events
 from spark_client.datasource.watermark import Over, with_progress
 from spark_client.errors import TrackingError, UsageError
@@ -44,37 +37,29 @@ from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.fileforms import told_by
 from spark_client.plan.fronts import Front, Unspoken
-from spark_client.plan.names import check_columns, check_job, check_segment
-from spark_client.plan.outputs import BatchId, Output, check_sink
+from spark_client.plan.graph import JobGraph
+from spark_client.plan.names import check_columns, check_job
 from spark_client.plan.schedule import Rows, Schedule
 from spark_client.plan.sources import Source
-from spark_client.plan.streams import Direction, Input, Stream
-from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve, session_zone
+from spark_client.plan.streams import Input, Stream
+from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve
 from spark_client.release.aggregation import Aggregation, OnOverflow
-from spark_client.release.quarantine import Quarantine
-from spark_client.release.query import ReleaseQuery
-from spark_client.release.receipts import Receipts
 from spark_client.release.revisions import Revision, Revisions, late_rows
-from spark_client.runtime import declared
+from spark_client.runtime.definition import Definition
 from spark_client.runtime.drain_watch import DrainWatch
 from spark_client.runtime.finishing import Finishing
-from spark_client.runtime.queries import BatchQuery, NativeQuery, TrackedQuery
+from spark_client.runtime.queries import NativeQuery, TrackedQuery
 from spark_client.runtime.running import Running
-from spark_client.sinks.outputs import Files, Function, Sunk
-from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
 from spark_client.storage.directories import check_store, local_path
 from tracker.client import (
-    DrainState,
-    JobSpec,
     TrackerClient,
     TrackerError,
     TrackerUnavailable,
 )
 from tracker.client.jobs import Ordering
-from tracker.client.pieces import Largest
 
 _log = logging.getLogger("spark_client")
 
@@ -146,17 +131,9 @@ class Tracking:
         self.server = server
         self.deployment = deployment
         self.client = TrackerClient(server, retry_for=retry_for)
-        self._probe: Way = probe
         self._retry_for = retry_for
-        self._force = force
-        self._max_away = _duration(spark, "max_away", max_away)
-        self._given = segments is not None or fronts is not None
-        self._segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
-        self._fronts: dict[str, list[str]] = _feeding(fronts, self._segments)
-        self._fronts_here: list[str] = []
-        self._consumed: set[str] = set()
-        self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads
-        self._rules: dict[str, Any] = {
+        self._graph = JobGraph(segments, fronts)
+        rules = {
             "ordering": ordering,
             "progress": progress,
             "stall_after": _duration(spark, "stall_after", stall_after),
@@ -165,8 +142,11 @@ class Tracking:
             "retention": _duration(spark, "retention", retention),
             "remember": _duration(spark, "remember", remember),
         }
-        self._defined: JobSpec | None = None
-        self._largest: Largest | None = None  # what one report may have; not known before the job is defined
+        self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
+        self._max_away = _duration(spark, "max_away", max_away)
+        self._assembly = Assembly(
+            spark, self.client, job, server, retry_for, probe, self._graph, self._definition, self._max_away
+        )
         self._lock = threading.RLock()
         self._running = Running(self._at_rest)
         self._drain_watch = DrainWatch(self.client, job, deployment, self._begin_drain)
@@ -236,8 +216,8 @@ class Tracking:
         assert when is not None
         belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows)
         scope_of, name_of, end_of = (belongs.guarded(key) for key in keys)
-        self._declare(segment)
-        self._consume(segment)
+        self._graph.declare(segment)
+        self._graph.consume(segment)
         origin = Source(
             df,
             segment,
@@ -253,11 +233,7 @@ class Tracking:
         key = F.unix_micros(end_of) if rule.windows else name_of
         time = in_range(df, window[0], rule) if window is not None else None
         chosen.bind(segment, df, rule, (scope_of, key), time)
-        self._fronts_here.extend(chosen.names)
-        if not self._given:
-            self._fronts.update({name: [segment] for name in chosen.names})
-        elif missing := [name for name in chosen.names if name not in self._fronts]:
-            raise UsageError(f"front {missing[0]!r} is not among fronts={list(self._fronts)}")
+        self._graph.declare_fronts(chosen.names, segment)
         return TrackedStream(self, origin, (), origin.native())
 
     def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
@@ -269,7 +245,7 @@ class Tracking:
             keep: whether an epoch's files stay when they have been received; else they are removed once Spark has
                 committed the batch that received them. Nothing else bounds how many there are.
         """
-        self._declare(segment)
+        self._graph.declare(segment)
         return FileChannel(segment, path, keep)
 
     def table_channel(
@@ -297,7 +273,7 @@ class Tracking:
         >>> clean = tracking.table_channel(                                                   # doctest: +SKIP
         ...     "clean", lambda: psycopg.connect(dsn), "clean", "/data/clean")
         """
-        self._declare(segment)
+        self._graph.declare(segment)
         return TableChannel(segment, connect, table, path, placeholder, keep)
 
     def kafka_channel(
@@ -325,7 +301,7 @@ class Tracking:
         Raises:
             UsageError: an option that the channel sets itself.
         """
-        self._declare(segment)
+        self._graph.declare(segment)
         return KafkaChannel(segment, topic, servers, path, deduplicate, options)
 
     def receive(self, channel: Channel, max_epochs_per_trigger: int | None = None) -> TrackedStream:
@@ -340,7 +316,7 @@ class Tracking:
             UsageError: nobody has declared what is sent: do that first (``….writeStream.channel(…)``).
         """
         origin = Received(self.spark, channel, max_epochs_per_trigger)
-        self._consume(channel.segment)
+        self._graph.consume(channel.segment)
         return TrackedStream(self, origin, (), channel.shape(self.spark))
 
     def release(
@@ -402,9 +378,7 @@ class Tracking:
             )
         if not stream.input.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
-        if self._defined is not None and not self._defined.progress:
-            raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
-        self._rules["progress"] = True
+        self._definition.require_progress()
         if isinstance(stream.input, Received) and not stream.input.exact:
             raise UsageError(
                 f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
@@ -420,9 +394,9 @@ class Tracking:
                 )
             data = observe(data, stream.segment, front.observed())
             if front.counts:
-                data = self._executor_probe(stream, stream.segment, "passing", None).on(data)
+                data = self._assembly.probe(stream, stream.segment, "passing", None).on(data)
         if stream.input.direction == "received":
-            data = self._executor_probe(stream, stream.segment, "received", None).on(data)
+            data = self._assembly.probe(stream, stream.segment, "received", None).on(data)
         data = stream.apply(data).drop(TRACKER)
         subscribed = {"subscription": f"watermark of {stream.segment}"}
         if self._max_away is not None:
@@ -442,9 +416,7 @@ class Tracking:
 
     def events(self, **options: str) -> DataFrame:
         """The job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
-        reader = self.spark.readStream.format(events.FORMAT)
-        own = {"job": self.job, "server": self.server, "retry_for": str(self._retry_for)}
-        return reader.options(**{**own, **options}).load()
+        return self._assembly.events(**options)
 
     # ---------------------------------------------------------------- what came late
 
@@ -638,121 +610,27 @@ class Tracking:
                     "one first"
                 )
             schema = what.tracked(what.partial(what.stream.df, {}, labels=False), self.job).schema
-            hold = _held(what)
-            self._declare(hold)
-            self._states.add(hold)
-            self._feed(what.stream.segment, hold)
-            self._feed(hold, channel.segment)
+            hold = state_segment(what)
+            self._graph.declare_state(hold)
+            self._graph.feed(what.stream.segment, hold)
+            self._graph.feed(hold, channel.segment)
             rule = what.rule
         else:
             check_columns(what.df, f"channel {channel.segment!r}")
             schema, rule = what.df.schema, what.input.rule
-            self._feed(what.segment, channel.segment)
+            self._graph.feed(what.segment, channel.segment)
         channel.describe(schema, rule, None if isinstance(what, Aggregation) else what.input.told)
 
     def start(self, writer: TrackedWriter) -> StreamingQuery:
         """Starts what a `TrackedWriter` describes."""
-        what, options = writer.what, writer.options_given
-        stream = what.stream if isinstance(what, Aggregation) else what
-        checkpoint = local_path(options["checkpointlocation"], "checkpointLocation")
+        checkpoint = local_path(writer.options_given["checkpointlocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
-        check_start([stream], checkpoint, writer.name, self._running.queries, self.spark)
+        check_start([stream_of(writer)], checkpoint, writer.name, self._running.queries, self.spark)
         for channel, _ in writer.routes:
             channel.check_session(self.spark)
         self._define()
-        self._check_zone(stream)
-        state = checkpoint / "tracker"
-        files = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
-
-        seals = options.get("seal", "false") == "true"
-        by_executors = self._probe == "executors"
-        manifest = Manifest(self.spark.sparkContext) if seals or by_executors else None
-
-        def probe(epoch: BatchId) -> ExecutorProbe:
-            return self._executor_probe(stream, stream.segment, stream.input.direction, epoch, manifest, seals)
-
-        def sending(channel: Channel) -> Sent:
-            def probe(epoch: BatchId) -> ExecutorProbe:
-                return self._executor_probe(stream, channel.segment, "sent", epoch, manifest, seals)
-
-            belongs = stream.input.belonging
-            aside = quarantine if belongs is not None and belongs.sets_aside else None
-            return Sent(channel, writer.ordinal, probe if by_executors else None, aside)
-
-        late = local_path(options.get("late_path") or state / "late", "late_path")
-        check_store(late, "late_path")
-        quarantine = Quarantine(checkpoint, late, None)
-        output: Output
-        conditional = [(condition, channel) for channel, condition in writer.routes if condition is not None]
-        if conditional:
-            output = Routed([(condition, sending(channel)) for condition, channel in conditional], state / "routed")
-        elif writer.routes:
-            ((channel, _),) = writer.routes
-            output = sending(channel)
-        elif writer.to_sink is not None:
-            check_sink(writer.to_sink, what.schema if isinstance(what, Aggregation) else what.df.schema, self.spark)
-            output = Sunk(writer.to_sink)
-        elif writer.function is not None:
-            output = Function(writer.function)
-        else:
-            path = local_path(options["path"], "the path of the results,")
-            check_store(path, "the path of the results,")
-            output = Files(path, writer.file_format or "parquet", files, writer.partition_columns)
-            assert isinstance(what, Aggregation)
-            output.check(what.schema, self.spark)
-        release = None
-        if isinstance(what, Aggregation):
-            held = _held(what) if writer.routes else None
-            if isinstance(stream.input, Source) and not stream.steps:
-                stream.input.prune(what.reads)
-            compact_from = int(options.get("compact_from", "24"))
-            leading = self._leading_to(stream.segment)
-            receipts = None if writer.to_receipts is None else Receipts(writer.to_receipts, checkpoint)
-            if receipts is not None:
-                receipts.check(self.spark)
-            release = ReleaseQuery(
-                what, output, checkpoint, late, held, compact_from, receipts, leading, self._max_away
-            )
-            Revisions(checkpoint).tell(self.client)
-        last = last_commit(checkpoint)
-        described = {
-            "job": self.job,
-            "segment": stream.segment,
-            "substreams": {**stream.input.rule.to_json(), "zone": None},
-            declared.ZONE: stream.input.rule.zone,
-            **(what.described() if isinstance(what, Aggregation) else {}),
-        }
-        declared.check(state / "query.json", described, release.kept(0 if last is None else last + 1) if release else 0)
-        aggregates = observed_of(stream, rides=release is not None)
-        if stream.input.front is not None:
-            stream.input.front.look(at_once=True)
-        tracked = BatchQuery(
-            stream,
-            checkpoint,
-            partial(self._open_run, seals=seals),
-            output,
-            release,
-            bool(writer.routes),
-            probe if by_executors else None,
-            manifest,
-            seals,
-            aggregates,
-            quarantine,
-        )
-        bell = None
-        if isinstance(what, Aggregation):
-            bell = self.events(
-                kinds="Ended,Late,Drained",
-                segments=json.dumps([stream.segment]),
-                **{events.RINGS: str(checkpoint)},
-            )
-        writing = stream.input.stream(bell, aggregates).writeStream.foreachBatch(tracked.process)
-        writing = writing.option("checkpointLocation", str(checkpoint))
-        if writer.name is not None:
-            writing = writing.queryName(writer.name)
-        if writer.trigger_given:
-            writing = writing.trigger(**writer.trigger_given)
-        return self._launch(tracked, writing.start)
+        tracked, start = self._assembly.query(writer, checkpoint)
+        return self._launch(tracked, start)
 
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         """Starts what a `NativeWriter` describes."""
@@ -761,20 +639,11 @@ class Tracking:
         check_start(writer.reads, checkpoint, writer.name, self._running.queries, self.spark)
         self._define()
         for stream in writer.reads:
-            self._check_zone(stream)
+            check_zone(stream)
             if stream.input.front is not None:
                 stream.input.front.look(at_once=True)
-        tracked = NativeQuery(writer.reads, checkpoint, self._open_run)
+        tracked = NativeQuery(writer.reads, checkpoint, self._assembly.open_run)
         return self._launch(tracked, start)
-
-    def _check_zone(self, stream: Stream) -> None:
-        """Where rows belong must not have changed between a source's declaration and its start."""
-        declared_in, now = stream.input.rule.zone, session_zone(stream.df)
-        if isinstance(stream.input, Source) and declared_in not in (None, now):
-            raise UsageError(
-                f"source {stream.segment!r} was declared while spark.sql.session.timeZone was {declared_in}, and it is "
-                f"now {now}: where its rows belong depends on it. Set it before the declarations"
-            )
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if self._finishing is not None and not self._finishing.over.is_set() and tracked.fronts:
@@ -790,128 +659,10 @@ class Tracking:
                 return
         self._drain_watch.close()
 
-    def _open_run(self, query: str, run: str, resume_epoch: int, seals: bool = False) -> Run:
-        return Run(self.client, self.job, query, run, resume_epoch, seals)
-
-    def _executor_probe(
-        self,
-        stream: Stream,
-        segment: str,
-        direction: Direction,
-        epoch: BatchId | None,
-        manifest: Manifest | None = None,
-        seals: bool = False,
-    ) -> ExecutorProbe:
-        kept = None if manifest is None else manifest.kept
-        rule = stream.input.rule
-        largest = Largest() if self._largest is None else self._largest
-        return ExecutorProbe(
-            self.server, self._retry_for, self.job, segment, direction, rule, epoch, kept, seals, largest
-        )
-
-    # ---------------------------------------------------------------- the job
-
-    def _declare(self, segment: str) -> None:
-        check_segment(segment)
-        if segment in self._segments:
-            if not self._given:
-                raise UsageError(f"segment {segment!r} is declared twice: each source and channel has its own")
-            return
-        if self._given:
-            raise UsageError(f"segment {segment!r} is not in segments={self._segments}")
-        self._not_defined(f"segment {segment!r}")
-        self._segments[segment] = []
-
-    def _feed(self, segment: str, fed: str) -> None:
-        if fed not in self._segments:
-            raise UsageError(f"segment {fed!r} is of another Tracking: declare the channel here")
-        if fed in self._segments[segment]:
-            return
-        if self._given:
-            raise UsageError(f"segment {segment!r} does not feed {fed!r} in segments={self._segments}")
-        self._not_defined(f"that {segment!r} feeds {fed!r}")
-        self._segments[segment].append(fed)
-
-    def _leading_to(self, segment: str) -> list[str]:
-        """The segments from which this one can be reached."""
-        found = {segment}
-        while more := {name for name, feeds in self._segments.items() if found.intersection(feeds)} - found:
-            found |= more
-        return sorted(found - {segment})
-
-    def _consume(self, segment: str) -> None:
-        if segment in self._consumed:
-            raise UsageError(
-                f"segment {segment!r} has a consumer already: a segment has one. Send the rows into a channel for each"
-            )
-        self._consumed.add(segment)
-
-    def _not_defined(self, what: str) -> None:
-        if self._defined is not None:
-            raise UsageError(
-                f"{what} is declared after the first query has started: declare sources, channels and what is sent "
-                "into them first, or give Tracking(segments=…, fronts=…)"
-            )
-
-    def _feeds(self) -> dict[str, list[str]]:
-        """The segments that each front feeds; one that no front reaches, as nobody sends there yet, waits for all."""
-        reached: set[str] = set()
-        todo = [segment for feeds in self._fronts.values() for segment in feeds or self._segments]
-        while todo:
-            segment = todo.pop()
-            if segment not in reached:
-                reached.add(segment)
-                todo.extend(self._segments.get(segment, ()))
-        others = [segment for segment in self._segments if segment not in reached]
-        return {front: [*feeds, *others] if feeds else [] for front, feeds in self._fronts.items()}
-
     def _define(self) -> None:
-        """Defines the job; again with each start, which tells whether it drains."""
         with self._lock:
-            spec = JobSpec(
-                job=self.job,
-                deployment=self.deployment,
-                segments=self._segments,
-                fronts=self._feeds(),
-                **self._rules,
-            )
-            force = self._force and self._defined is None
-            try:
-                if force:
-                    self._say_what_is_abandoned()
-                defined = self.client.define_job(spec, force=force)
-            except (TrackerError, TrackerUnavailable) as error:
-                raise explained(error) from error
-            if defined.drain.state is DrainState.DRAINED:
-                raise TrackingError(
-                    f"deployment {self.deployment!r} of job {self.job!r} has been drained: start another deployment="
-                )
-            self._defined = spec
-            self._largest = Largest.by(self.client.server_info().limits)
-            if defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT):
+            if self._definition.define():
                 self._begin_drain()
-
-    def _say_what_is_abandoned(self) -> None:
-        try:
-            status = self.client.job(self.job)
-        except TrackerError as error:
-            if error.reason != "UNKNOWN_JOB":
-                raise
-            return
-        if status.spec.deployment != self.deployment and status.open_substreams:
-            some = islice(self.client.substreams(self.job), _NAMED)
-            names = ", ".join(f"{substream.name} of {substream.scope!r}" for substream in some)
-            _log.warning(
-                "force: deployment %r takes job %r over from %r; if the graph has changed, what is open is abandoned: "
-                "%d substreams, with %d elements in flight: %s%s",
-                self.deployment,
-                self.job,
-                status.spec.deployment,
-                status.open_substreams,
-                status.in_flight,
-                names,
-                " and more" if status.open_substreams > _NAMED else "",
-            )
 
     # ---------------------------------------------------------------- drain
 
@@ -948,36 +699,11 @@ class Tracking:
                     self.job,
                     self.deployment,
                     self._running,
-                    lambda: self._consumed if self._given else {*self._segments} - self._states,
+                    lambda: self._graph.read_here,
                     self._finish,
                 )
-
-
-_NAMED = 10  #: substreams, where it is said what is abandoned
-_OWN_OPTIONS = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
 
 
 def _duration(spark: SparkSession, name: str, duration: Duration | None) -> timedelta | None:
     """A rule of the job: a length of time."""
     return None if duration is None else timedelta(microseconds=durations.length(spark, duration, name))
-
-
-def _feeding(
-    fronts: Sequence[str] | Mapping[str, Sequence[str]] | None, segments: Mapping[str, Sequence[str]]
-) -> dict[str, list[str]]:
-    """The segments that each front feeds; empty: all.
-
-    >>> _feeding(["orders", "clicks/0", "control"], {"orders": [], "clicks": []})
-    {'orders': ['orders'], 'clicks/0': ['clicks'], 'control': []}
-    """
-    if isinstance(fronts, Mapping):
-        return {name: list(feeds) for name, feeds in fronts.items()}
-    return {
-        name: next(([segment] for segment in (name, name.rpartition("/")[0]) if segment in segments), [])
-        for name in fronts or ()
-    }
-
-
-def _held(released: Aggregation) -> str:
-    """The segment that stands for a release's state."""
-    return f"{released.stream.segment}.held"

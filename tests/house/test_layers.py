@@ -14,7 +14,7 @@ _PACKAGE = "spark_client"
 _LONGEST = 400  #: lines of a module
 #: Modules that are still longer, and how long they may be. Who shortens one shortens this list.
 _STILL_LONGER = {
-    "api/session.py": 985,
+    "api/session.py": 710,
     "plan/aggregates.py": 485,
     "runtime/queries.py": 465,
     "release/query.py": 455,

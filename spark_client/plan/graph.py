@@ -1,0 +1,145 @@
+"""A job's graph as it is declared: segments, what each of them feeds, and the fronts that promise for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_client.errors import UsageError
+from spark_client.plan.names import check_segment
+
+
+class JobGraph:
+    """The graph of a job, given whole or declared bit by bit.
+
+    Args:
+        segments: for each segment those that it feeds, if not all of it is declared here; None: it is.
+        fronts: all fronts, likewise; or for each front the segments that it feeds.
+
+    Attributes:
+        given: whether it was given whole: then nothing can be declared that is not in it.
+        fixed: whether the job is defined: then nothing more can be declared.
+        segments: for each segment those that it feeds.
+    """
+
+    def __init__(
+        self,
+        segments: Mapping[str, Sequence[str]] | None,
+        fronts: Sequence[str] | Mapping[str, Sequence[str]] | None,
+    ) -> None:
+        self.given = segments is not None or fronts is not None
+        self.fixed = False
+        self.segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
+        self._fronts: dict[str, list[str]] = _feeding(fronts, self.segments)
+        self._consumed: set[str] = set()
+        self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads
+
+    def declare(self, segment: str) -> None:
+        """Adds a segment; of a graph that was given whole, it has to be there.
+
+        Raises:
+            UsageError: it is declared twice, or too late, or was not given.
+        """
+        check_segment(segment)
+        if segment in self.segments:
+            if not self.given:
+                raise UsageError(f"segment {segment!r} is declared twice: each source and channel has its own")
+            return
+        if self.given:
+            raise UsageError(f"segment {segment!r} is not in segments={self.segments}")
+        self._check_open(f"segment {segment!r}")
+        self.segments[segment] = []
+
+    def declare_state(self, segment: str) -> None:
+        """Adds a segment that stands for the state of a release.
+
+        Raises:
+            UsageError: as for `declare`.
+        """
+        self.declare(segment)
+        self._states.add(segment)
+
+    def declare_fronts(self, names: Sequence[str], segment: str) -> None:
+        """Adds the fronts of a source; of a graph that was given whole, they have to be there.
+
+        Raises:
+            UsageError: one was not given.
+        """
+        if not self.given:
+            self._fronts.update({name: [segment] for name in names})
+        elif missing := [name for name in names if name not in self._fronts]:
+            raise UsageError(f"front {missing[0]!r} is not among fronts={list(self._fronts)}")
+
+    def feed(self, segment: str, fed: str) -> None:
+        """Adds that one segment feeds another.
+
+        Raises:
+            UsageError: it is too late, or was not given, or the other one is of another job.
+        """
+        if fed not in self.segments:
+            raise UsageError(f"segment {fed!r} is of another Tracking: declare the channel here")
+        if fed in self.segments[segment]:
+            return
+        if self.given:
+            raise UsageError(f"segment {segment!r} does not feed {fed!r} in segments={self.segments}")
+        self._check_open(f"that {segment!r} feeds {fed!r}")
+        self.segments[segment].append(fed)
+
+    def consume(self, segment: str) -> None:
+        """Notes that a query of this application reads a segment.
+
+        Raises:
+            UsageError: another one does.
+        """
+        if segment in self._consumed:
+            raise UsageError(
+                f"segment {segment!r} has a consumer already: a segment has one. Send the rows into a channel for each"
+            )
+        self._consumed.add(segment)
+
+    @property
+    def read_here(self) -> set[str]:
+        """The segments that queries of this application are to read."""
+        return self._consumed if self.given else {*self.segments} - self._states
+
+    def leading_to(self, segment: str) -> list[str]:
+        """The segments from which this one can be reached."""
+        found = {segment}
+        while more := {name for name, feeds in self.segments.items() if found.intersection(feeds)} - found:
+            found |= more
+        return sorted(found - {segment})
+
+    def fronts(self) -> dict[str, list[str]]:
+        """The segments that each front feeds; one that no front reaches, as nobody sends there yet, waits for all."""
+        reached: set[str] = set()
+        todo = [segment for feeds in self._fronts.values() for segment in feeds or self.segments]
+        while todo:
+            segment = todo.pop()
+            if segment not in reached:
+                reached.add(segment)
+                todo.extend(self.segments.get(segment, ()))
+        others = [segment for segment in self.segments if segment not in reached]
+        return {front: [*feeds, *others] if feeds else [] for front, feeds in self._fronts.items()}
+
+    def _check_open(self, what: str) -> None:
+        if self.fixed:
+            raise UsageError(
+                f"{what} is declared after the first query has started: declare sources, channels and what is sent "
+                "into them first, or give Tracking(segments=…, fronts=…)"
+            )
+
+
+def _feeding(
+    fronts: Sequence[str] | Mapping[str, Sequence[str]] | None, segments: Iterable[str]
+) -> dict[str, list[str]]:
+    """The segments that each front feeds; empty: all.
+
+    >>> _feeding(["orders", "clicks/0", "control"], ["orders", "clicks"])
+    {'orders': ['orders'], 'clicks/0': ['clicks'], 'control': []}
+    """
+    if isinstance(fronts, Mapping):
+        return {name: list(feeds) for name, feeds in fronts.items()}
+    known = set(segments)
+    return {
+        name: next(([segment] for segment in (name, name.rpartition("/")[0]) if segment in known), [])
+        for name in fronts or ()
+    }

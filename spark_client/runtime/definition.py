@@ -1,0 +1,115 @@
+"""The definition of a job at the tracker: its graph and its rules, with the deployment that they are of."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import Any, Final
+
+from spark_client.advice import explained
+from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.graph import JobGraph
+from tracker.client import DrainState, JobSpec, TrackerClient, TrackerError, TrackerUnavailable
+from tracker.client.pieces import Largest
+
+_log = logging.getLogger("spark_client")
+
+_NAMED: Final = 10  #: substreams that a warning lists of those that are abandoned
+
+
+class Definition:
+    """Defines one job.
+
+    Args:
+        client: to the tracker.
+        job: the job's name.
+        deployment: which deployment of it.
+        graph: as far as it is declared.
+        rules: of the job, by their names in `JobSpec`.
+        force: take the job over from another deployment, whatever is open there.
+
+    Attributes:
+        largest: what one report may have; the smallest that any tracker takes, before the job is defined.
+    """
+
+    def __init__(
+        self,
+        client: TrackerClient,
+        job: str,
+        deployment: str,
+        graph: JobGraph,
+        rules: dict[str, Any],
+        force: bool,
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._deployment = deployment
+        self._graph = graph
+        self._rules = rules
+        self._force = force
+        self._defined: JobSpec | None = None
+        self.largest = Largest()
+
+    def require_progress(self) -> None:
+        """The job has to announce its progress.
+
+        Raises:
+            UsageError: it is defined already, without.
+        """
+        if self._defined is not None and not self._defined.progress:
+            raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
+        self._rules["progress"] = True
+
+    def define(self) -> bool:
+        """Defines the job; again with each start of a query, which tells whether it drains.
+
+        Returns:
+            Whether it drains.
+
+        Raises:
+            TrackingError: the tracker refuses it, or cannot be reached; or it has been drained.
+        """
+        spec = JobSpec(
+            job=self._job,
+            deployment=self._deployment,
+            segments=self._graph.segments,
+            fronts=self._graph.fronts(),
+            **self._rules,
+        )
+        force = self._force and self._defined is None
+        try:
+            if force:
+                self._warn_of_what_is_abandoned()
+            defined = self._client.define_job(spec, force=force)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
+        if defined.drain.state is DrainState.DRAINED:
+            raise TrackingError(
+                f"deployment {self._deployment!r} of job {self._job!r} has been drained: start another deployment="
+            )
+        self._defined = spec
+        self._graph.fixed = True
+        self.largest = Largest.by(self._client.server_info().limits)
+        return defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
+
+    def _warn_of_what_is_abandoned(self) -> None:
+        try:
+            status = self._client.job(self._job)
+        except TrackerError as error:
+            if error.reason != "UNKNOWN_JOB":
+                raise
+            return
+        if status.spec.deployment != self._deployment and status.open_substreams:
+            some = islice(self._client.substreams(self._job), _NAMED)
+            names = ", ".join(f"{substream.name} of {substream.scope!r}" for substream in some)
+            _log.warning(
+                "force: deployment %r takes job %r over from %r; if the graph has changed, what is open is abandoned: "
+                "%d substreams, with %d elements in flight: %s%s",
+                self._deployment,
+                self._job,
+                status.spec.deployment,
+                status.open_substreams,
+                status.in_flight,
+                names,
+                " and more" if status.open_substreams > _NAMED else "",
+            )
