@@ -19,7 +19,8 @@ from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.channels.database import TableChannel, channel_tables
 from spark_client.channels.files import Channel, FileChannel
 from spark_client.channels.kafka import KafkaChannel, Topic
-from spark_client.datasource.events import EVENT_SCHEMA, SUBSTREAM_SCHEMA, TrackerDataSource, register
+from spark_client.datasource.events import TrackerDataSource, register
+from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.fronts import Front, Marks

@@ -34,8 +34,8 @@ from spark_client.release.query import ReleaseQuery
 from spark_client.release.receipts import Receipts
 from spark_client.release.revisions import Revisions
 from spark_client.runtime import declared
+from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.definition import Definition
-from spark_client.runtime.queries import BatchQuery
 from spark_client.sinks.outputs import Files, Function, Sunk
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import check_store, local_path

@@ -48,7 +48,8 @@ from spark_client.release.revisions import Revision, Revisions, late_rows
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.drain_watch import DrainWatch
 from spark_client.runtime.finishing import Finishing
-from spark_client.runtime.queries import NativeQuery, TrackedQuery
+from spark_client.runtime.native import NativeQuery
+from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.running import Running
 from spark_client.spark_internals.observations import observe
 from spark_client.spark_internals.plans import is_plain

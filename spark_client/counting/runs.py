@@ -9,27 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from spark_client.advice import advice, explained
+from spark_client.advice import advice
+from spark_client.counting.job_reader import JobReader
 from spark_client.errors import TrackingError
 from spark_client.plan.fronts import Front
 from spark_client.plan.outputs import BatchId
-from spark_client.plan.substreams import Substream
 from spark_client.storage.directories import read_json, write_json
 from tracker.client import (
-    DrainState,
-    Event,
     Finish,
     Frontier,
     Outcome,
     Producer,
     Report,
-    Subscription,
     TrackerClient,
     TrackerError,
     TrackerUnavailable,
@@ -42,10 +37,9 @@ DRIVER_UNIT = "driver"
 
 _FIRST_PAUSE = 0.05  #: seconds between two attempts to reach a tracker that is away; they double up to
 _LONGEST_PAUSE = 1.0
-_ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
 
 
-class Run:
+class Run(JobReader):
     """A run that is open at the tracker.
 
     Args:
@@ -63,17 +57,13 @@ class Run:
     def __init__(
         self, client: TrackerClient, job: str, query: str, run: str, resume_epoch: int, seals: bool = False
     ) -> None:
-        self.job = job
-        self.query = query
+        super().__init__(client, job, query)
         self.run = run
-        self._client = client
         try:
             self._producer: Producer = client.open_producer(job, query, run, resume_epoch=resume_epoch, seals=seals)
             status = client.job(job)
         except (TrackerError, TrackerUnavailable) as error:
             raise self._explained(error) from error
-        # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
-        self._impatient = TrackerClient(client.address, timeout=_ONE_ATTEMPT, retry_for=0)
         self._once = self._impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
@@ -285,115 +275,6 @@ class Run:
                         return  # a batch is under way: it takes them along
                     raise self._explained(error) from error
                 front.promised(promises)
-
-    # ---------------------------------------------------------------- events
-
-    def subscribe(
-        self, after: int, segments: Sequence[str], log_id: str, max_age: timedelta | None, name: str | None = None
-    ) -> tuple[Subscription, bool]:
-        """Has the tracker keep the query's events until they are acknowledged; under the query's id.
-
-        Args:
-            after: the place of a query that has no subscription yet.
-            segments: whose events.
-            log_id: the log that the place is in.
-            max_age: for how long at most; None: as the tracker likes.
-            name: of the subscription; None: the query's id.
-
-        Returns:
-            The subscription, and whether some of what comes after the query's place was dropped already.
-
-        Raises:
-            TrackingError: the log is another one, or the tracker cannot be reached.
-        """
-
-        own = name or self.query
-
-        def subscribed(place: int | None) -> Subscription:
-            return self._client.subscribe(self.job, own, segments, after_seq=place, max_age=max_age, log_id=log_id)
-
-        try:
-            try:
-                return subscribed(after), False
-            except TrackerError as error:
-                if error.reason not in ("EVENTS_EXPIRED", "SUBSCRIPTION_EXPIRED"):
-                    raise
-            with suppress(TrackerError):  # there may be none
-                self._client.unsubscribe(self.job, own)
-            return subscribed(None), True
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
-
-    def frontier(self, front: str) -> int | None:
-        """The time that a front has promised for every scope; None: none.
-
-        Raises:
-            TrackingError: the tracker cannot be reached.
-        """
-        try:
-            fronts = self._client.job(self.job).fronts
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
-        return next((status.frontiers.get("*") for status in fronts if status.front == front), None)
-
-    def acknowledge_before_drain(self, subscription: Subscription) -> None:
-        """Acknowledges all that has happened, unless the job drains.
-
-        Raises:
-            TrackingError: the tracker refuses.
-        """
-        try:
-            status = self._impatient.job(self.job)
-            if status.drain.state not in (DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED):
-                subscription.ack(status.last_seq, timeout=_ONE_ATTEMPT)
-        except TrackerUnavailable:
-            return  # another time
-        except TrackerError as error:
-            raise self._explained(error) from error
-
-    def over(self, substreams: Set[Substream], segment: str) -> dict[Substream, int | None]:
-        """Which substreams have ended on a segment, and their elements; None: the tracker has forgotten them since.
-
-        Raises:
-            TrackingError: the tracker cannot be reached.
-        """
-        try:
-            known = {
-                (status.scope, status.name): next((s for s in status.segments if s.segment == segment), None)
-                for status in self._client.substreams(self.job, include_ended=True)
-            }
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
-        over: dict[Substream, int | None] = {}
-        for substream in substreams:
-            account = known.get(substream[:2])
-            if substream[:2] not in known:
-                over[substream] = None
-            elif account is not None and account.ended:
-                over[substream] = account.sent
-        return over
-
-    def events(self, after: int, up_to: int, segments: Sequence[str], log_id: str) -> tuple[list[Event], int]:
-        """What was announced on some segments in a range; and its last number.
-
-        Raises:
-            TrackingError: the log is another one, or has lost that range.
-        """
-        found: list[Event] = []
-        try:
-            while True:
-                page = self._client.list_events(
-                    self.job, after, up_to, segments=segments, log_id=log_id, own_position=True
-                )
-                found.extend(page.events)
-                if page.last_seq <= after or page.last_seq == up_to:
-                    return found, max(after, page.last_seq)
-                after = page.last_seq
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: Exception) -> TrackingError:
-        return explained(error, self.job, self._client.address)
 
     def _patiently(self, call: Callable[[], object]) -> None:
         """Repeats a call while the tracker cannot be reached, until `hurry` has set an end to that."""

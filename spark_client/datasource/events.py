@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
 from spark_client.datasource.commits import await_commits
+from spark_client.datasource.rows import EVENT_SCHEMA, RING, SUBSTREAM_SCHEMA, event_row, substream_rows
 from spark_client.errors import TrackingError, UsageError
 from spark_client.spark_internals.available_now import AvailableNow
 from tracker.client import (
@@ -38,7 +39,6 @@ from tracker.client import (
     Late,
     Stalled,
     Subscription,
-    SubstreamStatus,
     TrackerClient,
     TrackerError,
 )
@@ -48,51 +48,6 @@ RINGS: Final = "rings"  #: the option of this package's own: rows only say that 
 
 _MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;
 _OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is less
-
-EVENT_SCHEMA: Final = T.StructType(
-    [
-        T.StructField("seq", T.LongType(), False),  # 1, 2, 3, … within the job's log
-        T.StructField("at", T.TimestampType(), False),  # when the tracker took the command that caused it
-        T.StructField("deployment", T.StringType(), False),
-        T.StructField("kind", T.StringType(), False),  # Ended, Late, Advanced, Stalled, FrontIdle, DrainRequested, …
-        T.StructField("segment", T.StringType()),
-        T.StructField("scope", T.StringType()),
-        T.StructField("name", T.StringType()),
-        T.StructField("end_time", T.LongType()),  # Ended: as reported; this package reports microseconds
-        T.StructField("elements", T.LongType()),  # Ended: sent on this segment in all
-        T.StructField("reason", T.StringType()),  # Ended: COMPLETE, EXPIRED or ABANDONED
-        T.StructField("in_flight", T.LongType()),  # Ended, Stalled
-        T.StructField("producer", T.StringType()),  # Late: who reported it
-        T.StructField("sent", T.LongType()),  # Late
-        T.StructField("received", T.LongType()),  # Late
-        T.StructField("segments", T.ArrayType(T.StringType())),  # Stalled: those that do not balance
-        T.StructField("front", T.StringType()),  # FrontIdle
-        T.StructField("idle", T.BooleanType()),  # FrontIdle
-        T.StructField("drain_id", T.StringType()),  # Drain…
-        T.StructField("time", T.LongType()),  # Advanced: everything up to it has ended on the segment
-        T.StructField("by_drain", T.BooleanType()),  # Ended: only a drain closed it, and more may follow later
-        T.StructField("expected", T.LongType()),  # Ended, Excess, Stalled: elements that its sources had promised
-    ]
-)
-
-SUBSTREAM_SCHEMA: Final = T.StructType(
-    [
-        T.StructField("scope", T.StringType(), False),
-        T.StructField("name", T.StringType(), False),
-        T.StructField("end_time", T.LongType()),
-        T.StructField("closed", T.BooleanType(), False),
-        T.StructField("waiting_for", T.ArrayType(T.StringType()), False),  # the fronts that have not closed it
-        T.StructField("late_reports", T.LongType(), False),
-        T.StructField("created", T.TimestampType(), False),
-        T.StructField("changed", T.TimestampType(), False),
-        T.StructField("segment", T.StringType(), False),  # one row for each segment it was seen on
-        T.StructField("ended", T.BooleanType(), False),
-        T.StructField("sent", T.LongType(), False),
-        T.StructField("received", T.LongType(), False),
-        T.StructField("expected", T.LongType()),  # elements that its sources have promised; null: no number was given
-        T.StructField("by_drain", T.BooleanType(), False),  # ended, only a drain closed it, and more may follow later
-    ]
-)
 
 _KINDS: Final = {
     "Ended": Ended,
@@ -106,7 +61,6 @@ _KINDS: Final = {
     "DrainTimedOut": DrainTimedOut,
     "DrainCancelled": DrainCancelled,
 }
-_BODY = [field.name for field in EVENT_SCHEMA.fields[4:]]
 
 
 class TrackerDataSource(DataSource):
@@ -284,7 +238,7 @@ class _EventStream(SimpleDataSourceStreamReader, AvailableNow):
                 own_position=True,
             )
         self._looked_at = page.last_seq
-        rows = [_row(event) for event in page.events if isinstance(event.kind, wanted.kinds)]
+        rows = [event_row(event) for event in page.events if isinstance(event.kind, wanted.kinds)]
         # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
         if not rows and not (page.last_seq > start["seq"] and time.monotonic() - self._moved > self._move_every):
             return iter([]), start
@@ -293,7 +247,9 @@ class _EventStream(SimpleDataSourceStreamReader, AvailableNow):
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
         with _explained(self._wanted.job):
-            return iter([_row(e) for e in self._wanted.range(self.client, start["seq"], end["seq"], start["log_id"])])
+            return iter(
+                [event_row(e) for e in self._wanted.range(self.client, start["seq"], end["seq"], start["log_id"])]
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has committed the batch that ends there."""
@@ -330,11 +286,11 @@ class _Bell(_EventStream):
             if getattr(error.__cause__, "reason", "") not in ("EVENTS_EXPIRED", "LOG_CHANGED"):
                 raise
             self._looked_at = 0
-            return iter([_RING]), self.initialOffset()
-        return iter([_RING] if any(True for _ in rows) else []), end
+            return iter([RING]), self.initialOffset()
+        return iter([RING] if any(True for _ in rows) else []), end
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002, N802
-        return iter([_RING])
+        return iter([RING])
 
 
 class _BatchReader(DataSourceReader):
@@ -349,9 +305,9 @@ class _BatchReader(DataSourceReader):
         with _explained(wanted.job), wanted.client() as client:
             if wanted.substreams:
                 for status in client.substreams(wanted.job, wanted.scopes, wanted.include_ended):
-                    yield from _substream_rows(status, wanted.segments)
+                    yield from substream_rows(status, wanted.segments)
             else:
-                yield from map(_row, wanted.range(client, wanted.after_seq, wanted.up_to_seq, ""))
+                yield from map(event_row, wanted.range(client, wanted.after_seq, wanted.up_to_seq, ""))
 
 
 class _explained:  # noqa: N801 - reads as a statement
@@ -379,40 +335,6 @@ class _explained:  # noqa: N801 - reads as a statement
         if isinstance(error, TrackerError) and error.reason in self._ADVICE:
             said = self._ADVICE[error.reason].format(job=self._job, subscription=self._subscription)
             raise TrackingError(f"{error} (job {self._job!r}: {said})") from error
-
-
-_RING: Final = (0, datetime.fromtimestamp(0, timezone.utc), "", "", *[None] * len(_BODY))
-
-
-def _row(event: Event) -> tuple[Any, ...]:
-    kind = event.kind
-    values = [getattr(kind, name, None) for name in _BODY]
-    if isinstance(kind, Ended):
-        values[_BODY.index("reason")] = str(kind.reason)
-    if isinstance(kind, Stalled):
-        values[_BODY.index("segments")] = list(kind.segments)
-    return (event.seq, event.at, event.deployment, type(kind).__name__, *values)
-
-
-def _substream_rows(status: SubstreamStatus, segments: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    for account in status.segments:
-        if not segments or account.segment in segments:
-            yield (
-                status.scope,
-                status.name,
-                status.end_time,
-                status.closed,
-                list(status.waiting_for),
-                status.late_reports,
-                status.created,
-                status.changed,
-                account.segment,
-                account.ended,
-                account.sent,
-                account.received,
-                account.expected,
-                account.by_drain,
-            )
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.counting.folding import files, fold_table
 from spark_client.counting.probes import groups_of
 from spark_client.errors import UsageError
-from spark_client.plan.aggregates import Aggregate, decompose, result_field, storable
+from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.belonging import no_revision
+from spark_client.plan.decomposition import decompose, result_field, storable
 from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.names import alike, check_columns

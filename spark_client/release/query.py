@@ -11,18 +11,16 @@ revision: a result of its own.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
 from itertools import chain
 from pathlib import Path
 
 from pyspark import inheritable_thread_target
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.counting.intake import Intake
 from spark_client.counting.probes import add_groups
@@ -31,50 +29,21 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.belonging import no_revision
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted, Output
-from spark_client.plan.substreams import TRACKER, Substream, named
+from spark_client.plan.substreams import Substream
 from spark_client.release.aggregation import COMPLETENESS, REVISION, Aggregation
+from spark_client.release.ending import Ending
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
+from spark_client.release.lateness import LateRows
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.receipts import End, Receipts
-from spark_client.release.revisions import Revision, Revisions, numbered
+from spark_client.release.revisions import Revisions, numbered
 from spark_client.release.state import Account, PartialState
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import publishing_after
 from tracker.client import Ended, Event, Late, Report, label
 
 _REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
-
-
-@dataclass
-class Ending:
-    """What a batch's events end, with the parts of the state that each is kept in.
-
-    Attributes:
-        whole: substreams that are released as they are.
-        split: those of which the state also has rows that came after the end: the parts from before it.
-        late: what came after the end.
-        gone: all of them, and those that had no rows here.
-        revised: revisions that have ended.
-        completeness: of what is released, whether it is all of its substream: as results say it.
-        ends: what receipts are to be left of.
-        results: rows that were written, by substream and revision, if that is asked for.
-    """
-
-    whole: dict[Substream, list[str]] = field(default_factory=dict)
-    split: list[tuple[Substream, list[str]]] = field(default_factory=list)
-    late: dict[Substream, tuple[list[str], Account]] = field(default_factory=dict)
-    gone: set[Substream] = field(default_factory=set)
-    revised: list[Revision] = field(default_factory=list)
-    completeness: dict[Substream, str] = field(default_factory=dict)
-    ends: list[End] = field(default_factory=list)
-    results: dict[tuple[Substream, int], int] = field(default_factory=dict)
-
-    @property
-    def parts(self) -> set[str]:
-        """All parts of the state that have to be read."""
-        late = (parts for parts, _ in self.late.values())
-        return set(chain.from_iterable(chain(self.whole.values(), (parts for _, parts in self.split), late)))
 
 
 class ReleaseQuery:
@@ -121,6 +90,7 @@ class ReleaseQuery:
         segments = [self._segment] if receipts is None else [self._segment, *upstream]
         self._inbox = Inbox(self._path / "events", self._state, self._segment, segments, max_away)
         self.quarantine = Quarantine(checkpoint, late, released.described() if released.revisions else None)
+        self._late = LateRows(released, self.quarantine)
         self._revisions = Revisions(checkpoint)
         if not released.revisions and self._revisions.all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
@@ -210,7 +180,7 @@ class ReleaseQuery:
         if late:
             partials = released.of(released.parts(intake.rows.sparkSession, [str(part)]), late)
             accounts = {substream: rows[substream] for substream in late}
-            self._set_rows_aside(None if late <= bare else intake.rows, partials, accounts, epoch)
+            self._late.rows(None if late <= bare else intake.rows, partials, accounts, epoch)
         batch = None if self._receipts is None else planned(self._checkpoint, epoch)
         state.add(part, epoch, rows, late, batch, bare)
         return groups
@@ -372,7 +342,7 @@ class ReleaseQuery:
             late = [merged({substream}, parts) for substream, (parts, _) in ending.late.items()]
             accounts = {substream: account for substream, (_, account) in ending.late.items()}
             has_rows = any(self._state.has_rows(substream, parts) for substream, (parts, _) in ending.late.items())
-            self._set_aggregates_aside(reduce(DataFrame.unionByName, late), accounts, epoch, has_rows)
+            self._late.aggregates(reduce(DataFrame.unionByName, late), accounts, epoch, has_rows)
         return sent
 
     def _revised(self, ending: Ending, spark: SparkSession) -> list[DataFrame]:
@@ -402,46 +372,6 @@ class ReleaseQuery:
         for substreams, say in ((sent, report.sent), (received, report.received)):
             for scope, name, end_time in substreams:
                 say(segment, scope, name, label(job, segment, scope, name), end_time)
-
-    # ---------------------------------------------------------------- side output
-
-    def _set_rows_aside(
-        self, rows: DataFrame | None, partials: DataFrame, late: Mapping[Substream, Account], epoch: int
-    ) -> None:
-        """Rows whose substream is known to be over; None: no step has left any."""
-        table = None
-        if rows is not None:
-            own = [name for name in rows.columns if name != TRACKER]
-            scope, key = F.col(f"{TRACKER}.scope"), self._released.rule.end_or_name()
-            flat = rows.select(scope.alias("_scope"), key.alias("_key"), _json(own))
-            table = self._table(self._released.of(flat, set(late)))
-        self.quarantine.put(epoch, "row", table, partials, late)
-
-    def _set_aggregates_aside(
-        self, merged: DataFrame, late: Mapping[Substream, Account], epoch: int, has_rows: bool
-    ) -> None:
-        """Partial rows that came to be known as late only after their rows had been aggregated."""
-        table = None
-        if has_rows:
-            own = [name for name in self._released.columns if name not in self._released.added]
-            keyed = self._released.results(merged, keep=("_scope", "_key"), checked=False)
-            table = self._table(keyed.select("_scope", "_key", _json(own)))
-        self.quarantine.put(epoch, "aggregate", table, merged, late)
-
-    def _table(self, flat: DataFrame) -> DataFrame:
-        """The columns of `LATE_SCHEMA` that are in the files."""
-        windows = self._released.rule.windows
-        key = F.col("_key")
-        return flat.select(
-            F.col("_scope").alias("scope"),
-            (F.lit(None).cast("string") if windows else key).alias("name"),
-            (key if windows else F.lit(None).cast(T.TimestampType())).alias("end_time"),
-            "data",
-        )
-
-
-def _json(columns: Sequence[str]) -> Column:
-    return F.to_json(F.struct(*map(named, columns))).alias("data")
 
 
 def _substream(kind: Ended) -> Substream:

@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 
 from spark_client.errors import TrackingError
 from spark_client.plan.streams import Input
+from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.draining import Drain
-from spark_client.runtime.queries import BatchQuery, NativeQuery, TrackedQuery
+from spark_client.runtime.native import NativeQuery
+from spark_client.runtime.queries import TrackedQuery
 from tracker.client import TrackerClient
 
 _log = logging.getLogger("spark_client")

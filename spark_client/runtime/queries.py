@@ -5,42 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
 from spark_client.counting.continuing import Ledger
-from spark_client.counting.intake import Intake
-from spark_client.counting.manifest import Manifest
-from spark_client.counting.probes import ExecutorProbe, add_groups
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.fronts import Front
-from spark_client.plan.outputs import BatchId, Output
 from spark_client.plan.streams import Stream
-from spark_client.release.quarantine import Quarantine
-from spark_client.release.query import ReleaseQuery
-from spark_client.runtime.failures import sentence_of, shortened
-from spark_client.runtime.gate import Gate, Stopped
-from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit, query_id
-from spark_client.spark_internals.observations import observation_name
-from tracker.client import Frontier
+from spark_client.runtime.failures import sentence_of
+from spark_client.runtime.gate import Gate
+from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit
 
 _log = logging.getLogger("spark_client")
 
 _LIVES_EVERY = 0.25  #: seconds between two looks at whether a query has ended
 
-#: What batches are run with, in the copy of the session that Spark makes for a query.
-_CONF = {
-    "spark.sql.adaptive.enabled": "true",  # few files for few rows
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # with statistics, so that reading can skip
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # who counts what was written reads it without Spark
-}
 _INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
 _OPENING = 300.0  #: seconds in which a query that starts has to be able to open its run
 
@@ -257,206 +240,3 @@ class TrackedQuery:
             last = last_commit(self.checkpoint)
             if last is not None:
                 self.run.await_committed(last)
-
-
-class BatchQuery(TrackedQuery):
-    """A query whose batches are processed by this package: it sends rows on, or releases results.
-
-    Args:
-        stream: that it reads.
-        output: where rows go.
-        release: what releases results there; None: rows are passed on as they are.
-        sends: whether `output` sends rows on.
-        labels: whether rows need labels.
-        probe: makes the executors' probe of a batch; None: the driver counts.
-        manifest: told whose reports are kept; None: the driver counts.
-        seals: whether the query seals its batches.
-        aggregates: that are observed on the stream: as `observed_of` gives them.
-        quarantine: where rows go that belong to no substream.
-    """
-
-    def __init__(
-        self,
-        stream: Stream,
-        checkpoint: Path,
-        open_run: Callable[[str, str, int], Run],
-        output: Output,
-        release: ReleaseQuery | None,
-        sends: bool,
-        probe: Callable[[BatchId], ExecutorProbe] | None,
-        manifest: Manifest | None,
-        seals: bool,
-        aggregates: Mapping[str, Column] | None,
-        quarantine: Quarantine,
-    ) -> None:
-        super().__init__([stream], checkpoint, open_run)
-        self._stream = stream
-        self._output = output
-        self.release = release
-        self._sends = sends
-        self._probe = probe
-        self._manifest = manifest
-        self._seals = seals
-        self._aggregates = aggregates
-        self._quarantine = quarantine
-        self._swept = False
-
-    @property
-    def outlives_its_sources(self) -> bool:
-        return self.release is not None or not self.fronts
-
-    def _committed(self, run: Run) -> None:
-        super()._committed(run)
-        if self.release is not None and run.last_epoch is not None:
-            self.release.committed(run.last_epoch)
-
-    def release_resources(self) -> None:
-        if self.release is not None:
-            self.release.close()
-
-    def begun(self, epoch: int) -> bool:
-        if self.release is not None:
-            return self.release.begun(epoch)
-        query = query_id(self.checkpoint)
-        return query is not None and self._output.begun(query, epoch)
-
-    def process(self, batch: DataFrame, epoch: int) -> None:
-        """The body of `foreachBatch`."""
-        try:
-            self._process(batch, epoch)
-        except Stopped:
-            raise
-        except Exception as error:
-            self.failed = error
-            if (short := shortened(error)) is not error:
-                raise short from None  # Spark shows the whole chain, with the sentence at its end
-            raise
-
-    def _process(self, batch: DataFrame, epoch: int) -> None:
-        run = self.run
-        with self.gate.passed(epoch):
-            if run.failure is not None:
-                raise explained(run.failure)
-            if not self._swept:
-                self._sweep(run)
-            if epoch:
-                run.await_committed(epoch - 1)  # else Spark would not have begun this one
-            spark = batch.sparkSession
-            for key, value in _CONF.items():
-                spark.conf.set(key, value)
-            manifest = self._manifest
-            if manifest is not None:
-                manifest.begin()
-            name = run.batch(epoch)
-            probe = None if self._probe is None else self._probe(name)
-            rows = self._stream.input.rows(batch, run.query, epoch)
-            intake = None
-            if rows is not None:
-                releases = self.release is not None
-                labels = self._sends and not releases
-                xors = self.release is not None and self.release.xors
-                intake = Intake(
-                    self._stream,
-                    rows,
-                    self._stream.input.all_rows(batch),
-                    name,
-                    probe,
-                    labels,
-                    rides=releases,
-                    xors=xors,
-                    aggregates=self._aggregates,
-                    running=lambda: self.query,
-                    reads_all=releases or self._output.reads_all,
-                    reported=None if probe is None or manifest is None else partial(manifest.has, probe.place),
-                )
-            try:
-                if self.release is not None:
-                    self.release.process(intake, run, epoch, spark)
-                elif intake is not None:
-                    self._forward(intake, run, epoch)
-            except Exception as error:
-                explanation = error if intake is None else intake.explained(error)
-                if explanation is error:
-                    raise
-                raise explanation from None
-            if manifest is not None and self._seals:
-                run.seal(epoch, manifest.units)
-            self.gate.done(epoch)
-
-    def _sweep(self, run: Run) -> None:
-        """Removes what drivers that were killed have left half written, unless this one has been superseded itself."""
-        if run.is_current():
-            self._output.sweep(run.query)
-            self._quarantine.sweep()
-            if self.release is not None:
-                self.release.sweep(run.query)
-        self._swept = True
-
-    def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
-        sent = self._output.write(intake.rows, run.batch(epoch), intake.told)
-        report = run.report(epoch)
-        for segment, groups in sent.items():
-            add_groups(report, segment, "sent", groups)
-        intake.read_the_rest()
-        intake.set_aside(self._quarantine)
-        intake.say(report, intake.count() if intake.must_count else None)
-        run.send(report, epoch)
-
-
-class NativeQuery(TrackedQuery):
-    """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
-
-    outlives_its_sources = True
-    _heard: int | None = None  # the last batch whose promises have been made
-
-    def _committed(self, run: Run) -> None:
-        last = last_commit(self.checkpoint)
-        if last is None or not self._owes(last) or self.query is None:
-            return
-        newest = self.query.lastProgress
-        if newest is None or not self._owes(newest["batchId"]):
-            return  # Spark tells of a batch a little after its commit
-        alone = newest["batchId"] == last and (self._heard == last - 1 or run.resume_epoch == last)
-        for progress in [newest] if alone else self.query.recentProgress:  # which are up to a hundred
-            epoch = progress["batchId"]
-            if epoch <= last and self._owes(epoch):
-                run.expect(epoch)
-                run.committed(epoch, self._promises(progress["observedMetrics"]))
-                self._heard = epoch
-                self._say_what_is_dropped(progress)
-
-    def _say_what_is_dropped(self, progress: Any) -> None:
-        dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
-        if dropped:
-            _log.warning(
-                "query %s, batch %d: Spark has dropped %d rows, or rows made of several, which came later than their "
-                "source had promised (numRowsDroppedByWatermark)",
-                self.run.query,
-                progress["batchId"],
-                dropped,
-            )
-
-    def _promises(self, observed: Mapping[str, Any]) -> list[Frontier]:
-        promises: list[Frontier] = []
-        for stream in self.reads:
-            metrics = observed.get(observation_name(stream.segment))
-            if stream.input.front is not None and metrics is not None:
-                promises.extend(stream.input.front.of_observed(metrics.asDict()).frontiers)
-        return promises
-
-    def settle(self) -> None:
-        if self.query is None or not self.query.isActive:
-            return
-        self.query.processAllAvailable()
-        last = last_commit(self.checkpoint)
-        while last is not None and self._owes(last) and self.query.isActive:
-            time.sleep(0.01)
-
-    def _owes(self, epoch: int) -> bool:
-        """Whether the promises of a batch that this run has seen committed have still to be made."""
-        return epoch >= self.run.resume_epoch and (self._heard is None or epoch > self._heard)
-
-    def abandon(self) -> None:
-        super().abandon()
-        if self.query is not None:
-            threading.Thread(target=self.query.stop, name="tracking-stop", daemon=True).start()

@@ -1,0 +1,164 @@
+"""What a user wrote for an aggregate, as one that can be taken in parts; or a refusal that says how to write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.plan import aggregates
+from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.substreams import ColumnOrName, quoted
+from spark_client.spark_internals.columns import call_in
+
+_STATISTICS: Final = "spark.sql.legacy.statisticalAggregate"  #: the deviation of one value is NaN, instead of null
+
+_BY_NAME: Final[Mapping[str, Callable[[ColumnOrName], Aggregate]]] = {
+    "count": aggregates.count,
+    "count_if": aggregates.count_if,
+    "sum": aggregates.sum,
+    "min": aggregates.min,
+    "max": aggregates.max,
+    "avg": aggregates.avg,
+    "mean": aggregates.avg,
+    "bool_and": aggregates.bool_and,
+    "every": aggregates.bool_and,
+    "bool_or": aggregates.bool_or,
+    "some": aggregates.bool_or,
+    "any": aggregates.bool_or,
+    "bit_xor": aggregates.bit_xor,
+    "bit_and": aggregates.bit_and,
+    "bit_or": aggregates.bit_or,
+    "var_samp": aggregates.variance,
+    "variance": aggregates.variance,
+    "stddev": aggregates.stddev,
+    "stddev_samp": aggregates.stddev,
+    "std": aggregates.stddev,
+    "collect_set": aggregates.collect_set,
+    "approx_count_distinct": aggregates.approx_count_distinct,
+}
+
+
+def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregate:
+    """Makes an aggregate of what a user wrote: one of `aggregates`, or Spark's own over a plain column.
+
+    Args:
+        name: what the result is called.
+        value: an `Aggregate`, or a column such as ``F.avg("delay")``.
+        rows: that it is over.
+
+    Raises:
+        UsageError: it cannot be taken in parts, or Spark's column does not show over what it is.
+    """
+    if isinstance(value, Aggregate):
+        _field(rows, name, value.native)
+        return _fitting(name, value, rows)
+    if not isinstance(value, Column):
+        raise UsageError(f"aggs[{name!r}] is {value!r}: give an aggregate, such as F.avg('delay')")
+    field = _field(rows, name, value)
+    function, over = call_in(value)
+    maker = _BY_NAME.get(function)
+    if _WITH_CLAUSE.search(str(value)):
+        raise UsageError(
+            f"aggs[{name!r}] = {value}: FILTER, DISTINCT, OVER and aliases are not taken. For FILTER write "
+            "aggregates.sum(F.when(condition, value)) or aggregates.count_if(condition); for distinct counts "
+            "aggregates.count_distinct(…); the result is called as its key in aggs"
+        )
+    if maker is None:
+        raise UsageError(
+            f"aggs[{name!r}] = {value}: cannot be merged from parts. These can: "
+            f"{', '.join(sorted(_BY_NAME))}, count_distinct (from spark_client.aggregates). Others, such as "
+            "percentiles or ordered lists, need all rows at once: use tracking.with_watermark(…) and Spark's groupBy"
+        )
+    if over in ("*", "1") and function == "count" and over not in rows.columns:
+        return aggregates.count("*")
+    # Spark's text for a column loses DISTINCT and more; what it resolves to does not.
+    if over.startswith("`") and over not in rows.columns:
+        over = over[1:-1].replace("``", "`")
+    if over in rows.columns and not re.fullmatch(r"\w+", over):
+        over, plain = quoted(over), True
+    else:
+        plain = over in rows.columns
+    alike: Column | None = getattr(F, function)(over) if plain else None
+    if alike is None or str(alike) != str(value) or _field(rows, name, alike).name != field.name or over == "1":
+        raise UsageError(
+            f"aggs[{name!r}] = {value}: Spark does not let us see into this expression. Write it as "
+            f"spark_client.aggregates.{maker.__name__}(...), or put what it is over into a column first (withColumn); "
+            "for distinct counts there is aggregates.count_distinct"
+        )
+    return _fitting(name, maker(over), rows)
+
+
+#: What an aggregate may have that the functions of this module have not, in the text of a column of Spark's.
+_WITH_CLAUSE: Final = re.compile(r"\)\s*(filter\s*\(|over\s*\(|as\s)|\(\s*distinct\s", re.IGNORECASE)
+
+
+def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
+    """The aggregate for the type of what it is over on these rows.
+
+    Raises:
+        UsageError: Spark cannot take it in parts, or keep the parts, over this type.
+    """
+    if aggregate.for_type is not None and aggregate.over is not None:
+        try:
+            aggregate = aggregate.for_type(rows.select(aggregate.over).schema.fields[0].dataType)
+        except UsageError as error:
+            raise UsageError(f"aggs[{name!r}] = {aggregate.native}: {error}") from error
+    if aggregate.legacy is not None and str(rows.sparkSession.conf.get(_STATISTICS, "false")).lower() == "true":
+        aggregate = replace(aggregate, finish=aggregate.legacy)
+    names = [f"part_{place}" for place in range(len(aggregate.partial))]
+    parts = [value.alias(part) for part, value in zip(names, aggregate.partial, strict=True)]
+    merged = [merge(*map(F.col, names)).alias(part) for part, merge in zip(names, aggregate.merge, strict=True)]
+    kind = _field(rows, name, aggregate.native).dataType
+    try:
+        kept = rows.groupBy().agg(*parts)
+        kept.groupBy().agg(*merged).select(aggregate.finish(*map(F.col, names)).cast(kind)).schema  # noqa: B018
+    except Exception as error:
+        raise UsageError(
+            f"aggs[{name!r}] = {aggregate.native}: Spark cannot take this aggregate in parts over values of this type: "
+            f"{_first_line(error)}. Aggregate another form of them, a text for example: put it into a column first "
+            "(withColumn)"
+        ) from error
+    for field in kept.schema.fields:
+        if not storable(field.dataType):
+            raise UsageError(
+                f"aggs[{name!r}] = {aggregate.native}: files of the state cannot hold {field.dataType.simpleString()}: "
+                "cast what is aggregated to a type that Parquet has"
+            )
+    return aggregate
+
+
+def storable(kind: T.DataType) -> bool:
+    """Whether Parquet files hold values of a type, and give them back as they were."""
+    if isinstance(kind, T.StructType):
+        return all(storable(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return storable(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return storable(kind.keyType) and storable(kind.valueType)
+    return not isinstance(kind, T.NullType | T.CalendarIntervalType)
+
+
+def result_field(rows: DataFrame, aggregate: Aggregate) -> T.StructField:
+    """The type that Spark itself gives the aggregate over these rows, and whether it may be null."""
+    field = _field(rows, "", aggregate.native)
+    return T.StructField(field.name, T.StructType([field]).toNullable().fields[0].dataType, field.nullable)
+
+
+def _field(rows: DataFrame, name: str, value: Column) -> T.StructField:
+    try:
+        return rows.groupBy().agg(value).schema.fields[0]
+    except Exception as error:
+        raise UsageError(
+            f"aggs[{name!r}] = {value} is not an aggregate over these rows: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,61 @@
+"""Rows of a release that came too late, on their way into the quarantine: as they came, and as partial rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.plan.substreams import TRACKER, Substream, named
+from spark_client.release.aggregation import Aggregation
+from spark_client.release.quarantine import Quarantine
+from spark_client.release.state import Account
+
+
+class LateRows:
+    """Sets late rows of one release aside.
+
+    Args:
+        aggregation: the release's.
+        quarantine: where they go.
+    """
+
+    def __init__(self, aggregation: Aggregation, quarantine: Quarantine) -> None:
+        self._aggregation = aggregation
+        self._quarantine = quarantine
+
+    def rows(self, rows: DataFrame | None, partials: DataFrame, late: Mapping[Substream, Account], epoch: int) -> None:
+        """Rows whose substream is known to be over; None: no step has left any."""
+        table = None
+        if rows is not None:
+            own = [name for name in rows.columns if name != TRACKER]
+            scope, key = F.col(f"{TRACKER}.scope"), self._aggregation.rule.end_or_name()
+            flat = rows.select(scope.alias("_scope"), key.alias("_key"), _json(own))
+            table = self._table(self._aggregation.of(flat, set(late)))
+        self._quarantine.put(epoch, "row", table, partials, late)
+
+    def aggregates(self, merged: DataFrame, late: Mapping[Substream, Account], epoch: int, has_rows: bool) -> None:
+        """Partial rows that came to be known as late only after their rows had been aggregated."""
+        table = None
+        if has_rows:
+            own = [name for name in self._aggregation.columns if name not in self._aggregation.added]
+            keyed = self._aggregation.results(merged, keep=("_scope", "_key"), checked=False)
+            table = self._table(keyed.select("_scope", "_key", _json(own)))
+        self._quarantine.put(epoch, "aggregate", table, merged, late)
+
+    def _table(self, flat: DataFrame) -> DataFrame:
+        """The columns of `LATE_SCHEMA` that are in the files."""
+        windows = self._aggregation.rule.windows
+        key = F.col("_key")
+        return flat.select(
+            F.col("_scope").alias("scope"),
+            (F.lit(None).cast("string") if windows else key).alias("name"),
+            (key if windows else F.lit(None).cast(T.TimestampType())).alias("end_time"),
+            "data",
+        )
+
+
+def _json(columns: Sequence[str]) -> Column:
+    return F.to_json(F.struct(*map(named, columns))).alias("data")
