@@ -22,12 +22,13 @@ from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe, Way
 from spark_client.counting.runs import Run
 from spark_client.datasource import events
+from spark_client.datasource.watermark import Over, with_progress
 from spark_client.errors import UsageError
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.outputs import BatchId, Output, check_sink
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Direction, Stream
-from spark_client.plan.substreams import session_zone
+from spark_client.plan.substreams import TRACKER, session_zone
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import ReleaseQuery
@@ -38,6 +39,7 @@ from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.definition import Definition
 from spark_client.sinks.outputs import Files, Function, Sunk
 from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path
 from tracker.client import TrackerClient
 
@@ -163,6 +165,37 @@ class Assembly:
         reader = self.spark.readStream.format(events.FORMAT)
         own = {"job": self.job, "server": self.server, "retry_for": str(self.retry_for)}
         return reader.options(**{**own, **options}).load()
+
+    def watermarked(self, stream: Stream, time: str, over: Over) -> DataFrame:
+        """The rows of a stream under the exact watermark.
+
+        Args:
+            stream: it.
+            time: its column of event time.
+            over: what lives by the watermark.
+
+        Raises:
+            UsageError: the source's front makes no promise that a watermark could follow.
+        """
+        data = stream.input.native()
+        front = stream.input.front
+        if front is not None:
+            if not front.moves_progress:
+                raise UsageError(
+                    f"{front!r} makes no promise for all scopes, which a watermark needs: use Frontier(delay), or "
+                    "Schedule(counts) if they are known"
+                )
+            data = observe(data, stream.segment, front.observed())
+            if front.counts:
+                data = self.probe(stream, stream.segment, "passing", None).on(data)
+        if stream.input.direction == "received":
+            data = self.probe(stream, stream.segment, "received", None).on(data)
+        data = stream.apply(data).drop(TRACKER)
+        subscribed = {"subscription": f"watermark of {stream.segment}"}
+        if self.max_away is not None:
+            subscribed["max_away"] = str(self.max_away / timedelta(days=1))
+        advanced = self.events(kinds="Advanced", segments=json.dumps([stream.segment]), **subscribed)
+        return with_progress(data, advanced, time, over, stream.segment)
 
     def _bell(self, stream: Stream, checkpoint: Path) -> DataFrame:
         """The stream that makes a batch happen when something has ended."""

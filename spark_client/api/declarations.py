@@ -1,0 +1,313 @@
+"""What of a job is declared: its sources and channels, and what is made of their rows."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.api.assembly import Assembly, state_segment
+from spark_client.api.released import Released
+from spark_client.api.streams import TrackedStream
+from spark_client.api.writer import NativeWriter, TrackedWriter
+from spark_client.channels.database import TableChannel
+from spark_client.channels.files import Channel, FileChannel
+from spark_client.channels.kafka import KafkaChannel
+from spark_client.channels.received import Received
+from spark_client.datasource.watermark import Over
+from spark_client.errors import UsageError
+from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.belonging import OnBadRows, belonging, in_range
+from spark_client.plan.durations import Duration
+from spark_client.plan.eventtime import WALL
+from spark_client.plan.fileforms import told_by
+from spark_client.plan.fronts import Front, Unspoken
+from spark_client.plan.graph import JobGraph
+from spark_client.plan.names import check_columns
+from spark_client.plan.sources import Source
+from spark_client.plan.streams import Stream
+from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve
+from spark_client.release.aggregation import Aggregation, OnOverflow
+from spark_client.runtime.definition import Definition
+from spark_client.spark_internals.plans import is_plain
+from spark_client.storage.databases import Connection
+
+
+class Declarations(ABC):
+    """The declarations of one job.
+
+    Attributes:
+        spark: the session.
+        job: the job's name.
+    """
+
+    spark: SparkSession
+    job: str
+    _graph: JobGraph
+    _definition: Definition
+    _assembly: Assembly
+
+    @abstractmethod
+    def start(self, writer: TrackedWriter) -> StreamingQuery:
+        """Starts what a `TrackedWriter` describes."""
+
+    @abstractmethod
+    def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        """Starts what a `NativeWriter` describes."""
+
+    def source(
+        self,
+        df: DataFrame,
+        segment: str,
+        *,
+        scope: ColumnOrName | None = None,
+        window: tuple[ColumnOrName, Duration] | tuple[ColumnOrName, Duration, Duration] | None = None,
+        substream: ColumnOrName | None = None,
+        identity: Sequence[ColumnOrName] = (),
+        front: Front | None = None,
+        on_bad_rows: OnBadRows = "fail",
+    ) -> TrackedStream:
+        """Rows that enter the job.
+
+        Args:
+            df: a streaming DataFrame.
+            segment: names the edge from the source into this query.
+            scope: the column that groups substreams that belong together, such as a tenant.
+            window: substreams are tumbling windows: (time column, length) or (time column, length, offset).
+            substream: or they are named by a column.
+            identity: columns that name a row for ever: (topic, partition, offset), (file, row), a business key. Needed
+                where rows are sent into a channel; without, a row is named by its place in the batch, which only holds
+                if a replay of the batch reads the rows in the same partitions and order.
+            front: what the source can promise: `Schedule`, `Marks`, `Frontier`. None: nothing, until `finish`.
+            on_bad_rows: what happens to rows that belong to no substream: their scope, time or name is null, or is
+                nothing that the tracker takes. ``"fail"``: the batch fails before anything of it is published, unless
+                a step of the stream drops them; the message says how many, why, and what to do. ``"quarantine"``:
+                they are set aside before any step, in the table that `late` reads, with the reason.
+
+        Raises:
+            UsageError: a column is not there, a front does not fit, the segment is declared twice.
+        """
+        if not df.isStreaming:
+            raise UsageError("source takes a streaming DataFrame (spark.readStream…); this one is a batch")
+        if TRACKER in df.columns:
+            raise UsageError(
+                f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive"
+            )
+        check_columns(df, f"source {segment!r}")
+        rule, *keys = declare(df, scope, window, substream)
+        for value in identity:
+            resolve(df, value, "identity")
+        if front is not None and not isinstance(front, Front):
+            raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier")
+        chosen = Unspoken() if front is None else copy.copy(front)  # what it learns here is of this source alone
+        when = window[0] if window is not None else substream
+        assert when is not None
+        belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows)
+        scope_of, name_of, end_of = (belongs.guarded(key) for key in keys)
+        self._graph.declare(segment)
+        self._graph.consume(segment)
+        origin = Source(
+            df,
+            segment,
+            rule,
+            (scope_of, name_of, end_of),
+            belongs,
+            [bytewise(df, value) for value in identity],
+            chosen,
+            self.job,
+            names_of([*([scope] if scope is not None else []), when, *identity]),
+            told_by(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
+        )
+        key = F.unix_micros(end_of) if rule.windows else name_of
+        time = in_range(df, window[0], rule) if window is not None else None
+        chosen.bind(segment, df, rule, (scope_of, key), time)
+        self._graph.declare_fronts(chosen.names, segment)
+        return TrackedStream(self, origin, (), origin.native())
+
+    def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
+        """A channel of files between two queries.
+
+        Args:
+            segment: that its rows travel.
+            path: its directory, on a file system that driver and executors see as a path.
+            keep: whether an epoch's files stay when they have been received; else they are removed once Spark has
+                committed the batch that received them. Nothing else bounds how many there are.
+        """
+        self._graph.declare(segment)
+        return FileChannel(segment, path, keep)
+
+    def table_channel(
+        self,
+        segment: str,
+        connect: Callable[[], Connection],
+        table: str,
+        path: str,
+        *,
+        placeholder: str = "%s",
+        keep: bool = False,
+    ) -> TableChannel:
+        """A table of a database between two queries.
+
+        Args:
+            segment: that its rows travel.
+            connect: makes a DB-API 2 connection that is not in autocommit mode; called in the driver and in executors.
+            table: made by the statements of `spark_client.channel_tables`; this channel's alone.
+            path: a directory of the channel's own, for its outbox, on a file system that driver and executors see as a
+                path.
+            placeholder: how the database's driver writes a parameter: ``%s``, or ``?`` as sqlite3 does.
+            keep: whether an epoch's rows stay in the table when they have been received.
+
+        >>> import psycopg                                                                    # doctest: +SKIP
+        >>> clean = tracking.table_channel(                                                   # doctest: +SKIP
+        ...     "clean", lambda: psycopg.connect(dsn), "clean", "/data/clean")
+        """
+        self._graph.declare(segment)
+        return TableChannel(segment, connect, table, path, placeholder, keep)
+
+    def kafka_channel(
+        self,
+        segment: str,
+        topic: str,
+        servers: str,
+        path: str,
+        *,
+        deduplicate: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> KafkaChannel:
+        """A Kafka topic between two queries: written at least once, received once.
+
+        Args:
+            segment: that its rows travel.
+            topic: that has to be there, and is this channel's alone.
+            servers: the brokers' addresses, ``host:port,host:port``.
+            path: a directory of the channel's own, on a file system that driver and executors see as a path: for its
+                outbox, and what it remembers of what was received.
+            deduplicate: whether copies are dropped when they are received. Without, a record that was written twice
+                is counted twice, and its substream does not end.
+            options: of Spark's Kafka source and sink, such as ``maxOffsetsPerTrigger``, ``kafka.security.protocol``.
+
+        Raises:
+            UsageError: an option that the channel sets itself.
+        """
+        self._graph.declare(segment)
+        return KafkaChannel(segment, topic, servers, path, deduplicate, options)
+
+    def receive(self, channel: Channel, max_epochs_per_trigger: int | None = None) -> TrackedStream:
+        """Rows that another query has sent into a channel.
+
+        Args:
+            channel: of `channel`, `table_channel` or `kafka_channel`.
+            max_epochs_per_trigger: at most so many of the sender's epochs in a batch; None: a thousand.
+                Kafka's batches are bounded by the channel's options instead.
+
+        Raises:
+            UsageError: nobody has declared what is sent: do that first (``….writeStream.channel(…)``).
+        """
+        origin = Received(self.spark, channel, max_epochs_per_trigger)
+        self._graph.consume(channel.segment)
+        return TrackedStream(self, origin, (), channel.shape(self.spark))
+
+    def release(
+        self,
+        stream: TrackedStream,
+        keys: Sequence[ColumnOrName] = (),
+        *,
+        aggs: Mapping[str, Aggregate | Column],
+        revisions: bool = False,
+        completeness: bool = False,
+        on_overflow: OnOverflow = "fail",
+    ) -> Released:
+        """An aggregation by substream and keys whose rows come out once, when their substream has ended.
+
+        Args:
+            stream: of `source` or `receive`.
+            keys: further columns to group by.
+            aggs: by name: Spark's ``F.count("*")``, ``F.avg("delay")``, … over plain columns, or those of
+                `spark_client.aggregates` over any expression.
+            revisions: what comes after a substream's end can be reopened (`reopen`). Results have a column
+                ``revision``: 0, and 1, 2, … for what was reopened.
+            completeness: results have a column ``completeness``: ``whole``; ``drained``: a drain closed the substream
+                before its sources did, so more of it may follow in the next deployment; ``rest``: that is what
+                followed, and all of it; ``drained rest``: or as far as the next drain; ``late``: a revision.
+            on_overflow: what a sum or mean becomes that does not fit its type. ``"fail"``: what Spark's own becomes:
+                in ANSI mode the query fails, and can be started again with the other choice; else it is null, or
+                wrapped for integers. ``"null"``: null.
+
+        Raises:
+            UsageError: a column is not there; an aggregate cannot be merged from parts (the message lists those that
+                can).
+        """
+        return Released(stream, keys, aggs, revisions, completeness, on_overflow)
+
+    def with_watermark(self, stream: TrackedStream, time: str, over: Over) -> DataFrame:
+        """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
+
+        What Spark's stateful operators make of it comes out when the tracker says that everything is over, with no
+        later data, and is pruned then. Start the query with `write_stream`.
+
+        Args:
+            stream: of `source` or `receive`.
+            time: its column of event time.
+            over: ``"windows"`` if windows of that column live by the watermark (``window``, ``session_window``),
+                ``"instants"`` if the column itself does (``dropDuplicatesWithinWatermark``, joins of two streams).
+
+        Spark's watermarks start at 1970, so a row whose time is before it fails its batch: drop such rows in a step
+        before this, or `release` them.
+        """
+        if over not in ("windows", "instants"):
+            raise UsageError(f"over={over!r}: 'windows' for window and session_window, 'instants' for other operators")
+        field = resolve(stream.df, time, "with_watermark")
+        if field.dataType.simpleString() != "timestamp":
+            raise UsageError(f"with_watermark({time!r}): a timestamp is needed, not {field.dataType.simpleString()}")
+        if stream.input.rule.time == WALL:
+            raise UsageError(
+                f"with_watermark({time!r}): {stream.segment!r} has windows over a timestamp_ntz, and a watermark over "
+                "a timestamp is on another clock: give the source window=(…) over a timestamp"
+            )
+        if not stream.input.rule.windows:
+            raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
+        self._definition.require_progress()
+        if isinstance(stream.input, Received) and not stream.input.exact:
+            raise UsageError(
+                f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
+                "doubled ones: release them, or send them through a channel of files"
+            )
+        return self._assembly.watermarked(stream, field.name, over)
+
+    def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
+        """Begins the output of a query with Spark's own stateful operators.
+
+        Args:
+            df: made of what `with_watermark` gave.
+            reads: the tracked streams it was made of.
+        """
+        streams = [reads] if isinstance(reads, TrackedStream) else list(reads)
+        return NativeWriter(self, df, streams)
+
+    def events(self, **options: str) -> DataFrame:
+        """The job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
+        return self._assembly.events(**options)
+
+    def sends(self, what: Stream | Aggregation, channel: Channel) -> None:
+        """A query will send rows into a channel: the graph and the channel learn of it."""
+        if isinstance(what, Aggregation):
+            if what.stream.input.direction != "received":
+                raise UsageError(
+                    "a release that sends its results on has to read from a channel: send the source's rows through "
+                    "one first"
+                )
+            schema = what.tracked(what.partial(what.stream.df, {}, labels=False), self.job).schema
+            hold = state_segment(what)
+            self._graph.declare_state(hold)
+            self._graph.feed(what.stream.segment, hold)
+            self._graph.feed(hold, channel.segment)
+            rule = what.rule
+        else:
+            check_columns(what.df, f"channel {channel.segment!r}")
+            schema, rule = what.df.schema, what.input.rule
+            self._graph.feed(what.segment, channel.segment)
+        channel.describe(schema, rule, None if isinstance(what, Aggregation) else what.input.told)
