@@ -36,11 +36,11 @@ demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, w
 	@$(BIN)/python -m examples.flights_kafka.demo
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker experiments benchmarks
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker spark_client experiments benchmarks
 	@$(PYTEST) tests -m "not slow"
 
 test-fast: $(STAMP) ## without Spark
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker experiments benchmarks
+	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker spark_client experiments benchmarks
 	@$(PYTEST) tests -m "not slow and not spark"
 
 test-spark: $(STAMP) ## only Spark

@@ -1,10 +1,12 @@
 """PySpark client of the substream tracker: release a substream's results when it has ended, exactly and once.
 
->>> from spark_client import Marks, Tracking                                                  # doctest: +SKIP
->>> tracking = Tracking(spark, job="flights")
->>> flights = tracking.source(raw, "flights", scope="origin", window=("sched_dep", "1 day"), front=Marks("is_last"))
->>> daily = tracking.release(flights, ["carrier"], aggs={"flights": F.count("*"), "delay": F.avg("dep_delay")})
->>> daily.writeStream.option("checkpointLocation", "cp").start("daily")
+>>> from spark_client import Marks, Tracking                                              # doctest: +SKIP
+>>> tracking = Tracking(spark, job="flights")                                             # doctest: +SKIP
+>>> flights = tracking.source(                                                            # doctest: +SKIP
+...     raw, "flights", scope="origin", window=("sched_dep", "1 day"), front=Marks("is_last"))
+>>> daily = tracking.release(                                                             # doctest: +SKIP
+...     flights, ["carrier"], aggs={"flights": F.count("*"), "delay": F.avg("dep_delay")})
+>>> daily.writeStream.option("checkpointLocation", "cp").start("daily")                   # doctest: +SKIP
 
 It imports `tracker.client` and nothing else of the tracker: where Spark runs, no server is installed.
 """
