@@ -18,8 +18,9 @@ from spark_client.api.released import Released
 from spark_client.api.session import Tracking
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
+from spark_client.channels.channel import Channel
 from spark_client.channels.database import TableChannel, channel_tables
-from spark_client.channels.files import Channel, FileChannel
+from spark_client.channels.files import FileChannel
 from spark_client.channels.kafka import KafkaChannel, Topic
 from spark_client.datasource.events import TrackerDataSource, register
 from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA

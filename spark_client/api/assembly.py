@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.writer import TrackedWriter
-from spark_client.channels.files import Channel
+from spark_client.channels.channel import Channel
 from spark_client.channels.routes import Routed
 from spark_client.channels.sending import Sent
 from spark_client.counting.intake import observed_of

@@ -14,8 +14,9 @@ from spark_client.api.assembly import Assembly, state_segment
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
+from spark_client.channels.channel import Channel
 from spark_client.channels.database import TableChannel
-from spark_client.channels.files import Channel, FileChannel
+from spark_client.channels.files import FileChannel
 from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
 from spark_client.datasource.watermark import Over

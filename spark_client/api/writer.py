@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.refusals import check_option, check_trigger
-from spark_client.channels.files import Channel
+from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.streams import Stream

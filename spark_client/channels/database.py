@@ -28,8 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels import jsonrows
+from spark_client.channels.channel import Channel
 from spark_client.channels.epochs import Shelf, epochs_of
-from spark_client.channels.files import Channel
 from spark_client.plan.fileforms import Told
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.spark_internals.arrow import spark_schema

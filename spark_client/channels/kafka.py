@@ -25,8 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels import jsonrows
+from spark_client.channels.channel import Channel, DoubledLabelsError
 from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
-from spark_client.channels.files import Channel, DoubledLabelsError
 from spark_client.counting.folding import files
 from spark_client.errors import UsageError
 from spark_client.plan.fileforms import FileForm, Told

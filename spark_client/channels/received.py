@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from spark_client.channels.files import Channel
+from spark_client.channels.channel import Channel
 from spark_client.plan.belonging import Belonging
 from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Front

@@ -7,7 +7,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame
 
-from spark_client.channels.files import Channel, DoubledLabelsError
+from spark_client.channels.channel import Channel, DoubledLabelsError
 from spark_client.counting.probes import ExecutorProbe, in_files
 from spark_client.plan.fileforms import Told
 from spark_client.plan.outputs import BatchId, Counted, SetAside

@@ -1,0 +1,305 @@
+"""Channels between queries: what one sends, another receives.
+
+A channel knows how rows travel, and nothing of how they are counted. What both its sides have to agree on, the columns
+and how they fall into substreams, is kept beside it. Label and substream travel with the rows, in the form that
+`fileforms` says.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.fileforms import FileForm, Told, form_of
+from spark_client.plan.labels import child_label
+from spark_client.plan.substreams import TRACKER, TRACKER_TYPE, Substreams, named
+from spark_client.storage.directories import (
+    check_store,
+    local_path,
+    parquet_of,
+    publish,
+    read_json,
+    write_json,
+    write_parquet,
+)
+
+_NUMBER: Final = "_tracker_number"
+_DESCRIPTION: Final = "_channel.json"
+
+
+class DoubledLabelsError(TrackingError):
+    """Rows of an epoch share labels, in a channel that would take them for copies. Nothing of it was published."""
+
+
+class Channel(ABC):
+    """How rows travel a segment from the queries that send to the one that receives.
+
+    Args:
+        segment: that they travel.
+        path: a directory for what the channel has to keep, on a file system that its users share.
+
+    Attributes:
+        segment: that its rows travel.
+        path: its directory.
+        exact: whether a plain stream of its rows (`native`) has each row once.
+    """
+
+    exact: bool
+
+    def __init__(self, segment: str, path: str | os.PathLike[str]) -> None:
+        self.segment = segment
+        self.path = local_path(path, f"the path of channel {segment!r},")
+        self._children: dict[tuple[tuple[str, ...], Told | None], list[Column]] = {}
+
+    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
+        """A sender says what it will write; a later one has to say the same.
+
+        Args:
+            rows: the columns, with `_tracker`.
+            rule: how they fall into substreams.
+            told: the columns that told it where rows entered the job; those of the first sender stand.
+
+        Raises:
+            UsageError: other columns, or other substreams, than the channel has.
+        """
+        written = T.StructType([*(field for field in rows.fields if field.name != TRACKER)])
+        # What Parquet gives back: everything may be null.
+        schema = T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]).toNullable()
+        self.check_store()
+        said = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
+        if told is not None and told.fits(schema):
+            said["told"] = {"scope": told.scope, "key": told.key}
+        known = read_json(self.path / _DESCRIPTION)
+        if known is None:
+            write_json(self.path / _DESCRIPTION, said)
+            return
+        known["substreams"] = Substreams.from_json(known["substreams"]).to_json()  # it may be an earlier version's
+        if _unordered(known) != _unordered(said):
+            raise UsageError(
+                f"channel {self.segment!r} at {self.path} was written as {_differences(known, said)}: keep the "
+                "columns, or give the channel a new path (and its queries new checkpoints)"
+            )
+
+    def description(self) -> tuple[T.StructType, Substreams]:
+        """The rows' schema, `_tracker` last, and how they fall into substreams.
+
+        Raises:
+            UsageError: no sender has described it yet.
+        """
+        known = self._known()
+        return T.StructType.fromJson(known["schema"]), Substreams.from_json(known["substreams"])
+
+    @property
+    def form(self) -> FileForm:
+        """How its files hold rows.
+
+        Raises:
+            UsageError: as `description`.
+        """
+        known = self._known()
+        return form_of(Substreams.from_json(known["substreams"]), known.get("told"))
+
+    def _known(self) -> dict[str, Any]:
+        known: dict[str, Any] | None = read_json(self.path / _DESCRIPTION)
+        if known is None:
+            raise UsageError(
+                f"channel {self.segment!r} at {self.path} has no sender yet, so its columns are not known: build the "
+                "query that writes to it first (….writeStream.channel(…)), or start the job that does"
+            )
+        if known["segment"] != self.segment:
+            raise UsageError(f"the directory {self.path} is of channel {known['segment']!r}, not of {self.segment!r}")
+        return known
+
+    @abstractmethod
+    def write(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> Path:
+        """Sends an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
+
+        Args:
+            rows: with the parents' `_tracker`.
+            sender: who sends: a query's id.
+            epoch: of the sender.
+            ordinal: columns that tell the children of one parent apart.
+            told: the columns that are known to tell where each row belongs.
+
+        Returns:
+            The directory of files with what is to be counted as sent: see `form` and `in_files`.
+        """
+
+    @abstractmethod
+    def begun(self, sender: str, epoch: int) -> bool:
+        """Whether rows of an epoch may have been received: once it was published, it has to be brought to its end.
+
+        Args:
+            sender: a query's id.
+            epoch: its newest.
+        """
+
+    @abstractmethod
+    def sweep(self, sender: str) -> None:
+        """Removes what drivers of a sender that were killed have left half written.
+
+        Args:
+            sender: whose driver has taken over.
+        """
+
+    def check_session(self, spark: SparkSession) -> None:  # noqa: B027 - most travel under any settings
+        """Looks at the settings under which rows are to be sent or received.
+
+        Args:
+            spark: the session.
+
+        Raises:
+            UsageError: what is received would not be what was sent.
+        """
+
+    @abstractmethod
+    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+        """What the receiving query reads.
+
+        Args:
+            spark: the session.
+            bell: a stream whose rows only make a batch happen.
+            max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
+        """
+
+    @abstractmethod
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
+        """The rows of a batch of `stream`, each once; the same when the epoch is replayed.
+
+        Args:
+            batch: it.
+            query: who receives.
+            epoch: the batch's number.
+
+        Returns:
+            None if it is known that there are none.
+        """
+
+    @abstractmethod
+    def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        """The rows as a plain stream, for queries with native stateful operators.
+
+        Args:
+            spark: the session.
+            max_epochs: as for `stream`.
+        """
+
+    def shape(self, spark: SparkSession) -> DataFrame:
+        """A stream with the columns of its rows, which is never run: what steps are tried on."""
+        self.check_session(spark)
+        schema, _ = self.description()
+        return spark.readStream.schema(schema).parquet(str(self.path))
+
+    def check_store(self) -> None:
+        """Whether its directory is on a file system that can do what is relied on.
+
+        Raises:
+            UsageError: it is not.
+        """
+        check_store(self.path, f"the path of channel {self.segment!r},")
+
+    def publish_children(
+        self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], told: Told | None = None
+    ) -> None:
+        """Publishes rows with labels of their own, as the channel's columns say, unless they were published before."""
+        children = self.carried(rows).select(*self._children_of(ordinal, told))
+
+        def write(path: str) -> None:
+            write_parquet(children)(path)
+            self.check(Path(path))
+
+        if not publish(target, write):
+            children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+
+    def check(self, path: Path) -> None:  # noqa: B027 - most have nothing to look for
+        """Looks at an epoch's files before anybody else can.
+
+        Args:
+            path: of the directory.
+
+        Raises:
+            TrackingError: they cannot be sent.
+        """
+
+    def check_children(self, rows: DataFrame, ordinal: tuple[str, ...]) -> None:  # noqa: B027 - as `check`
+        """Looks at rows whose children are to be sent, before it is settled that they are.
+
+        Args:
+            rows: with the parents' `_tracker`.
+            ordinal: columns that tell the children of one parent apart.
+
+        Raises:
+            TrackingError: they cannot be sent.
+        """
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        """The same rows; whoever reads one that the channel would alter fails, and so publishes nothing.
+
+        Args:
+            rows: that are to be sent.
+        """
+        return rows
+
+    def surplus(self, rows: DataFrame, ordinal: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
+        """Of rows, one for each label that they would have here; and those that are left.
+
+        Args:
+            rows: with the parents' `_tracker`.
+            ordinal: columns that tell the children of one parent apart.
+        """
+        label = self.label_of_child(ordinal)
+        alike = Window.partitionBy(label).orderBy(F.to_json(F.struct(*map(named, rows.columns))))
+        numbered = rows.withColumn(_NUMBER, F.row_number().over(alike))
+        return numbered.where(f"{_NUMBER} = 1").drop(_NUMBER), numbered.where(f"{_NUMBER} > 1").drop(_NUMBER)
+
+    def label_of_child(self, ordinal: tuple[str, ...]) -> Column:
+        """The label of a row's child on this channel's segment.
+
+        Args:
+            ordinal: columns that tell the children of one parent apart.
+        """
+        return child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
+
+    def _children_of(self, ordinal: tuple[str, ...], told: Told | None) -> list[Column]:
+        """The columns of rows' children in files: made once, since each costs some calls into the JVM."""
+        if (ordinal, told) not in self._children:
+            label = self.label_of_child(ordinal)
+            schema, _ = self.description()
+            own = [name for name in schema.fieldNames() if name != TRACKER]
+            self._children[ordinal, told] = self.form.to_files(own, label, told)
+        return self._children[ordinal, told]
+
+    def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
+        """The rows of directories that `publish_children` has made."""
+        schema, _ = self.description()
+        form = self.form
+        return form.of_files(parquet_of(spark, form.schema_of_files(schema)).parquet(*map(str, paths)))
+
+
+def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A channel's description, but for the order of the columns and the form of files: the first sender's stand."""
+    columns = {field["name"]: field["type"] for field in description["schema"]["fields"]}
+    return {**description, "schema": columns, "told": None}
+
+
+def _differences(known: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+    def columns(description: Mapping[str, Any]) -> dict[str, str]:
+        return {field["name"]: str(field["type"]) for field in description["schema"]["fields"]}
+
+    one, other = columns(known), columns(said)
+    changed = sorted({*one.items()} ^ {*other.items()})
+    if changed:
+        return f"{sorted(one)}, and is now {sorted(other)} (differing: {sorted({name for name, _ in changed})})"
+    return (
+        f"{known['substreams']} of segment {known['segment']!r}, and is now {said['substreams']} of {said['segment']!r}"
+    )
