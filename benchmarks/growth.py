@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from benchmarks import workload
 from benchmarks.figures import Figure
 from benchmarks.workload import FRONT, JOB, SEGMENT
+from tracker.contract.answers import Answer, Reported
+from tracker.contract.commands import Command
 from tracker.core import DefineJob, Frontier, OpenProducer, Report, Spec, Tracker
-from tracker.core.commands import Answer, Command, Reported
 from tracker.load.procfs import memory
 
 _NOW = 1_800_000_000 * 10**9
@@ -131,7 +132,7 @@ class _Job:
     def _end(self, place: int) -> int:
         (through,) = workload.end_times(np.array([place])).tolist()
         promise = Report(
-            JOB, "sender", "r1", self._turned(), units=["unit"], promises=(Frontier(FRONT, None, through),), commit=True
+            JOB, "sender", "r1", self._turned(), units=["unit"], promises=(Frontier(FRONT, through),), commit=True
         )
         before = self._tracker.job_status(JOB).ended_substreams
         start = time.thread_time_ns()

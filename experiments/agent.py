@@ -16,11 +16,11 @@ from google.protobuf.message import Message
 
 from experiments.dataflow import F8, HOP_NS, Run, hops
 from experiments.reports import NO_PROMISE, Messages, Said
-from tracker.client.messages import report_message
-from tracker.client.report import Contents, Frontier
+from tracker.contract.callers import Contents
+from tracker.contract.promises import Frontier
 from tracker.core import Committed, DefineJob, Ended, OpenProducer, Reason, Reported, Spec, Tracker
-from tracker.server import translation
-from tracker.server.translation import Method
+from tracker.wire import codec
+from tracker.wire.codec import Method, write_report
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -107,7 +107,7 @@ def request(said: Said, segments: Sequence[str], front: str = "") -> columns_pb2
 
 def message(contents: Contents) -> columns_pb2.ReportRequest:
     """As the client makes it, all by name, but for who reports it."""
-    made, _ = report_message(contents, "", [None] * len(contents.substreams), want_ids=False)
+    made, _ = write_report(contents, "", [None] * len(contents.substreams), want_ids=False)
     made.job, made.run = JOB, RUN
     return made
 
@@ -149,7 +149,7 @@ class Ear:
             at: when it arrives, in hops.
         """
         self._bytes += len(data)
-        answer = self._tracker.apply(translation.command(method, data), int(at * HOP_NS))
+        answer = self._tracker.apply(codec.read_command(method, data), int(at * HOP_NS))
         assert isinstance(answer, Reported | Committed)
         self._answer_bytes += _answer(answer).ByteSize()
         if answer.last_seq == self._last_seq:
@@ -157,7 +157,7 @@ class Ear:
         events, self._last_seq = self._tracker.events(JOB, self._last_seq, limit=answer.last_seq - self._last_seq)
         for event in events:
             self._hear(event.body, at)
-            self._end_bytes += translation.event(event).ByteSize()
+            self._end_bytes += codec.write_event(event).ByteSize()
         self._ending += 1
 
     def _hear(self, body: object, at: float) -> None:
@@ -200,4 +200,4 @@ class Ear:
 def _answer(answer: Reported | Committed) -> Message:
     if isinstance(answer, Committed):
         return wire.CommitResponse(last_seq=answer.last_seq)
-    return translation.reported(answer)
+    return codec.write_reported(answer)

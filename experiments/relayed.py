@@ -21,7 +21,7 @@ from experiments.agent import JOB, RUN, Ear, Followed
 from experiments.dataflow import F8, SECOND, Run, hops
 from experiments.reports import Said
 from tracker.relay.combining import Part, Room, combine
-from tracker.server.translation import Method
+from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
 _DRIVER = "job"

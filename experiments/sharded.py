@@ -22,9 +22,9 @@ from experiments.cells import BATCH_INTERVAL
 from experiments.dataflow import HOP_NS, Run, Shape, simulate
 from experiments.reports import Messages, each_interval
 from tracker.client import JobSpec, ShardedClient
-from tracker.server import translation
-from tracker.server.translation import Method
 from tracker.sharded.sharding import Sharding
+from tracker.wire import codec
+from tracker.wire.codec import Method
 
 _SHARDS: Final = (1, 2, 4, 8)
 _SERVED: Final = (1, 2, 4)
@@ -80,7 +80,7 @@ def follow(run: Run, messages: Messages, shards: int) -> Followed:
             message = agent.message(part)
             message.producer, message.epoch, message.commit = machine, epochs[said.machine], True
             data = message.SerializeToString()
-            trackers[shard].apply(translation.command(Method.REPORT, data), int(at * HOP_NS))
+            trackers[shard].apply(codec.read_command(Method.REPORT, data), int(at * HOP_NS))
             told[shard] += 1
             entries[shard] += len(part.xor)
             size[shard] += len(data)

@@ -29,10 +29,7 @@ from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
-from tracker.client import (
-    TrackerClient,
-)
-from tracker.client.jobs import Ordering
+from tracker.client import Ordering, TrackerClient
 
 
 class Tracking(Declarations):

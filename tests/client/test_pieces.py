@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.client.processes import Server
 from tracker.client import Report, TrackerClient, TrackerError
-from tracker.client.jobs import JobSpec
 from tracker.client.pieces import Largest, split
-from tracker.client.report import Close, Contents
+from tracker.contract.callers import Contents, JobSpec
+from tracker.contract.promises import Close
 
 
 def said(pieces: list[Contents]) -> Counter[Any]:
@@ -26,7 +26,7 @@ def said(pieces: list[Contents]) -> Counter[Any]:
             name = (*piece.substreams[substream], int(piece.end_times[substream]))
             found[(name, piece.segments[segment], *map(int, counts))] += 1
         for promise in piece.promises:
-            about = piece.substreams[promise.substream] if isinstance(promise, Close) else None
+            about = piece.substreams[promise.substream_index] if isinstance(promise, Close) else None
             found[promise if about is None else ("close", promise.front, about)] += 1
     return found
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker.client import NO_END_TIME, Outcome, Report, Reported
-from tracker.client.report import Close, Contents, Finish, Frontier
+from tracker.contract.callers import Contents
+from tracker.contract.promises import Close, Finish, Frontier
 
 LABELS = st.integers(-(2**63), 2**64 - 1)
 

@@ -18,9 +18,9 @@ import numpy as np
 from tests.core.invariants import broken
 from tests.model.lines import JOB, Driver, Line
 from tests.model.reference import ReferenceTracker
+from tracker.contract.refusal import Refused
 from tracker.core import Tracker
 from tracker.core.filters import EventFilter
-from tracker.core.refusal import Refused
 from tracker.journal.snapshots import encode
 
 

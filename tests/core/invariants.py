@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tracker.contract.values import NO_END_TIME, Mode, Ordering
 from tracker.core import Tracker
-from tracker.core.commands import NO_END_TIME, Mode, Ordering
 from tracker.core.frontgroups import FIRM
 from tracker.core.job import Job
 from tracker.core.lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, NAMED, PARTLY_ENDED, SOLE

@@ -16,9 +16,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracker.contract.answers import Reported
+from tracker.contract.commands import Commit, DefineJob, OpenProducer, Report, Spec
+from tracker.contract.events import Ended
+from tracker.contract.promises import Close
+from tracker.contract.values import Mode, Outcome
 from tracker.core import Tracker
-from tracker.core.commands import Close, Commit, DefineJob, Mode, OpenProducer, Outcome, Report, Reported, Spec
-from tracker.core.events import Ended
 
 SETTINGS = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 SUBSTREAMS = ["s0", "s1", "s2"]

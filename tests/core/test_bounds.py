@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.model.lines import JOB, START, Driver, Line
+from tracker.contract.bounds import MAX_DURATION, MAX_END_TIME, MAX_EPOCH, check_bounds
+from tracker.contract.commands import CloseProducer, Command, Commit, Drain, OpenProducer, Recovered, Report
+from tracker.contract.refusal import Refused
+from tracker.contract.values import NO_END_TIME
 from tracker.core import DefineJob, Spec, Tick, Tracker, timers
-from tracker.core.bounds import MAX_DURATION, MAX_END_TIME, MAX_EPOCH, check_bounds
-from tracker.core.commands import NO_END_TIME, CloseProducer, Command, Commit, Drain, OpenProducer, Recovered, Report
 from tracker.core.job import Job
-from tracker.core.refusal import Refused
 from tracker.journal.snapshots import decode, encode
-from tracker.server import translation
+from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2 as wire
 
 SECOND = 10**9
@@ -128,8 +129,8 @@ def test_whatever_a_journal_holds_time_goes_on_and_a_snapshot_can_be_kept(
         assert [event.body for event in loaded.events(JOB, 0)[0]] == [e.body for e in tracker.events(JOB, 0)[0]]
         loaded.apply(Tick(), driver.now)
         for event in tracker.events(JOB, 0)[0]:
-            wire.Event.FromString(translation.event(event).SerializeToString())
-        translation.job_status(tracker.job_status(JOB)).SerializeToString()
+            wire.Event.FromString(codec.write_event(event).SerializeToString())
+        codec.write_job_status(tracker.job_status(JOB)).SerializeToString()
 
 
 def test_a_tick_that_fails_in_one_job_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

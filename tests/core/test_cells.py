@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.layouts import small_pages
+from tracker.contract.commands import FinishFront
 from tracker.core import DefineJob, OpenProducer, Report, Spec, Tracker
 from tracker.core.cells import BLOCK, DENSE, Cells, DenseCells, Entries, SparseCells, cells_for, relaid
-from tracker.core.commands import FinishFront
 from tracker.core.graph import Graph
 from tracker.core.opentimes import NONE_OPEN, OpenTimes
 from tracker.journal.snapshots import decode, encode

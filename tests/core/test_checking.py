@@ -12,8 +12,8 @@ import pytest
 
 from tests.model.generate import generate
 from tests.model.lines import Driver
+from tracker.contract.refusal import Refused
 from tracker.core import Tracker
-from tracker.core.refusal import Refused
 from tracker.journal.snapshots import encode
 
 

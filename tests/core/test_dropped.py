@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
+from tracker.contract.events import Advanced, Body, Drained, Ended, Event, Late
+from tracker.contract.values import Reason
 from tracker.core import dropped as module
 from tracker.core.dropped import Dropped
-from tracker.core.events import Advanced, Body, Drained, Ended, Event, Late, Reason
 from tracker.core.filters import EventFilter
 
 

@@ -6,8 +6,9 @@ import gc
 
 from tests.core.test_readings import CLOSE, SENT, define, report, start
 from tests.model.lines import JOB, Driver
+from tracker.contract.events import Ended, Event
+from tracker.contract.values import Reason
 from tracker.core import Tracker
-from tracker.core.events import Ended, Event, Reason
 
 
 def test_the_garbage_collector_looks_at_no_kept_event() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from tests.core.test_readings import define, start
 from tests.model.lines import Driver
+from tracker.contract.commands import OpenProducer
+from tracker.contract.refusal import Refused
 from tracker.core import Tracker
-from tracker.core.commands import OpenProducer
 from tracker.core.messages import check_deployment, check_job_name, check_name, check_scope
-from tracker.core.refusal import Refused
 
 CHECKS: dict[str, tuple[Callable[[str], None], list[str], list[str]]] = {
     "name": (

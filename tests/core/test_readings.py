@@ -11,8 +11,8 @@ import pytest
 
 from tests.core.differential import difference
 from tests.model.lines import Driver, Line
+from tracker.contract.status import SubstreamStatus
 from tracker.core import Tracker
-from tracker.core.status import SubstreamStatus
 
 SECOND = 10**9
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.core.differential import difference
 from tests.core.test_readings import define, last_of, report, start, tick
 from tests.model.lines import JOB, Driver, Line
+from tracker.contract.refusal import Refused
 from tracker.core import Tracker, tombstones
-from tracker.core.refusal import Refused
 from tracker.core.tombstones import Tombstones
 
 hashes = tombstones._hashes

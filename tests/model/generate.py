@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tracker.core.status import JobStatus
+from tracker.contract.status import JobStatus
 
 from .lines import JOB, Driver, Line
 from .reference import ReferenceTracker

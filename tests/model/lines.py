@@ -9,51 +9,39 @@ of a `drain`, `max_age` and `max_events` of a `subscribe`, and the commands `tic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from tracker.core import Tracker
-from tracker.core.bounds import check_bounds
-from tracker.core.commands import (
-    NO_END_TIME,
+from tracker.contract.answers import Acknowledged, Answer, JobDefined, Opened, Reported, Subscribed
+from tracker.contract.bounds import check_bounds
+from tracker.contract.commands import (
     Abandon,
     Ack,
-    Acknowledged,
-    Answer,
     CancelDrain,
-    Close,
     CloseProducer,
     Command,
     Commit,
     DefineJob,
     DeleteJob,
     Drain,
-    DrainStatus,
-    Expect,
-    Finish,
     FinishFront,
     ForgetProducer,
-    Frontier,
-    JobDefined,
-    Mode,
-    Opened,
     OpenProducer,
-    Ordering,
-    Outcome,
-    Promise,
     Recovered,
     Report,
-    Reported,
     Spec,
     Subscribe,
-    Subscribed,
     Tick,
     Unsubscribe,
 )
-from tracker.core.events import Advanced, Body, Ended, Event, Excess, FrontIdle, Late, Stalled
-from tracker.core.refusal import Refused
-from tracker.core.status import Explained
+from tracker.contract.events import Advanced, Body, Ended, Event, Excess, FrontIdle, Late, Stalled
+from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
+from tracker.contract.refusal import Refused
+from tracker.contract.status import DrainStatus, Explained
+from tracker.contract.values import NO_END_TIME, Mode, Ordering, Outcome
+from tracker.core import Tracker
 
 Line: TypeAlias = dict[str, Any]
 
@@ -291,7 +279,7 @@ def as_told(events: Sequence[list[Any]], told: Sequence[list[Any]]) -> list[list
 def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> Promise:
     match said:
         case ["frontier", front, scope, time]:
-            return Frontier(front, scope, time)
+            return Frontier(front, time, scope)
         case ["close", front, scope, name, end_time]:
             return Close(front, index.get((scope, name, end_time), 0))
         case ["finish", front]:
@@ -306,10 +294,10 @@ def _event(body: Body) -> list[Any]:
     match body:
         case Ended():
             more = [body.by_drain, body.expected] if body.by_drain or body.expected is not None else []
-            return [name, *body[:5], body.reason.name, body.in_flight, *more]
+            return [name, *astuple(body)[:5], body.reason.name, body.in_flight, *more]
         case Stalled():
             more = [body.expected, body.sent] if body.expected else []
             return [name, body.scope, body.name, list(body.segments), body.in_flight, *more]
         case Late() | Advanced() | FrontIdle() | Excess():
-            return [name, *body]
-    return [name, *body]
+            return [name, *astuple(body)]
+    return [name, *astuple(body)]

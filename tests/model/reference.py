@@ -17,45 +17,28 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tracker.core.commands import (
-    NO_END_TIME,
+from tracker.contract.answers import Acknowledged, Answer, Committed, JobDefined, Opened, Reported, Subscribed
+from tracker.contract.commands import (
     Abandon,
     Ack,
-    Acknowledged,
-    Answer,
     CancelDrain,
-    Close,
     CloseProducer,
     Command,
     Commit,
-    Committed,
     DefineJob,
     DeleteJob,
     Drain,
-    DrainState,
-    DrainStatus,
-    Expect,
-    Finish,
     FinishFront,
     ForgetProducer,
-    Frontier,
-    JobDefined,
-    Mode,
-    Opened,
     OpenProducer,
-    Ordering,
-    Outcome,
-    Promise,
     Recovered,
     Report,
-    Reported,
     Spec,
     Subscribe,
-    Subscribed,
     Tick,
     Unsubscribe,
 )
-from tracker.core.events import (
+from tracker.contract.events import (
     Advanced,
     Body,
     DrainCancelled,
@@ -67,11 +50,12 @@ from tracker.core.events import (
     Excess,
     FrontIdle,
     Late,
-    Reason,
     Stalled,
 )
-from tracker.core.refusal import Refused
-from tracker.core.status import (
+from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
+from tracker.contract.refusal import Refused
+from tracker.contract.status import (
+    DrainStatus,
     Explained,
     FrontStatus,
     JobStatus,
@@ -81,6 +65,7 @@ from tracker.core.status import (
     SubscriptionStatus,
     SubstreamStatus,
 )
+from tracker.contract.values import NO_END_TIME, DrainState, Mode, Ordering, Outcome, Reason
 
 DAY = 24 * 3600 * 10**9
 INT64_MAX = 2**63 - 1
@@ -1860,7 +1845,7 @@ def _same_but_durations(one: Spec, other: Spec) -> bool:
 
 def _resolved(promise: Promise, sids: Sequence[Sid]) -> Promised:
     match promise:
-        case Frontier(front, scope, time):
+        case Frontier(front, time, scope):
             return ("frontier", front, scope, time)
         case Close(front, index):
             return ("close", front, sids[index])

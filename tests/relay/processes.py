@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.client.processes import TRACKER, Server
 from tracker.journal import open_journal
-from tracker.server.translation import Method, parse
+from tracker.wire.codec import Method, parse
 from tracker.wire.gen import tracker_pb2
 
 ROOT = Path(__file__).parents[2]

@@ -42,7 +42,7 @@ from tracker.client import (
     Watch,
     label,
 )
-from tracker.client.jobs import Ordering
+from tracker.contract.callers import Ordering
 
 EPOCHS = 5
 OVER = 2**63 - 1

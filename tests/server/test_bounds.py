@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.server.rawfields import field
-from tracker.core.refusal import Refused
+from tracker.contract.refusal import Refused
 from tracker.server import wirecounts
 from tracker.server.intake import Intake
 from tracker.server.limits import Limits, parse_limits
-from tracker.server.translation import Method, command, large_report
+from tracker.wire.codec import Method, read_command, read_large_report
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .processes import Server, Servers
@@ -318,13 +318,13 @@ def test_a_large_report_is_read_in_pieces_as_in_one(servers: Servers) -> None:
     data = request.SerializeToString()
     scattered = field(1, b"first") + data + field(3, b"last") + field(5, b"one more") + field(1, b"job")
     for each in (data, scattered):
-        whole, pieces = command(Method.REPORT, each), large_report(wirecounts.pieces(each, shape))
+        whole, pieces = read_command(Method.REPORT, each), read_large_report(wirecounts.pieces(each, shape))
         for name in type(pieces).__dataclass_fields__:
             assert list_of(getattr(whole, name)) == list_of(getattr(pieces, name)), name
     assert len(list(wirecounts.pieces(data, shape))) > 5
     for cut in (data[:-3], data + b"\xff\xff", data[: len(data) // 2]):
         with pytest.raises(Refused):
-            large_report(wirecounts.pieces(cut, shape))
+            read_large_report(wirecounts.pieces(cut, shape))
 
 
 @settings(max_examples=40, deadline=None)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tracker.contract.commands import Abandon, Command, Commit
+from tracker.contract.promises import Close, Expect, Frontier
 from tracker.core import DefineJob, Drain, OpenProducer, Refused, Report, Spec, Tick, Tracker
-from tracker.core.commands import Abandon, Close, Command, Commit, Expect, Frontier
 from tracker.server.limits import Limits
 from tracker.server.room import check_room
 
@@ -94,18 +95,18 @@ def test_what_is_staged_is_counted() -> None:
     server.report(0, commit=False, units=3)  # and two epochs
     refused("max_staged_units", lambda: server.report(0, commit=False, units=1))
     server.report(1)
-    server.report(18, commit=False, promises=[Frontier("f", None, 1), Frontier("f", None, 2)])
+    server.report(18, commit=False, promises=[Frontier("f", 1), Frontier("f", 2)])
     refused("max_staged_entries", lambda: server.report(1, commit=False))
 
 
 def test_frontiers_of_scopes_are_counted_for_each_front() -> None:
     server = Server(max_scope_frontiers=6)
-    server.report(0, promises=[Frontier("f", scope, 1) for scope in "abc"])
-    server.report(0, promises=[Frontier("g", scope, 1) for scope in "abc"])
-    promises = [Frontier("f", "d", 1)]
+    server.report(0, promises=[Frontier("f", 1, scope) for scope in "abc"])
+    server.report(0, promises=[Frontier("g", 1, scope) for scope in "abc"])
+    promises = [Frontier("f", 1, "d")]
     refused("max_scope_frontiers", lambda: server.report(0, promises=promises))
     refused("max_scope_frontiers", lambda: server.take(Commit("job", "p", "r", promises=promises)))
-    server.report(0, promises=[Frontier("f", "a", 2), Frontier("f", None, 2)])
+    server.report(0, promises=[Frontier("f", 2, "a"), Frontier("f", 2)])
 
 
 def test_tombstones_and_events_are_counted() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from tracker.core.commands import Report
-from tracker.server.translation import Method, command
+from tracker.contract.commands import Report
+from tracker.wire.codec import Method, read_command
 from tracker.wire.columns import pack_i8, pack_u4, pack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
@@ -73,7 +73,7 @@ def unpacked(column: bytes, number: int, width: int) -> bytes:
 def test_columns_that_are_not_packed_or_come_in_pieces_are_read_whole(how: str) -> None:
     """Each legal for a protobuf writer."""
     contract, columns = reports()
-    expected = command(Method.REPORT, contract.SerializeToString())
+    expected = read_command(Method.REPORT, contract.SerializeToString())
     data = b""
     for field in columns.DESCRIPTOR.fields:
         if field.type != FieldDescriptor.TYPE_BYTES:
@@ -90,7 +90,7 @@ def test_columns_that_are_not_packed_or_come_in_pieces_are_read_whole(how: str) 
                 if not piece:
                     data += bytes([field.number << 3 | 2, 0]) if field.number < 16 else b""
         columns.ClearField(field.name)
-    read = command(Method.REPORT, data + columns.SerializeToString())
+    read = read_command(Method.REPORT, data + columns.SerializeToString())
     assert isinstance(read, Report)
     assert isinstance(expected, Report)
     for name in Report.__dataclass_fields__:

@@ -15,26 +15,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tracker.core.commands import (
-    NO_END_TIME,
-    Answer,
-    Close,
-    CloseProducer,
-    Command,
-    Commit,
-    Expect,
-    Finish,
-    Frontier,
-    Mode,
-    Opened,
-    OpenProducer,
-    Outcome,
-    Promise,
-    Report,
-    Reported,
-)
-from tracker.core.events import Ended
-from tracker.core.refusal import Refused
+from tracker.contract.answers import Answer, Opened, Reported
+from tracker.contract.commands import CloseProducer, Command, Commit, OpenProducer, Report
+from tracker.contract.events import Ended
+from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
+from tracker.contract.refusal import Refused
+from tracker.contract.values import NO_END_TIME, Mode, Outcome
 
 from .world import JOB, Channel, Element, Kind, Lost, Network, Oracle, Rules, Substream, label_of
 
@@ -263,8 +249,8 @@ class Source(Actor):
         time = self.flushes[epoch].frontier
         if self.chance(0.3):
             scopes = sorted({element.substream.scope for element in self.flushes[epoch].elements})
-            return [Frontier(self.front, scope, time) for scope in scopes]
-        return [Frontier(self.front, None, time)]
+            return [Frontier(self.front, time, scope) for scope in scopes]
+        return [Frontier(self.front, time)]
 
     def _finish(self, epoch: int) -> Life:
         for flush in self.flushes[epoch:]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
-from tracker.core.commands import DefineJob, Drain, Mode, Ordering, Spec
-from tracker.core.refusal import Refused
+from tracker.contract.commands import DefineJob, Drain, Spec
+from tracker.contract.refusal import Refused
+from tracker.contract.values import Mode, Ordering
 
 from .actors import BUSY, IDLE, Actor, Expected, Flush, Life, Query, Source, Superseded, Surroundings
 from .world import (

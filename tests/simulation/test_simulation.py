@@ -16,12 +16,12 @@ import pytest
 from tests.core.layouts import small_pages
 from tests.simulation.dataflow import Dataflow
 from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
+from tracker.contract.refusal import Refused
+from tracker.contract.values import NO_END_TIME, Mode
 from tracker.core.cells import SparseCells
 from tracker.core.closing import Closing
-from tracker.core.commands import NO_END_TIME, Mode
 from tracker.core.expecting import Expectations
 from tracker.core.fronts import Front
-from tracker.core.refusal import Refused
 from tracker.core.tombstones import Tombstones
 
 

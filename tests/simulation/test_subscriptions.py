@@ -15,11 +15,11 @@ import pytest
 
 from tests.model.generate import generate
 from tests.model.lines import JOB, Driver
+from tracker.contract.commands import Ack, Subscribe, Unsubscribe
+from tracker.contract.events import Advanced, Ended, Event, Excess, Late
+from tracker.contract.refusal import Refused
 from tracker.core import Tracker
-from tracker.core.commands import Ack, Subscribe, Unsubscribe
-from tracker.core.events import Advanced, Ended, Event, Excess, Late
 from tracker.core.filters import EventFilter
-from tracker.core.refusal import Refused
 from tracker.core.subscriptions import Subscriptions
 
 

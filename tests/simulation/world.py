@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
+from tracker.contract.answers import Answer
+from tracker.contract.commands import Command, Commit, Recovered, Report, Tick
+from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, Late
+from tracker.contract.refusal import Refused
+from tracker.contract.values import Mode, Reason
 from tracker.core import Tracker
-from tracker.core.commands import Answer, Command, Commit, Mode, Recovered, Report, Tick
-from tracker.core.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, Late, Reason
-from tracker.core.refusal import Refused
 
 JOB = "job"
 Graph: TypeAlias = Mapping[str, tuple[str, ...]]

@@ -22,25 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from tracker.client.client import TrackerClient
 from tracker.client.errors import EpochCommittedError, TrackerError, TrackerUnavailable
-from tracker.client.events import (
-    Advanced,
-    DrainCancelled,
-    Drained,
-    DrainRequested,
-    DrainTimedOut,
-    Ended,
+from tracker.client.labels import label
+from tracker.client.producer import Producer
+from tracker.client.report import Report
+from tracker.client.subscription import Subscription
+from tracker.client.watch import Watch
+from tracker.contract.callers import (
     Event,
     EventPage,
-    Excess,
-    FrontIdle,
-    Kind,
-    Late,
-    Reason,
-    Stalled,
-)
-from tracker.client.jobs import (
-    DrainState,
-    DrainStatus,
     Explained,
     FrontStatus,
     JobDefined,
@@ -49,6 +38,7 @@ from tracker.client.jobs import (
     Mode,
     Ordering,
     ProducerStatus,
+    Reported,
     SegmentStatus,
     ServerInfo,
     StagedCount,
@@ -56,11 +46,24 @@ from tracker.client.jobs import (
     SubscriptionStatus,
     SubstreamStatus,
 )
-from tracker.client.labels import label
-from tracker.client.producer import Producer
-from tracker.client.report import NO_END_TIME, Expected, Finish, Frontier, Outcome, Report, Reported
-from tracker.client.subscription import Subscription
-from tracker.client.watch import Watch
+from tracker.contract.events import (
+    Advanced,
+    DrainCancelled,
+    Drained,
+    DrainRequested,
+    DrainTimedOut,
+    Ended,
+    Excess,
+    FrontIdle,
+    Late,
+    Stalled,
+)
+from tracker.contract.events import (
+    Body as Kind,
+)
+from tracker.contract.promises import Expected, Finish, Frontier
+from tracker.contract.status import DrainStatus
+from tracker.contract.values import NO_END_TIME, DrainState, Outcome, Reason
 
 if TYPE_CHECKING:
     from tracker.sharded import Position, ShardedClient, ShardedProducer, ShardedWatch

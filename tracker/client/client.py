@@ -11,12 +11,15 @@ from typing import Final, cast
 
 import grpc
 
-from tracker.client import forking, messages, servers
+from tracker.client import forking, servers
 from tracker.client.calls import Backoff, Calls, refusal
 from tracker.client.errors import TrackerError
-from tracker.client.events import Ended, EventPage
-from tracker.client.jobs import (
-    DrainStatus,
+from tracker.client.producer import Producer
+from tracker.client.report import checked_epoch
+from tracker.client.subscription import Subscription
+from tracker.client.watch import Watch
+from tracker.contract.callers import (
+    EventPage,
     Explained,
     JobDefined,
     JobSpec,
@@ -26,10 +29,9 @@ from tracker.client.jobs import (
     SubscriptionStatus,
     SubstreamStatus,
 )
-from tracker.client.producer import Producer
-from tracker.client.report import checked_epoch
-from tracker.client.subscription import Subscription
-from tracker.client.watch import Watch
+from tracker.contract.events import Ended
+from tracker.contract.status import DrainStatus
+from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
 
 _LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made again
@@ -113,7 +115,7 @@ class TrackerClient:
         """Says which server answers, and what it allows; of several the first by name."""
         request = tracker_pb2.GetServerInfoRequest()
         calls = next(iter(self._servers().values()))
-        return messages.server_info(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
+        return codec.read_server_info(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
 
     def _servers(self) -> dict[str, Calls]:
         """Calls to each server, by name and in that order."""
@@ -141,12 +143,12 @@ class TrackerClient:
                 differences), ``EPOCH_STAGED``, ``UNKNOWN_SEGMENT``, ``MALFORMED``; of several servers,
                 ``OTHER_SERVERS`` (another of them has the job already).
         """
-        request = tracker_pb2.DefineJobRequest(spec=messages.spec_message(spec), force=force)
+        request = tracker_pb2.DefineJobRequest(spec=codec.write_job_spec(spec), force=force)
         calls = self._to(spec.job)
         new = len(self._servers()) > 1 and spec.job not in _jobs(calls)
         if new:
             self._refuse_if_elsewhere(spec.job)
-        defined = messages.job_defined(calls.repeat(lambda connection: connection.stubs.DefineJob, request))
+        defined = codec.read_job_defined(calls.repeat(lambda connection: connection.stubs.DefineJob, request))
         if new:
             try:  # another client, with another list, may have looked at the same moment
                 self._refuse_if_elsewhere(spec.job)
@@ -174,7 +176,7 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``.
         """
         request = tracker_pb2.GetJobRequest(job=job)
-        return messages.job_status(self._to(job).repeat(lambda connection: connection.stubs.GetJob, request))
+        return codec.read_job_status(self._to(job).repeat(lambda connection: connection.stubs.GetJob, request))
 
     def jobs(self) -> list[str]:
         """Names all jobs, of all servers."""
@@ -208,11 +210,11 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``; raised when the iteration begins.
         """
         request = tracker_pb2.ListSubstreamsRequest(
-            job=job, scopes=messages.names(scopes), include_ended=include_ended, only_stalled=only_stalled
+            job=job, scopes=codec.names_of(scopes), include_ended=include_ended, only_stalled=only_stalled
         )
         while True:
             page = self._to(job).repeat(lambda connection: connection.stubs.ListSubstreams, request)
-            yield from map(messages.substream_status, page.substreams)
+            yield from map(codec.read_substream, page.substreams)
             request.page_token = page.next_page_token
             if not request.page_token:
                 return
@@ -224,7 +226,7 @@ class TrackerClient:
             TrackerError: ``UNKNOWN_JOB``. A substream that is not known is no error.
         """
         request = tracker_pb2.ExplainRequest(job=job, scope=scope, name=name)
-        return messages.explained(self._to(job).repeat(lambda connection: connection.stubs.Explain, request))
+        return codec.read_explained(self._to(job).repeat(lambda connection: connection.stubs.Explain, request))
 
     def abandon(self, job: str, scope: str, name: str) -> None:
         """Ends an open substream on every segment at once, whatever is in flight. Not repeated.
@@ -280,7 +282,7 @@ class TrackerClient:
             job=job,
             producer=producer,
             run=run,
-            mode=messages.mode_number(mode),
+            mode=codec.write_mode(mode),
             resume_epoch=checked_epoch(resume_epoch),
             seals=seals,
         )
@@ -349,8 +351,8 @@ class TrackerClient:
         request = tracker_pb2.WatchRequest(
             job=job,
             after_seq=after_seq,
-            segments=messages.names(segments),
-            scopes=messages.names(scopes),
+            segments=codec.names_of(segments),
+            scopes=codec.names_of(scopes),
             log_id=log_id,
             own_position=own_position,
         )
@@ -399,13 +401,13 @@ class TrackerClient:
             after_seq=after_seq,
             up_to_seq=up_to_seq,
             limit=limit,
-            segments=messages.names(segments),
-            scopes=messages.names(scopes),
+            segments=codec.names_of(segments),
+            scopes=codec.names_of(scopes),
             log_id=log_id,
             own_position=own_position,
         )
         page = self._to(job).repeat(lambda connection: connection.stubs.ListEvents, request)
-        events = tuple(event for event in map(messages.event, page.events) if event is not None)
+        events = tuple(event for event in map(codec.read_event, page.events) if event is not None)
         return EventPage(events, page.last_seq, page.log_id, page.first_seq)
 
     # ---------------------------------------------------------------- subscriptions
@@ -453,10 +455,10 @@ class TrackerClient:
         request = tracker_pb2.SubscribeRequest(
             job=job,
             name=name,
-            segments=messages.names(segments),
-            scopes=messages.names(scopes),
+            segments=codec.names_of(segments),
+            scopes=codec.names_of(scopes),
             after_seq=after_seq,
-            max_age=messages.duration(max_age),
+            max_age=codec.write_length(max_age),
             max_events=max_events or 0,
             log_id=log_id,
         )
@@ -488,7 +490,7 @@ class TrackerClient:
         """
         request = tracker_pb2.ListSubscriptionsRequest(job=job)
         answer = self._to(job).repeat(lambda connection: connection.stubs.ListSubscriptions, request)
-        return [messages.subscription_status(each) for each in answer.subscriptions]
+        return [codec.read_subscription(each) for each in answer.subscriptions]
 
     def wait_for_end(
         self,
@@ -521,7 +523,7 @@ class TrackerClient:
         while True:
             left = max(0.0, until - time.monotonic())
             try:
-                return messages.ended(self._await(request, min(left, _LONGEST_WAIT)).ended)
+                return codec.read_ended(self._await(request, min(left, _LONGEST_WAIT)).ended)
             except grpc.RpcError as error:
                 refused = refusal(error)
                 if refused is not None:
@@ -570,14 +572,14 @@ class TrackerClient:
         """
         length = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
         request = tracker_pb2.DrainRequest(
-            job=job, deployment=deployment, drain_id=drain_id, timeout=messages.duration(length)
+            job=job, deployment=deployment, drain_id=drain_id, timeout=codec.write_length(length)
         )
-        return messages.drain_status(self._to(job).repeat(lambda connection: connection.stubs.Drain, request))
+        return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.Drain, request))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
         """Says how far a drain is and what it waits for; of the current deployment, if none is named."""
         request = tracker_pb2.GetDrainRequest(job=job, deployment=deployment)
-        return messages.drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
+        return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
         """Takes a drain back.
@@ -592,7 +594,7 @@ class TrackerClient:
                 ``DRAIN_MISMATCH`` (another drain's id), ``DEPLOYMENT_MISMATCH``.
         """
         request = tracker_pb2.CancelDrainRequest(job=job, drain_id=drain_id, deployment=deployment)
-        return messages.drain_status(self._to(job).repeat(lambda connection: connection.stubs.CancelDrain, request))
+        return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.CancelDrain, request))
 
 
 def _jobs(calls: Calls) -> list[str]:

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TypeAlias
 
+from tracker.contract.callers import Contents
+
 Named: TypeAlias = tuple[str, str, int]  #: (scope, name, end time): an id is used only where all three agree
+
+
+def named(contents: Contents) -> list[Named]:
+    """The substreams of a report as they are remembered with their ids."""
+    times = contents.end_times.tolist()
+    return [(scope, name, time) for (scope, name), time in zip(contents.substreams, times, strict=True)]
 
 
 class SubstreamIds:

@@ -14,7 +14,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.client.report import Close, Contents, Expect, Promise
+from tracker.contract.callers import Contents
+from tracker.contract.promises import Close, Expect, Promise
 
 _About: TypeAlias = Close | Expect  #: promises about one substream
 _ABOUT = (Close, Expect)
@@ -59,13 +60,13 @@ def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
     about: dict[int, list[_About]] = {}
     for promise in contents.promises:
         if isinstance(promise, _ABOUT):
-            about.setdefault(promise.substream, []).append(promise)
+            about.setdefault(promise.substream_index, []).append(promise)
         else:
             others.append(promise)
     for first, last in _ranges(contents, ordered, about, largest):
         low, high = np.searchsorted(ordered, [first, last])
         promises: list[Promise] = [
-            replace(promise, substream=place - first)
+            replace(promise, substream_index=place - first)
             for place in range(first, last)
             for promise in about.get(place, ())
         ]

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from tracker.client import messages, relay
+from tracker.client import relay
 from tracker.client.calls import Calls
 from tracker.client.errors import EpochCommittedError, TrackerError
-from tracker.client.report import CommitPromise, Contents, Outcome, Report, Reported, checked_epoch
+from tracker.client.ids import named
+from tracker.client.report import Report, checked_epoch
+from tracker.contract.callers import Contents, Reported
+from tracker.contract.promises import CommitPromise
+from tracker.contract.values import Outcome
+from tracker.wire import codec
 from tracker.wire.columns import unpack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
@@ -172,9 +177,9 @@ class Producer:
             producer=self.producer,
             run=self.run,
             epoch=checked_epoch(epoch),
-            units=None if units is None else tracker_pb2.Units(names=messages.names(units)),
+            units=None if units is None else tracker_pb2.Units(names=codec.names_of(units)),
             seal=seal,
-            promises=messages.promise_messages(promises),
+            promises=codec.write_promises(promises),
         )
         answer = self._calls.repeat(lambda connection: connection.stubs.Commit, request)
         if epoch is not None and not seal:
@@ -212,29 +217,31 @@ class Producer:
 
     def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
         """Sends what was gathered for an epoch: `Report.report`, which see, calls it."""
-        named = messages.named(contents)
+        substreams = named(contents)
         known = self._calls.connection().ids(self.job)
-        want_ids = len(named) <= known.capacity
-        log_id, ids = known.look_up(named)
-        message, by_name = messages.report_message(contents, log_id, ids, want_ids)
+        want_ids = len(substreams) <= known.capacity
+        log_id, ids = known.look_up(substreams)
+        message, by_name = codec.write_report(contents, log_id, ids, want_ids)
         try:
             answer = self._send(message, epoch, units, commit)
         except TrackerError as refused:
             if refused.reason not in _IDS_HOLD_NO_MORE or len(by_name) == len(ids):
                 raise
             known.forget()
-            message, by_name = messages.report_message(contents, "", [None] * len(ids), want_ids)
+            message, by_name = codec.write_report(contents, "", [None] * len(ids), want_ids)
             answer = self._send(message, epoch, units, commit)
         if len(answer.substream_ids):
-            known.learn(answer.log_id, [named[place] for place in by_name], unpack_u8(answer.substream_ids).tolist())
-        return messages.reported(answer)
+            known.learn(
+                answer.log_id, [substreams[place] for place in by_name], unpack_u8(answer.substream_ids).tolist()
+            )
+        return codec.read_reported(answer)
 
     def _send(
         self, message: columns_pb2.ReportRequest, epoch: int, units: Sequence[str], commit: bool
     ) -> tracker_pb2.ReportResponse:
         message.job, message.producer, message.run = self.job, self.producer, self.run
         message.epoch = epoch
-        message.units.extend(messages.names(units))
+        message.units.extend(codec.names_of(units))
         message.commit = commit
         message.keep_apart = self.keep_apart
         return relay.report(self._calls, message)

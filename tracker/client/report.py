@@ -8,120 +8,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tracker.python310 import StrEnum
-
-NO_END_TIME = 2**63 - 1  #: in a column of end times: the substream has none
+from tracker.contract.bounds import MAX_EPOCH
+from tracker.contract.callers import Contents, Reported
+from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
+from tracker.contract.values import NO_END_TIME
 
 _SEGMENT_BITS = 16
 _ONES_64 = 2**64 - 1
 _MAX_COUNT = 2**32 - 1
-_MAX_EPOCH = 2**62 - 1
-
-
-class Outcome(StrEnum):
-    """What became of a report that was not refused."""
-
-    APPLIED = "APPLIED"
-    DUPLICATE = "DUPLICATE"  #: every unit had been reported before; for a call that was repeated, a success
-    PARTIAL_DUPLICATE = "PARTIAL_DUPLICATE"  #: some had; nothing was applied
-    ALREADY_COMMITTED = "ALREADY_COMMITTED"  #: the epoch had been; for a call that was repeated, a success
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """The tracker's answer to a report."""
-
-    outcome: Outcome
-    duplicate_units: tuple[str, ...]  #: with PARTIAL_DUPLICATE: what to leave out of the next attempt
-    last_seq: int  #: the job's newest event
-
-    @property
-    def done(self) -> bool:
-        """Whether there is nothing left to do: false for PARTIAL_DUPLICATE only."""
-        return self.outcome is not Outcome.PARTIAL_DUPLICATE
-
-
-@dataclass(frozen=True, slots=True)
-class Frontier:
-    """A promise: the front will send no more elements of substreams with an end time up to `time`."""
-
-    front: str
-    time: int
-    scope: str | None = None  #: None: of every scope
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """A promise: the front will send nothing more at all."""
-
-    front: str
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """A promise: the front will send no more elements of one substream of the report."""
-
-    front: str  #: empty: the caller is the substream's only source
-    substream: int  #: its place among the report's substreams
-
-
-@dataclass(frozen=True, slots=True)
-class Expect:
-    """A promise: the front will send exactly so many elements of one substream of the report on a segment."""
-
-    front: str
-    segment: str
-    substream: int  #: its place among the report's substreams
-    elements: int
-    revise: bool = False  #: takes the place of another number
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The same in a commit, which names the substream.
-
-    >>> Expected("control", "raw", "JFK", "2013-01-01", 20, end_time=24).elements
-    20
-    """
-
-    front: str
-    segment: str
-    scope: str
-    name: str
-    elements: int
-    end_time: int | None = None  #: the substream's, if it has one
-    revise: bool = False
-
-
-Promise: TypeAlias = Frontier | Finish | Close | Expect
-CommitPromise: TypeAlias = Frontier | Finish | Expected
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contents:
-    """What a report says: substreams, and one entry for each (substream, segment) that it changes.
-
-    `substreams` and `segments` are tables; `substream_index` and `segment_index` point into them, one row an entry,
-    in line with `xor`, `sent` and `received`.
-    """
-
-    substreams: Sequence[tuple[str, str]]  #: (scope, name)
-    end_times: NDArray[np.int64]  #: one for each substream; NO_END_TIME: it has none
-    segments: Sequence[str]
-    substream_index: NDArray[np.uint32]
-    segment_index: NDArray[np.uint32]
-    xor: NDArray[np.uint64]
-    sent: NDArray[np.uint32]
-    received: NDArray[np.uint32]
-    promises: Sequence[Promise]
-
 
 _Rows: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
 
@@ -291,7 +191,7 @@ class Report:
         >>> report = Report(lambda contents, units, commit: print(contents.promises))
         >>> report.expect("control", "raw", "JFK", "2013-01-01", 20, end_time=24)
         >>> report.report(units=["0"])
-        (Expect(front='control', segment='raw', substream=0, elements=20, revise=False),)
+        (Expect(front='control', segment='raw', substream_index=0, elements=20, revise=False),)
         """
         if elements < 0:
             raise ValueError(f"a front expects 0 elements or more, not {elements}")
@@ -448,7 +348,7 @@ def checked_epoch(epoch: int | None) -> int | None:
     Traceback (most recent call last):
     ValueError: epochs are 0, 1, 2, … up to 2^62 - 1, not -1
     """
-    if epoch is not None and not 0 <= epoch <= _MAX_EPOCH:
+    if epoch is not None and not 0 <= epoch <= MAX_EPOCH:
         raise ValueError(f"epochs are 0, 1, 2, … up to 2^62 - 1, not {epoch}")
     return epoch
 

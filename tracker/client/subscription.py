@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from tracker.client.calls import Calls
-from tracker.client.events import Event
 from tracker.client.watch import Watch
+from tracker.contract.callers import Event
 from tracker.wire.gen import tracker_pb2
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from tracker.client import forking, messages
+from tracker.client import forking
 from tracker.client.calls import Backoff, Calls, refusal
-from tracker.client.events import Event
+from tracker.contract.callers import Event
+from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Watch(Iterator[Event]):
                 continue
             self._backoff.reset()
             self.last_seq = message.seq
-            event = messages.event(message)
+            event = codec.read_event(message)
             if event is not None:
                 return event
         raise StopIteration

@@ -1,9 +1,10 @@
 """The tracking state machine: pure, deterministic, without I/O, clock or threads.
 
-How it works, whole before parts. A `Tracker` (`tracker`) holds jobs, takes `commands` for them, and answers or raises a
-`refusal`. A `Job` (`job`) is a job's state and what happens when something takes effect; which command makes what take
-effect is in `reporting` (reports and commits), `epochs` (runs), `promises`, `deployments` and `draining`, and what time
-alone does in `timers`. Its `events` go into its log.
+How it works, whole before parts. A `Tracker` (`tracker`) holds jobs, takes commands for them, and answers or refuses:
+what it is told and what it gives are the values of `tracker.contract`. A `Job` (`job`) is a job's state and what
+happens when something takes effect; which command makes what take effect is in `reporting` (reports and commits),
+`epochs` (runs), `promises`, `deployments` and `draining`, and what time alone does in `timers`. Its events go into its
+log.
 
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
 folded by XOR, and two counts. Read `lifecycle` first: it has the states of a substream, and all that moves it from one
@@ -13,24 +14,27 @@ zombie can never end anything; in IMMEDIATE mode it does, and is taken out again
 Fronts promise what they will not send any more (`fronts`, in `frontgroups` for the segments that wait for the same
 ones), or how much they send (`expecting`); what all of them have promised is closed (`closing`), and `timeindex` finds
 what a time closes. A closed substream whose accumulators balance on a segment and on everything upstream (`graph`) has
-ended there (`ends`), once, in the contract's order, for which the open end times are kept (`opentimes`). What has
-ended stays ended (`tombstones`); a deployment is brought to its end by its drain (`drains`).
+ended there (`ends`), once, in the contract's order, for which the open end times are kept (`opentimes`). What has ended
+stays ended (`tombstones`); a deployment is brought to its end by its drain (`drains`).
 
-`names` finds a name's row, `messages` checks what comes in (`bounds` its numbers, and `checking` what would be refused,
-before a command is kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for
-`subscriptions`; `dropped` tells what it has let go, and `remembered` which runs and deployments are over. How much a
-command may touch is in `reach`; what can be asked in `views`, as the values of `status`; what a snapshot keeps in
-`dumps`.
+`names` finds a name's row, `messages` checks what comes in (and `checking` what would be refused, before a command is
+kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
+`dropped` tells what it has let go, and `remembered` which runs and deployments are over. How much a command may touch
+is in `reach`; what can be asked in `views`; what a snapshot keeps in `dumps`.
 
-Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker;
-whatever it needs to know comes in a command. A refusal changes nothing but settling. Nothing on the way of a report, a
-commit or an end scans the open substreams.
+Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
+its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. Nothing on the way
+of a report, a commit or an end scans the open substreams.
 """
 
-from .commands import *  # noqa: F403 - the package's public face is its modules' values
-from .events import *  # noqa: F403
-from .refusal import Refused
-from .status import JobStatus, SubstreamStatus
+from tracker.contract.answers import *  # noqa: F403 - what a core is told and answers is part of its public face
+from tracker.contract.commands import *  # noqa: F403
+from tracker.contract.events import *  # noqa: F403
+from tracker.contract.promises import *  # noqa: F403
+from tracker.contract.refusal import Refused
+from tracker.contract.status import JobStatus, SubstreamStatus
+from tracker.contract.values import *  # noqa: F403
+
 from .tracker import Tracker
 
 __all__ = ["JobStatus", "Refused", "SubstreamStatus", "Tracker"]

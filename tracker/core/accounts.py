@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.values import NO_END_TIME
+
 from .cells import SENT, U8, Entries, Rows, cells_for, extended, relaid
-from .commands import NO_END_TIME
 from .lifecycle import KNOWN, NAMED, Lifecycle
 from .names import NameTable
 
 PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
 
-BY_DRAIN = 16  #: beside the Reason of an end: only a front's finish in a drain closed the substream
+BY_DRAIN = 16  #: beside the number of an end's Reason: only a front's finish in a drain closed the substream
 
 
 class Accounts:
@@ -319,7 +320,7 @@ class Accounts:
 
         Args:
             segments: how many there are now.
-            reason: the Reason for segments that are new.
+            reason: the number of the Reason for segments that are new.
             kept: (old number, new number) of the segments that stay.
         """
         rows = np.flatnonzero((self.flags & KNOWN) != 0)

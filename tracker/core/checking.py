@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import deployments, draining, epochs, promises, reporting
-from .bounds import bounded
-from .commands import (
+from tracker.contract.bounds import bounded
+from tracker.contract.commands import (
     Abandon,
     Ack,
     CancelDrain,
@@ -30,10 +29,12 @@ from .commands import (
     Tick,
     Unsubscribe,
 )
+from tracker.contract.refusal import Refused
+
+from . import deployments, draining, epochs, promises, reporting
 from .drains import DrainRecord
 from .job import Job
 from .messages import check_deployment, check_job_name, check_name, check_spec
-from .refusal import Refused
 
 
 def unknown_job(job: str) -> Refused:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.values import NO_END_TIME
+
 from .accounts import Accounts, Rows
-from .commands import NO_END_TIME
 from .expecting import Expectations, Key
 from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter, in_order
 from .fronts import Fronts

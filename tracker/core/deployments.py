@@ -9,17 +9,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracker.contract.commands import Spec
+from tracker.contract.events import DrainCancelled
+from tracker.contract.refusal import Refused
+from tracker.contract.values import DrainState, Reason
+
 from . import epochs
 from .accounts import Accounts
-from .commands import DrainState, Spec
 from .drains import DrainRecord
-from .events import DrainCancelled, Reason
 from .frontgroups import FIRM, Floors
 from .fronts import Fronts
 from .graph import Graph
 from .job import Job
 from .lifecycle import CLOSED, ENDED, KNOWN
-from .refusal import Refused
 
 
 def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
@@ -199,7 +201,7 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
             closing.remove_front(name)
     if graph != old_graph:
         kept = [(old, graph.number[name]) for name, old in old_graph.number.items() if name in graph.number]
-        accounts.relaid(len(graph), int(Reason.COMPLETE), kept)
+        accounts.relaid(len(graph), Reason.COMPLETE.number, kept)
         closing.expectations.relaid(dict(kept))
         least = Floors.least(floors)
         floors = [floors[old_graph.number[name]] if name in old_graph.number else least for name in graph.names]

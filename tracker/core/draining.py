@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from .commands import DrainState, Mode
+from tracker.contract.events import DrainCancelled, Drained, DrainRequested
+from tracker.contract.refusal import Refused
+from tracker.contract.values import DrainState, Mode
+
 from .drains import DrainRecord
-from .events import DrainCancelled, Drained, DrainRequested
 from .job import Job
 from .producers import FinishOf
-from .refusal import Refused
 
 
 def request(job: Job, drain_id: str, deadline: int | None) -> None:

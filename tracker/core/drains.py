@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .commands import DrainState
+from tracker.contract.values import DrainState
 
 UNDER_WAY = (DrainState.DRAINING, DrainState.TIMED_OUT)
 
@@ -29,9 +29,9 @@ class DrainRecord:
 
     def dump(self) -> dict[str, Any]:
         """The drain as plain values."""
-        return {**asdict(self), "state": int(self.state)}
+        return {**asdict(self), "state": self.state.number}
 
     @classmethod
     def load(cls, dump: dict[str, Any]) -> DrainRecord:
         """The drain that gave `dump`."""
-        return cls(DrainState(dump["state"]), dump["drain_id"], dump["deadline"])
+        return cls(DrainState.of(dump["state"]), dump["drain_id"], dump["deadline"])

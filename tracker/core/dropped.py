@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .events import Event
+from tracker.contract.events import Event
+
 from .filters import EventFilter, Place, place
 
 MOST_PLACES: Final = 4096
@@ -24,7 +25,7 @@ class Dropped:
     Attributes:
         last: of all of them the highest; 0: none was dropped.
 
-    >>> from tracker.core.events import Advanced
+    >>> from tracker.contract.events import Advanced
     >>> dropped = Dropped()
     >>> dropped.note(Event(7, 0, "d", Advanced("raw", 10)))
     >>> dropped.last_passing(EventFilter(["raw"])), dropped.last_passing(EventFilter(["clean"]))

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from tracker.contract.bounds import bounded
+from tracker.contract.commands import Spec
+from tracker.contract.values import Ordering
+
 from .accounts import Accounts
-from .bounds import bounded
-from .commands import Ordering, Spec
 from .drains import DrainRecord
 from .fronts import Fronts
 from .graph import Graph

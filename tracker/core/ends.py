@@ -14,17 +14,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.events import Advanced, Body, Ended
+from tracker.contract.values import NO_END_TIME, Ordering, Reason
+
 from .accounts import BY_DRAIN, Accounts, Rows
 from .closing import Closing
-from .commands import NO_END_TIME, Ordering
-from .events import Advanced, Body, EndColumns, Ended, Reason
 from .frontgroups import UNSET
 from .graph import Graph
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
+from .log import EndColumns
 from .opentimes import OpenTimes
 
 _FIRST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
 _ALL = -1  # in the place of a scope's number
+_COMPLETE = Reason.COMPLETE.number
 _FEW = 8  # up to so many rows are ended quicker one by one than by whole columns
 
 
@@ -212,10 +215,10 @@ class Ends:
             )
             self._announce_ends(segment, columns)
         if by_drain is None:
-            everywhere = accounts.cells.mark_each(rows, endable, Reason.COMPLETE)
+            everywhere = accounts.cells.mark_each(rows, endable, _COMPLETE)
         else:
             everywhere = np.zeros(len(rows), np.bool_)
-            for how, reason in ((~by_drain, Reason.COMPLETE), (by_drain, Reason.COMPLETE | BY_DRAIN)):
+            for how, reason in ((~by_drain, _COMPLETE), (by_drain, _COMPLETE | BY_DRAIN)):
                 marked = endable & how
                 some = np.flatnonzero(marked.any(axis=1))
                 everywhere[some] |= accounts.cells.mark_each(rows[some], marked[some], reason)
@@ -287,7 +290,7 @@ class Ends:
                 expected,
             )
         )
-        everywhere = accounts.cells.mark(row, segment, reason | BY_DRAIN if by_drain else reason)
+        everywhere = accounts.cells.mark(row, segment, reason.number | BY_DRAIN if by_drain else reason.number)
         accounts.life.end_partly(row)
         self._leave(row, segment)
         if everywhere:

@@ -11,15 +11,18 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tracker.contract.answers import Opened
+from tracker.contract.commands import CloseProducer, OpenProducer
+from tracker.contract.refusal import Refused
+from tracker.contract.values import Mode
+
 from .accounts import Entries
-from .commands import CloseProducer, Mode, Opened, OpenProducer
 from .expecting import Key
 from .frontgroups import FIRM
 from .job import NO_ENTRIES, Job, or_none
 from .lifecycle import ENDED
 from .messages import check_name
 from .producers import Epoch, FinishOf, FrontierOf, Producer
-from .refusal import Refused
 
 
 def open_producer(job: Job, command: OpenProducer) -> Opened:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
-from .events import Advanced, Body, Ended, Event, Excess, Late
+from tracker.contract.events import Advanced, Body, Ended, Event, Excess, Late
 
 Place: TypeAlias = tuple[str | None, str | None]  #: a segment and a scope
 
@@ -19,7 +19,9 @@ def place(body: Body) -> Place:
     Returns:
         no segment: it concerns everybody and passes every filter; no scope: it concerns every scope of the segment.
     """
-    return place_of(type(body), cast("tuple[str, str]", body))
+    if isinstance(body, Ended | Late | Excess):
+        return body.segment, body.scope
+    return (body.segment, None) if isinstance(body, Advanced) else _EVERYWHERE
 
 
 def place_of(kind: type[Body], fields: tuple[str, str]) -> Place:
@@ -32,7 +34,7 @@ def place_of(kind: type[Body], fields: tuple[str, str]) -> Place:
 class EventFilter:
     """The segments and scopes that a reader asks for; empty: all of them.
 
-    >>> from tracker.core.events import Event, Late
+    >>> from tracker.contract.events import Event, Late
     >>> late = Event(1, 0, "d", Late("raw", "tenant", "w", "p", 1, 0))
     >>> EventFilter(segments=["clean"]).passes(late), EventFilter(scopes=["tenant"]).passes(late)
     (False, True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .refusal import Refused
+from tracker.contract.refusal import Refused
 
 _SMALL = 64  # segments of a graph that has `weights`
 

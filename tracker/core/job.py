@@ -16,27 +16,21 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.commands import Spec
+from tracker.contract.events import Body, Excess, FrontIdle, Late
+from tracker.contract.promises import Promise
+from tracker.contract.refusal import Refused
+from tracker.contract.values import Reason
+
 from .accounts import Accounts, Entries, Rows
 from .closing import SOLE_OWNER, Closing
-from .commands import (
-    Promise,
-    Spec,
-)
 from .drains import DrainRecord
 from .ends import Ends
-from .events import (
-    Body,
-    EndColumns,
-    Excess,
-    FrontIdle,
-    Late,
-    Reason,
-)
 from .frontgroups import Floors, Front, Supporter
 from .fronts import Fronts
 from .graph import Graph
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
-from .log import EventLog
+from .log import EndColumns, EventLog
 from .producers import (
     CloseOf,
     Epoch,
@@ -46,7 +40,6 @@ from .producers import (
     Pledge,
     Producer,
 )
-from .refusal import Refused
 from .remembered import Newest, Numbers
 from .subscriptions import Subscriptions
 from .tombstones import Tombstones

@@ -10,15 +10,17 @@ garbage collector does not look at such tuples, of which there may be millions.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from . import events
+from tracker.contract import events
+from tracker.contract.events import Body, Ended, Event, Stalled
+from tracker.contract.refusal import Refused
+from tracker.contract.values import Reason
+
 from .dropped import Dropped
-from .events import Body, EndColumns, Ended, Event, Reason, Stalled
 from .filters import EVERYTHING, EventFilter, Place, place_of
-from .refusal import Refused
 
 _KINDS: tuple[type[Any], ...] = (
     events.Ended,
@@ -34,13 +36,26 @@ _KINDS: tuple[type[Any], ...] = (
 )
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
 _ENDED, _STALLED = _NUMBER[Ended], _NUMBER[Stalled]
+_REASON = Ended.__match_args__.index("reason")  # which field it is
 
 _Kept: TypeAlias = tuple[Any, ...]  # an event: when, in which deployment, the number of its kind, and its fields
 
-_REASONS = {int(reason): reason for reason in Reason}
+_REASONS = {reason.number: reason for reason in Reason}
+_COMPLETE = Reason.COMPLETE.number
 
 _GONE: _Kept = ()  # in the place of an event that is dropped
 _PIECE = 4096  # events that are added at a time, with others' turns in between
+
+
+class EndColumns(NamedTuple):
+    """Many `Ended` with reason COMPLETE on one segment: a column for each of their other fields."""
+
+    scopes: Sequence[str]
+    names: Sequence[str]
+    end_times: Sequence[int | None]
+    elements: Sequence[int]
+    by_drain: Sequence[bool]
+    expected: Sequence[int | None]
 
 
 class _Retained:
@@ -143,7 +158,7 @@ class EventLog:
         same = (at, deployment, _ENDED, segment)
         for start in range(0, len(columns.names), _PIECE):
             scopes, names, end_times, elements, *more = (column[start : start + _PIECE] for column in columns)
-            own = (scopes, names, end_times, elements, repeat(int(Reason.COMPLETE)), repeat(0), *more)
+            own = (scopes, names, end_times, elements, repeat(_COMPLETE), repeat(0), *more)
             self._events.extend(zip(*map(repeat, same), *own, strict=False))
 
     def start(self, after_seq: int, wanted: EventFilter, own: bool) -> int:
@@ -260,10 +275,10 @@ class EventLog:
 
 
 def _kept(at: int, deployment: str, body: Body) -> _Kept:
-    if isinstance(body, Ended):
-        segment, scope, name, end_time, elements, reason, *more = body
-        return (at, deployment, _ENDED, segment, scope, name, end_time, elements, int(reason), *more)
-    return (at, deployment, _NUMBER[type(body)], *body)
+    if isinstance(body, Ended):  # field by field: ends are the many
+        own = (body.segment, body.scope, body.name, body.end_time, body.elements, body.reason.number)
+        return (at, deployment, _ENDED, *own, body.in_flight, body.by_drain, body.expected)
+    return (at, deployment, _NUMBER[type(body)], *(getattr(body, name) for name in body.__match_args__))
 
 
 def _event(seq: int, kept: _Kept) -> Event:
@@ -273,7 +288,7 @@ def _event(seq: int, kept: _Kept) -> Event:
 
 def _body(kind: int, fields: list[Any]) -> Body:
     if kind == _ENDED:
-        fields[5] = _REASONS[fields[5]]
+        fields[_REASON] = _REASONS[fields[_REASON]]
     elif kind == _STALLED:
         fields[2] = tuple(fields[2])
     body: Body = _KINDS[kind](*fields)

@@ -14,16 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.bounds import DURATIONS
+from tracker.contract.commands import Commit, Report, Spec
+from tracker.contract.promises import Close, Expect, Frontier, Promise
+from tracker.contract.refusal import Refused
+from tracker.contract.values import EVERY_SCOPE, NO_END_TIME
+
 from .accounts import Accounts, Rows
-from .bounds import DURATIONS
-from .commands import NO_END_TIME, Close, Commit, Expect, Frontier, Promise, Report, Spec
 from .graph import Graph
-from .refusal import Refused
 
 _MOST_BYTES = 512
 _JOB = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 _MOST_DEPLOYMENT = 128
-EVERY_SCOPE = "*"
 
 
 def check_name(kind: str, name: str) -> None:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tracker.contract.refusal import Refused
+from tracker.contract.values import Mode
+
 from .accounts import Entries, Rows
-from .commands import Mode
-from .refusal import Refused
 from .remembered import Newest
 
 

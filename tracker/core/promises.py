@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from tracker.contract.commands import Report
+from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
+from tracker.contract.refusal import Refused
+from tracker.contract.values import Mode
+
 from .accounts import Rows
-from .commands import Close, Expect, Finish, Frontier, Mode, Promise, Report
 from .frontgroups import FIRM, Front
 from .job import Job
 from .messages import Resolved, end_time_conflict
 from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
-from .refusal import Refused
 
 Kept: TypeAlias = tuple[int, list[Piece]]  #: an epoch, and those of its reports that its manifest keeps
 

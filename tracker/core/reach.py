@@ -5,20 +5,21 @@ Who carries commands out can so tell the many that take no time from the few tha
 
 from __future__ import annotations
 
-from .commands import (
+from tracker.contract.commands import (
     Abandon,
     CancelDrain,
     Command,
     Commit,
     DefineJob,
     Drain,
-    Expect,
-    Mode,
     OpenProducer,
     Recovered,
     Report,
 )
-from .commands import Close as CloseByName
+from tracker.contract.promises import Close as CloseByName
+from tracker.contract.promises import Expect
+from tracker.contract.values import Mode
+
 from .job import Job
 from .producers import Producer
 

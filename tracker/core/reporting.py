@@ -6,25 +6,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracker.contract.answers import Committed, Reported
+from tracker.contract.commands import Commit, Report
+from tracker.contract.promises import Close, Expect, Frontier
+from tracker.contract.refusal import Refused
+from tracker.contract.values import DrainState, Mode, Outcome
+
 from . import epochs, promises
 from .accounts import Entries, Rows
-from .commands import (
-    Close,
-    Commit,
-    Committed,
-    DrainState,
-    Expect,
-    Frontier,
-    Mode,
-    Outcome,
-    Report,
-    Reported,
-)
 from .frontgroups import FIRM
 from .job import NO_ENTRIES, Job
 from .messages import Resolved, report_of, resolve
 from .producers import FinishOf, FrontierOf, Piece, Producer, check_absent
-from .refusal import Refused
 
 
 def report(job: Job, report: Report) -> Reported:

@@ -18,14 +18,16 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final
 
-from .commands import Ack, Acknowledged, Subscribe, Subscribed
-from .events import Event
+from tracker.contract.answers import Acknowledged, Subscribed
+from tracker.contract.commands import Ack, Subscribe
+from tracker.contract.events import Event
+from tracker.contract.refusal import Refused
+from tracker.contract.status import SubscriptionStatus
+
 from .filters import EventFilter
 from .graph import Graph
 from .log import EventLog
 from .messages import check_name, check_names, check_scope
-from .refusal import Refused
-from .status import SubscriptionStatus
 
 _DAY: Final = 24 * 3600 * 10**9
 MAX_AGE: Final = 30 * _DAY  #: where a subscription names none (ns)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tracker.contract.values import NO_END_TIME
+
 from .accounts import Accounts, Rows
-from .commands import NO_END_TIME
 from .frontgroups import FrontGroup
 
 _ID_BITS = 64

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.events import DrainTimedOut, FrontIdle, Stalled
+from tracker.contract.values import NO_END_TIME, DrainState, Reason
+
 from .accounts import Rows
-from .commands import NO_END_TIME, DrainState
 from .drains import DrainRecord
-from .events import DrainTimedOut, FrontIdle, Reason, Stalled
 from .frontgroups import Front
 from .job import NO_ROWS, Job
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, STALLED

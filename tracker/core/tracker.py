@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from . import checking, deployments, draining, dumps, epochs, promises, reach, reporting, timers, views
-from .bounds import MAX_DURATION, bounded
-from .commands import (
+from tracker.contract.answers import Answer, JobDefined
+from tracker.contract.bounds import MAX_DURATION, bounded
+from tracker.contract.commands import (
     Abandon,
     Ack,
-    Answer,
     CancelDrain,
     CloseProducer,
     Command,
@@ -22,11 +21,8 @@ from .commands import (
     DefineJob,
     DeleteJob,
     Drain,
-    DrainState,
-    DrainStatus,
     FinishFront,
     ForgetProducer,
-    JobDefined,
     OpenProducer,
     Recovered,
     Report,
@@ -34,13 +30,16 @@ from .commands import (
     Tick,
     Unsubscribe,
 )
+from tracker.contract.events import Ended, Event
+from tracker.contract.refusal import Refused
+from tracker.contract.status import Counts, DrainStatus, Explained, JobStatus, SubscriptionStatus, SubstreamStatus
+from tracker.contract.values import DrainState
+
+from . import checking, deployments, draining, dumps, epochs, promises, reach, reporting, timers, views
 from .drains import DrainRecord
-from .events import Ended, Event
 from .filters import EVERYTHING, EventFilter
 from .job import Job
 from .messages import check_spec
-from .refusal import Refused
-from .status import Counts, Explained, JobStatus, SubscriptionStatus, SubstreamStatus
 
 DAY = 24 * 3600 * 10**9
 

@@ -6,16 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .accounts import BY_DRAIN, Rows
-from .commands import NO_END_TIME, DrainStatus
-from .events import Ended, Reason
-from .job import Job, or_none
-from .lifecycle import ENDED, KNOWN, STALLED
-from .messages import check_name, check_scope
-from .producers import CloseOf, Epoch, ExpectOf, Producer
-from .refusal import Refused
-from .status import (
+from tracker.contract.events import Ended
+from tracker.contract.refusal import Refused
+from tracker.contract.status import (
     Counts,
+    DrainStatus,
     Explained,
     FrontStatus,
     JobStatus,
@@ -24,6 +19,13 @@ from .status import (
     StagedStatus,
     SubstreamStatus,
 )
+from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, Reason
+
+from .accounts import BY_DRAIN, Rows
+from .job import Job, or_none
+from .lifecycle import ENDED, KNOWN, STALLED
+from .messages import check_name, check_scope
+from .producers import CloseOf, Epoch, ExpectOf, Producer
 
 _MOST_SEGMENTS = 20_000  # that one page of substreams describes
 _MOST_PAGES = 256  # of ids that are looked through for it
@@ -91,7 +93,7 @@ def status(job: Job) -> JobStatus:
                 front.name,
                 front.finished,
                 front.idle,
-                {"*" if scope is None else scope: time for scope, time in front.frontiers().items()},
+                {EVERY_SCOPE if scope is None else scope: time for scope, time in front.frontiers().items()},
                 front.owner or "",
                 front.last_promise,
                 () if front.fed is None else tuple(job.graph.names[number] for number in sorted(front.fed)),
@@ -155,7 +157,7 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
         name,
         None if bound == NO_END_TIME else bound,
         accounts.sent(row, number),
-        Reason(reason & ~BY_DRAIN),
+        Reason.of(reason & ~BY_DRAIN),
         max(0, accounts.in_flight(row, number)),
         bool(reason & BY_DRAIN),
         job.closing.expectations.total(accounts.id_of(row), number),

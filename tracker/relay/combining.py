@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
-from tracker.client.report import NO_END_TIME
+from tracker.contract.values import NO_END_TIME
 from tracker.wire.columns import I8, U4, U8, pack_i8, pack_u4, pack_u8, unpack_i8, unpack_u4, unpack_u8
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire

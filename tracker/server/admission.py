@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracker.contract.commands import Command, DefineJob, Drain, OpenProducer, Subscribe
 from tracker.core import Tracker
-from tracker.core.commands import Command, DefineJob, Drain, OpenProducer, Subscribe
 
 from .limits import Limits
 from .room import check_room

@@ -21,14 +21,15 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from tracker.contract.bounds import check_bounds
+from tracker.contract.commands import Command
 from tracker.core import Refused
-from tracker.core.bounds import check_bounds
-from tracker.core.commands import Command
+from tracker.wire import codec
+from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
-from . import translation, wirecounts
+from . import wirecounts
 from .limits import Limits
-from .translation import Method
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Message]"
 
@@ -194,18 +195,18 @@ class Intake:
         """
         if len(data) > _PARSED_AT_ONCE or _PROMISE_ITEMS * wirecounts.most_promises(data) > _ITEMS_AT_ONCE:
             return None
-        request = translation.parse(wire.ReportRequest, data)
+        request = codec.parse(wire.ReportRequest, data)
         strings = sum(map(len, (request.units, request.scopes, request.names, request.segments)))
         if strings + _PROMISE_ITEMS * len(request.promises) > _ITEMS_AT_ONCE:
             return None
-        command = translation.report(request)
+        command = codec.read_report(request)
         wirecounts.check_command(command, self._limits)
         check_bounds(command)
         return command
 
     def _command(self, method: Method, data: bytes) -> Command:
         if len(data) <= _AT_ONCE:
-            command = translation.command(method, data)
+            command = codec.read_command(method, data)
             if len(data) > self._uncounted:
                 wirecounts.check_command(command, self._limits)
             check_bounds(command)
@@ -213,9 +214,9 @@ class Intake:
         shape = _SHAPES.get(method, _NOTHING_COUNTED)
         wirecounts.check(data, shape, self._limits)
         if method is Method.REPORT:
-            command = translation.large_report(wirecounts.pieces(data, shape))
+            command = codec.read_large_report(wirecounts.pieces(data, shape))
         else:
-            command = translation.command(method, data)
+            command = codec.read_command(method, data)
         check_bounds(command)
         return command
 
@@ -228,7 +229,7 @@ class Intake:
         self._limits.check("max_message_bytes", len(data), "say it in several messages")
         self._limits.check("max_question_bytes", len(data), "ask for less at once")
         wirecounts.check(data, _question_shape(kind), self._limits)
-        return translation.parse(kind, data)
+        return codec.parse(kind, data)
 
 
 _LATER = "try again later"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from tracker.core.refusal import Refused
+from tracker.contract.refusal import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Limits:
 
         >>> Limits(max_jobs=2).check("max_jobs", 3, "delete one first")
         Traceback (most recent call last):
-        tracker.core.refusal.Refused: LIMIT: max_jobs is 2, and this would make it 3; delete one first
+        tracker.contract.refusal.Refused: LIMIT: max_jobs is 2, and this would make it 3; delete one first
         """
         limit = getattr(self, name)
         if wanted > limit:

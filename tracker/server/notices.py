@@ -10,20 +10,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tracker.core import Tracker
-from tracker.core.commands import (
+from tracker.contract.commands import (
     Abandon,
     CancelDrain,
     Command,
     DefineJob,
     DeleteJob,
     Drain,
-    DrainState,
     FinishFront,
     ForgetProducer,
     OpenProducer,
 )
-from tracker.core.events import Stalled
+from tracker.contract.events import Stalled
+from tracker.contract.values import DrainState
+from tracker.core import Tracker
 
 log = logging.getLogger("tracker.jobs")
 

@@ -15,11 +15,11 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 import tracker
+from tracker.contract.answers import Answer
+from tracker.contract.commands import Command, DefineJob, Recovered
 from tracker.core import Refused, Tracker
-from tracker.core.commands import Answer, Command, DefineJob, Recovered
 from tracker.journal import Journal, JournalError, JournalLossError, Record, Recovery
-
-from .translation import Method, command
+from tracker.wire.codec import Method, read_command
 
 log = logging.getLogger("tracker.replica")
 
@@ -105,7 +105,7 @@ class Replica:
         self.at = record.at
         job = ""
         try:
-            read = command(method, record.payload)
+            read = read_command(method, record.payload)
             job = read.job
             self.apply(read, record.at)
         except Refused:
@@ -220,7 +220,7 @@ def _left_out(recovery: Recovery, accept_loss: bool, asked: frozenset[int]) -> f
 def _leave_out(journal: Journal, number: int, record: Record, answered: bool) -> None:
     method = _method(number, record)
     try:
-        job = command(method, record.payload).job
+        job = read_command(method, record.payload).job
     except Exception:  # whatever is wrong with it, it is left out
         job = ""
     why = "asked for" if answered else "the process ended while it was carried out; nobody had been answered"

@@ -7,9 +7,10 @@ the core, which forgets the oldest (`tracker.core.remembered`): fenced runs and 
 
 from __future__ import annotations
 
+from tracker.contract.commands import Command, Commit, DefineJob, Drain, Report
+from tracker.contract.promises import Expect, Frontier
+from tracker.contract.status import Counts
 from tracker.core import Tracker
-from tracker.core.commands import Command, Commit, DefineJob, Drain, Expect, Frontier, Report
-from tracker.core.status import Counts
 
 from .limits import Limits
 

@@ -18,16 +18,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tracker.contract.answers import Answer
+from tracker.contract.commands import Command, DefineJob, Tick
 from tracker.core import Refused
-from tracker.core.commands import Answer, Command, DefineJob, Tick
 from tracker.journal import Journal, JournalError, JournalFullError, Record
+from tracker.wire.codec import Method
 
 from .clock import Clock
 from .lanes import Lanes
 from .limits import Limits
 from .replica import Replica
 from .snapshotting import Cut
-from .translation import Method
 
 log = logging.getLogger("tracker.sequencer")
 

@@ -21,20 +21,20 @@ from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 import tracker
+from tracker.contract.answers import Answer
+from tracker.contract.commands import Command, DefineJob, Report
 from tracker.core import Refused, Tracker
-from tracker.core.commands import Answer, Command, DefineJob, Report
-from tracker.wire import ERROR_DOMAIN
+from tracker.wire import ERROR_DOMAIN, codec
+from tracker.wire.codec import Method
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
-from . import translation
 from .admission import Admission
 from .intake import Context, Intake
 from .lanes import Lanes
 from .limits import Limits
 from .notices import Notices
 from .sequencer import Sequencer, stopping
-from .translation import Method
 from .watching import Readers, wanted_by
 
 log = logging.getLogger("tracker.service")
@@ -83,18 +83,18 @@ class Service:
     def handlers(self) -> grpc.GenericRpcHandler:
         """All calls, for `grpc.aio.Server.add_generic_rpc_handlers`."""
         carried_out: dict[str, tuple[Method, Callable[[Any], Message]]] = {
-            "DefineJob": (Method.DEFINE_JOB, translation.job_defined),
+            "DefineJob": (Method.DEFINE_JOB, codec.write_job_defined),
             "DeleteJob": (Method.DELETE_JOB, lambda _: wire.DeleteJobResponse()),
-            "OpenProducer": (Method.OPEN_PRODUCER, translation.opened),
+            "OpenProducer": (Method.OPEN_PRODUCER, codec.write_opened),
             "CloseProducer": (Method.CLOSE_PRODUCER, lambda _: wire.CloseProducerResponse()),
             "ForgetProducer": (Method.FORGET_PRODUCER, lambda _: wire.ForgetProducerResponse()),
             "FinishFront": (Method.FINISH_FRONT, lambda _: wire.FinishFrontResponse()),
-            "Report": (Method.REPORT, translation.reported),
+            "Report": (Method.REPORT, codec.write_reported),
             "Commit": (Method.COMMIT, lambda answer: wire.CommitResponse(last_seq=answer.last_seq)),
-            "Drain": (Method.DRAIN, translation.drain_status),
-            "CancelDrain": (Method.CANCEL_DRAIN, translation.drain_status),
+            "Drain": (Method.DRAIN, codec.write_drain_status),
+            "CancelDrain": (Method.CANCEL_DRAIN, codec.write_drain_status),
             "Abandon": (Method.ABANDON, lambda _: wire.AbandonResponse()),
-            "Subscribe": (Method.SUBSCRIBE, translation.subscribed),
+            "Subscribe": (Method.SUBSCRIBE, codec.write_subscribed),
             "Ack": (Method.ACK, lambda answer: wire.AckResponse(acknowledged=answer.acknowledged)),
             "Unsubscribe": (Method.UNSUBSCRIBE, lambda _: wire.UnsubscribeResponse()),
         }
@@ -233,7 +233,7 @@ class Service:
         job = self._intake.question(wire.GetJobRequest, data).job
         return await self._readers.ask(
             job,
-            lambda: translation.job_status(self._tracker.job_status(job)).SerializeToString(),
+            lambda: codec.write_job_status(self._tracker.job_status(job)).SerializeToString(),
             lambda: self._tracker.scan_cost(job),
         )
 
@@ -246,7 +246,7 @@ class Service:
         job, deployment = request.job, request.deployment
         return await self._readers.ask(
             job,
-            lambda: translation.drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
+            lambda: codec.write_drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
             lambda: self._tracker.scan_cost(job),
         )
 
@@ -269,7 +269,7 @@ class Service:
                 request.subscription,
             )
             return wire.ListEventsResponse(
-                events=[translation.event(event) for event in events if wanted.passes(event)],
+                events=[codec.write_event(event) for event in events if wanted.passes(event)],
                 last_seq=last,
                 log_id=log_id,
                 first_seq=first_seq,
@@ -285,7 +285,7 @@ class Service:
         request = self._intake.question(wire.ExplainRequest, data)
         return await self._readers.ask(
             request.job,
-            lambda: translation.explained(
+            lambda: codec.write_explained(
                 self._tracker.explained(request.job, request.scope, request.name)
             ).SerializeToString(),
         )
@@ -295,7 +295,7 @@ class Service:
         return await self._readers.ask(
             job,
             lambda: wire.ListSubscriptionsResponse(
-                subscriptions=list(map(translation.subscription, self._tracker.subscriptions(job))),
+                subscriptions=list(map(codec.write_subscription, self._tracker.subscriptions(job))),
                 last_seq=self._tracker.last_seq(job) or 0,
             ).SerializeToString(),
         )
@@ -312,7 +312,7 @@ class Service:
                 job, tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
             )
             return wire.ListSubstreamsResponse(
-                substreams=[translation.substream(substream) for substream in substreams],
+                substreams=[codec.write_substream(substream) for substream in substreams],
                 next_page_token="" if following is None else str(following),
             ).SerializeToString()
 
@@ -327,7 +327,7 @@ class Service:
 
     async def _await(self, data: bytes) -> bytes:
         ended = await self._readers.ended(self._intake.question(wire.AwaitRequest, data))
-        return wire.AwaitResponse(ended=translation.ended(ended)).SerializeToString()
+        return wire.AwaitResponse(ended=codec.write_ended(ended)).SerializeToString()
 
     async def _watch(self, context: Context) -> AsyncIterator[bytes]:
         passing = await self._readers.passage.enter()
@@ -386,7 +386,7 @@ async def _stream_answer(answer: Any) -> columns_pb2.ReportResponse:
     try:
         if isinstance(answer, Exception):
             raise answer
-        return translation.reported(await answer if isinstance(answer, asyncio.Future) else answer)
+        return codec.write_reported(await answer if isinstance(answer, asyncio.Future) else answer)
     except Exception as error:
         return _rejected(error)
 

@@ -11,14 +11,14 @@ import logging
 import time
 from dataclasses import dataclass
 
+from tracker.contract.commands import Tick
 from tracker.core import Refused, Tracker
-from tracker.core.commands import Tick
+from tracker.wire.codec import Method
 
 from .clock import Clock
 from .lanes import Lanes
 from .notices import Notices
 from .sequencer import Sequencer
-from .translation import Method
 
 log = logging.getLogger("tracker.ticking")
 

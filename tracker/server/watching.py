@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
+from tracker.contract.events import Ended, Event
 from tracker.core import Refused, Tracker
-from tracker.core.events import Ended, Event
 from tracker.core.filters import EventFilter
+from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2 as wire
 
-from . import translation
 from .lanes import Lanes
 from .limits import Limits
 from .sequencer import stopping
@@ -289,7 +289,7 @@ class Readers:
                             continue
                     passing = await self.passage.enter()
                     try:
-                        yield translation.event(event) if is_wanted else translation.bookmark(event)
+                        yield codec.write_event(event) if is_wanted else codec.write_bookmark(event)
                     finally:
                         self.passage.leave(passing)
                     passed, count, sent_at = None, 0, loop.time()
@@ -301,7 +301,7 @@ class Readers:
                 if (left is None or left > 0) and await self._bells.wait(job, left):
                     continue
                 if passed is not None:
-                    yield translation.bookmark(passed)
+                    yield codec.write_bookmark(passed)
                     passed, count, sent_at = None, 0, loop.time()
 
     # ---------------------------------------------------------------- waits for one end

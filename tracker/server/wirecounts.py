@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from tracker.core.commands import Command, Commit, DefineJob, Report, Subscribe
+from tracker.contract.commands import Command, Commit, DefineJob, Report, Subscribe
 from tracker.wire.gen.tracker_pb2 import ReportRequest
 
 from .limits import Limits
@@ -123,7 +123,7 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
     >>> spec = wire.JobSpec(segments=[wire.Segment(name="a"), wire.Segment(name="b")])
     >>> check(wire.DefineJobRequest(spec=spec).SerializeToString(), shape_of(wire.DefineJobRequest.DESCRIPTOR), small)
     Traceback (most recent call last):
-    tracker.core.refusal.Refused: LIMIT: max_segments is 1, and this would make it 2; combine segments
+    tracker.contract.refusal.Refused: LIMIT: max_segments is 1, and this would make it 2; combine segments
     """
     counts: dict[tuple[str, str], int] = {}
     others = 0

@@ -13,18 +13,10 @@ from typing import NoReturn
 from tracker.client import servers
 from tracker.client.client import TrackerClient
 from tracker.client.errors import TrackerError
-from tracker.client.events import Ended
-from tracker.client.jobs import (
-    DrainState,
-    DrainStatus,
-    Explained,
-    JobDefined,
-    JobSpec,
-    JobStatus,
-    Mode,
-    Ordering,
-    SubstreamStatus,
-)
+from tracker.contract.callers import Explained, JobDefined, JobSpec, JobStatus, Mode, Ordering, SubstreamStatus
+from tracker.contract.events import Ended
+from tracker.contract.status import DrainStatus
+from tracker.contract.values import DrainState
 from tracker.sharded import uniting
 from tracker.sharded.everywhere import at_once, first_decides
 from tracker.sharded.merging import Merge, Position, beginning

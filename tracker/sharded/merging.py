@@ -23,7 +23,9 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
-from tracker.client.events import Advanced, DrainCancelled, Drained, DrainRequested, Ended, Event, Late, Reason
+from tracker.contract.callers import Event
+from tracker.contract.events import Advanced, DrainCancelled, Drained, DrainRequested, Ended, Late
+from tracker.contract.values import Reason
 
 _TOGETHER: Final = (DrainRequested, DrainCancelled, Drained)
 _NOT_YET: Final = -(2**63) - 1  #: below every time

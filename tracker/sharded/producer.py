@@ -8,7 +8,9 @@ from types import TracebackType
 
 from tracker.client.errors import EpochCommittedError, TrackerError
 from tracker.client.producer import Producer
-from tracker.client.report import CommitPromise, Contents, Expected, Report, Reported, checked_epoch
+from tracker.client.report import Report, checked_epoch
+from tracker.contract.callers import Contents, Reported
+from tracker.contract.promises import CommitPromise, Expected
 from tracker.sharded import uniting
 from tracker.sharded.everywhere import at_once, first_decides
 from tracker.sharded.sharding import Sharding

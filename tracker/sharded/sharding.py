@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.client.jobs import Ordering
-from tracker.client.report import Close, Contents, Expect, Promise
+from tracker.contract.callers import Contents, Ordering
+from tracker.contract.promises import Close, Expect, Promise
 
 _SHARD: Final = re.compile(r"(?P<job>.+)\.\d+of\d+-(none|scope|global)-[0-9a-f]{8}")
 
@@ -81,8 +81,8 @@ def _part(contents: Contents, wanted: NDArray[np.bool_]) -> Contents:
     for promise in contents.promises:
         if not isinstance(promise, Close | Expect):
             promises.append(promise)
-        elif wanted[promise.substream]:
-            promises.append(replace(promise, substream=int(places[promise.substream])))
+        elif wanted[promise.substream_index]:
+            promises.append(replace(promise, substream_index=int(places[promise.substream_index])))
     return replace(
         contents,
         substreams=[substream for substream, here in zip(contents.substreams, wanted.tolist(), strict=True) if here],

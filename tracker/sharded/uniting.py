@@ -7,15 +7,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final, TypeVar
 
-from tracker.client.jobs import (
-    DrainState,
-    DrainStatus,
-    FrontStatus,
-    JobDefined,
-    JobStatus,
-    ProducerStatus,
-)
-from tracker.client.report import Outcome, Reported
+from tracker.contract.callers import FrontStatus, JobDefined, JobStatus, ProducerStatus, Reported
+from tracker.contract.status import DrainStatus
+from tracker.contract.values import DrainState, Outcome
 
 Named = TypeVar("Named", ProducerStatus, FrontStatus)
 

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Final, TypeAlias
 
 from tracker.client.errors import TrackerError, TrackerUnavailable
-from tracker.client.events import Event
 from tracker.client.watch import Watch
+from tracker.contract.callers import Event
 from tracker.sharded.merging import Merge, Position
 
 _AHEAD: Final = 1000  #: events that are read before they are asked for

@@ -13,21 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .commands import (
-    NO_END_TIME,
-    CloseProducer,
-    Command,
-    Commit,
-    DefineJob,
-    Drain,
-    Expect,
-    OpenProducer,
-    Promise,
-    Report,
-    Spec,
-    Subscribe,
-)
+from .commands import CloseProducer, Command, Commit, DefineJob, Drain, OpenProducer, Report, Spec, Subscribe
+from .promises import Expect, Promise
 from .refusal import Refused
+from .values import NO_END_TIME
 
 # A century: any sum of a time until the year 2162 and a duration fits 64 bits of nanoseconds.
 MAX_DURATION = 36_525 * 24 * 3600 * 10**9  #: ns
@@ -49,9 +38,9 @@ def check_bounds(command: Command) -> None:
     Raises:
         Refused: ``MALFORMED``, which names the field, its value and the bound.
 
-    >>> check_bounds(OpenProducer("job", "p", "run", resume_epoch=2**62))
+    >>> check_bounds(OpenProducer("job", "p", "run", resume_epoch=2**62))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tracker.core.refusal.Refused: MALFORMED: resume_epoch is 4611686018427387904; epochs are 0 to 2^62-1: count from 0
+    tracker.contract.refusal.Refused: MALFORMED: resume_epoch is 4611686018427387904; epochs are 0 to 2^62-1: ...
     """
     match command:
         case DefineJob(spec):

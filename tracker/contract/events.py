@@ -1,20 +1,15 @@
-"""What the tracker announces, as plain values."""
+"""What the tracker announces: the entries of a job's event log.
+
+The kinds of events are the same for the core and for those who read them from a client. An event itself is not: here
+its time is a number of nanoseconds, as the log keeps it, and for a caller a `datetime` (`callers.Event`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from tracker.python310 import StrEnum
-
-
-class Reason(StrEnum):
-    """Why a substream has ended."""
-
-    COMPLETE = "COMPLETE"
-    EXPIRED = "EXPIRED"
-    ABANDONED = "ABANDONED"
+from .values import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Something was reported of a substream that had ended on the segment, or was over before anybody had named it."""
+    """Something was reported of a substream that had ended on the segment, or was over before anybody had named it.
+
+    It is not counted.
+    """
 
     segment: str
     scope: str
@@ -112,34 +110,15 @@ class Advanced:
     time: int
 
 
-Kind: TypeAlias = (
+Body: TypeAlias = (
     Ended | Late | Stalled | Excess | FrontIdle | DrainRequested | Drained | DrainTimedOut | DrainCancelled | Advanced
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One entry of a job's event log.
+class Event(NamedTuple):
+    """One entry of a job's event log."""
 
-    >>> from datetime import timezone
-    >>> event = Event(7, datetime(2026, 1, 1, tzinfo=timezone.utc), "d1", Advanced("raw", 100))
-    >>> match event.kind:
-    ...     case Advanced(segment, time):
-    ...         print(segment, time)
-    raw 100
-    """
-
-    seq: int  #: within the job: 1, 2, 3, … without gaps
-    at: datetime  #: when the tracker took the command that caused it; UTC
+    seq: int  #: 1, 2, 3, … without gaps
+    at: int  #: ns since the Unix epoch: when the command that caused it was taken
     deployment: str
-    kind: Kind
-
-
-@dataclass(frozen=True, slots=True)
-class EventPage:
-    """A range of a job's events."""
-
-    events: tuple[Event, ...]
-    last_seq: int  #: the last one looked at, whether or not the filters let it through: where to go on
-    log_id: str  #: names the log; `seq` has a meaning only within one
-    first_seq: int = 0  #: from this event on none is missing that the filters let through; 0: the server did not say
+    body: Body

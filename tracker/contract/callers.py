@@ -1,4 +1,12 @@
-"""What a job is and how it stands, as plain values."""
+"""What programs that call the tracker give and get, in the form that suits a program.
+
+These values stand beside those that the core has of the same things, on purpose. A caller has moments as `datetime`,
+lengths of time as `timedelta`, a graph as a mapping, and words for an ordering or a mode. The core counts nanoseconds
+since the epoch, exactly, with the wire's numbers and with pairs, which a journal and a snapshot keep (`commands`,
+`answers`, `status`, `events.Event`). A report in the making is a table of what was combined (`Contents`); a command
+has what came over the wire, with ids and scopes by number. What has one form for both is declared once, elsewhere:
+promises, the kinds of events, enumerations of words, a drain's status.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
-from tracker.python310 import StrEnum
+from .events import Body
+from .promises import Promise
+from .status import DrainStatus
+from .values import I8, U4, U8, Outcome
 
 Ordering: TypeAlias = Literal["none", "scope", "global"]
 Mode: TypeAlias = Literal["staged", "immediate"]
@@ -49,31 +60,6 @@ class JobSpec:
     idle_after: timedelta | None = None
     retention: timedelta | None = None
     remember: timedelta | None = None
-
-
-class DrainState(StrEnum):
-    """How far a drain has come."""
-
-    NOT_DRAINING = "NOT_DRAINING"
-    PENDING = "PENDING"  #: asked for before its deployment was defined
-    DRAINING = "DRAINING"
-    DRAINED = "DRAINED"
-    TIMED_OUT = "TIMED_OUT"  #: not over in time; it goes on
-    CANCELLED = "CANCELLED"
-
-
-@dataclass(frozen=True, slots=True)
-class DrainStatus:
-    """A drain, and what it still waits for."""
-
-    state: DrainState
-    drain_id: str
-    deployment: str
-    unfinished_fronts: tuple[str, ...]
-    open_substreams: int
-    in_flight: int
-    uncommitted_producers: tuple[str, ...]  #: with staged epochs
-    open_producers: tuple[str, ...]  #: whose runs have not closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +223,65 @@ class ServerInfo:
     journal: str  #: ``"memory"``, ``"sqlite"``, …
     leader: bool  #: False: a standby, which serves nothing else
     limits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The tracker's answer to a report."""
+
+    outcome: Outcome
+    duplicate_units: tuple[str, ...]  #: with PARTIAL_DUPLICATE: what to leave out of the next attempt
+    last_seq: int  #: the job's newest event
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do: false for PARTIAL_DUPLICATE only."""
+        return self.outcome is not Outcome.PARTIAL_DUPLICATE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """What a report says: substreams, and one entry for each (substream, segment) that it changes.
+
+    `substreams` and `segments` are tables; `substream_index` and `segment_index` point into them, one row an entry,
+    in line with `xor`, `sent` and `received`.
+    """
+
+    substreams: Sequence[tuple[str, str]]  #: (scope, name)
+    end_times: I8  #: one for each substream; NO_END_TIME: it has none
+    segments: Sequence[str]
+    substream_index: U4
+    segment_index: U4
+    xor: U8
+    sent: U4
+    received: U4
+    promises: Sequence[Promise]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of a job's event log.
+
+    >>> from datetime import timezone
+    >>> from tracker.contract.events import Advanced
+    >>> event = Event(7, datetime(2026, 1, 1, tzinfo=timezone.utc), "d1", Advanced("raw", 100))
+    >>> match event.kind:
+    ...     case Advanced(segment, time):
+    ...         print(segment, time)
+    raw 100
+    """
+
+    seq: int  #: within the job: 1, 2, 3, … without gaps
+    at: datetime  #: when the tracker took the command that caused it; UTC
+    deployment: str
+    kind: Body
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """A range of a job's events."""
+
+    events: tuple[Event, ...]
+    last_seq: int  #: the last one looked at, whether or not the filters let it through: where to go on
+    log_id: str  #: names the log; `seq` has a meaning only within one
+    first_seq: int = 0  #: from this event on none is missing that the filters let through; 0: the server did not say

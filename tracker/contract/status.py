@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .commands import DrainStatus, Mode, Spec
+from .commands import Spec
+from .values import DrainState, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStatus:
+    """A drain, and what it still waits for."""
+
+    state: DrainState
+    drain_id: str
+    deployment: str
+    unfinished_fronts: tuple[str, ...] = ()
+    open_substreams: int = 0
+    in_flight: int = 0
+    uncommitted_producers: tuple[str, ...] = ()  #: with staged epochs
+    open_producers: tuple[str, ...] = ()  #: whose runs have not closed
 
 
 @dataclass(frozen=True, slots=True)

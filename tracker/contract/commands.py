@@ -1,26 +1,19 @@
-"""What the tracker can be told, and what it answers.
+"""What the tracker can be told.
 
 Commands are plain values: what a caller sends, without transport. A command with the time at which it was taken is
-all that the state depends on, so a journal of them rebuilds it. All times and durations are in nanoseconds, times
-since the Unix epoch; *end times* are the job's own 64-bit numbers and mean nothing to the tracker but their order.
-Enumerations carry the numbers of the wire.
+all that the state depends on, so a journal of them rebuilds it. All times and durations are in nanoseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-NO_END_TIME = 2**63 - 1  #: in a column of end times: the substream has none
-
-U4: TypeAlias = NDArray[np.uint32]
-U8: TypeAlias = NDArray[np.uint64]
-I8: TypeAlias = NDArray[np.int64]
+from .promises import Promise
+from .values import I8, U4, U8, Mode, Ordering
 
 
 def _no_u4() -> U4:
@@ -33,44 +26,6 @@ def _no_u8() -> U8:
 
 def _no_i8() -> I8:
     return np.empty(0, np.int64)
-
-
-class Ordering(IntEnum):
-    """Which substreams' ends wait for those of smaller end times."""
-
-    NONE = 1
-    SCOPE = 2
-    GLOBAL = 3
-
-
-class Mode(IntEnum):
-    """When a producer's entries take effect: with the commit of their epoch, or on receipt."""
-
-    STAGED = 1
-    IMMEDIATE = 2
-
-
-class Outcome(IntEnum):
-    """What became of a report that was not refused."""
-
-    APPLIED = 1
-    DUPLICATE = 2
-    PARTIAL_DUPLICATE = 3
-    ALREADY_COMMITTED = 4
-
-
-class DrainState(IntEnum):
-    """How far a drain has come."""
-
-    NOT_DRAINING = 1
-    PENDING = 2
-    DRAINING = 3
-    DRAINED = 4
-    TIMED_OUT = 5
-    CANCELLED = 6
-
-
-# ---------------------------------------------------------------- commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,44 +90,6 @@ class ForgetProducer:
 class FinishFront:
     job: str
     front: str
-
-
-@dataclass(frozen=True, slots=True)
-class Frontier:
-    """A front will send no more elements of substreams with an end time up to `time`."""
-
-    front: str
-    scope: str | None  #: None: every scope
-    time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """A front will send no more elements of one substream."""
-
-    front: str  #: empty: the caller is the substream's only source
-    substream_index: int  #: into the report's names, and past them into its ids
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """A front will send nothing more at all."""
-
-    front: str
-
-
-@dataclass(frozen=True, slots=True)
-class Expect:
-    """A front will send exactly `elements` of one substream on a segment that it feeds."""
-
-    front: str
-    segment: str
-    substream_index: int  #: into the report's names, and past them into its ids; or into the commit's substreams
-    elements: int
-    revise: bool = False  #: takes the place of another number
-
-
-Promise: TypeAlias = Frontier | Close | Finish | Expect
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,64 +224,3 @@ Command: TypeAlias = (
     | Tick
     | Recovered
 )
-
-# ---------------------------------------------------------------- answers
-
-
-@dataclass(frozen=True, slots=True)
-class DrainStatus:
-    """How far a drain is, and what it still waits for."""
-
-    state: DrainState
-    drain_id: str
-    deployment: str
-    unfinished_fronts: tuple[str, ...] = ()
-    open_substreams: int = 0
-    in_flight: int = 0
-    uncommitted_producers: tuple[str, ...] = ()
-    open_producers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class JobDefined:
-    spec: Spec
-    created: bool
-    last_seq: int
-    drain: DrainStatus
-    log_id: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reported:
-    outcome: Outcome
-    last_seq: int
-    duplicate_units: tuple[str, ...] = ()
-    substream_ids: U8 | None = None  #: if asked for and applied: one for each of names
-    log_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    committed_epoch: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    last_seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribed:
-    acknowledged: int  #: the subscription's place
-    last_seq: int
-    log_id: str
-    created: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    acknowledged: int
-
-
-Answer: TypeAlias = JobDefined | Reported | Opened | Committed | DrainStatus | Subscribed | Acknowledged | None

@@ -1,0 +1,234 @@
+"""What one end writes the other end reads, every field of it: the codec in both directions."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tracker.contract import answers, callers, commands, events, promises, status
+from tracker.contract.values import NO_END_TIME, DrainState, Mode, Numbered, Ordering, Outcome, Reason
+from tracker.wire import codec
+from tracker.wire.gen import tracker_pb2 as wire
+
+AT = 1_700_000_000_123_456_000  # ns, exact to the microsecond as a caller's moments are
+SECOND = 10**9
+
+SPEC = commands.Spec(
+    job="shop",
+    deployment="d1",
+    segments=(("raw", ("clean", "raw")), ("clean", ())),
+    fronts=("till", "schedule"),
+    ordering=Ordering.SCOPE,
+    progress=True,
+    stall_after=1 * SECOND,
+    expire_after=2 * SECOND,
+    idle_after=3 * SECOND,
+    retention=4 * SECOND,
+    remember=5 * SECOND + 6000,
+    front_segments=(("till", ("raw",)),),
+)
+JOB_SPEC = callers.JobSpec(
+    job="shop",
+    deployment="d1",
+    segments={"raw": ("clean", "raw"), "clean": ()},
+    fronts={"till": ("raw",), "schedule": ()},
+    ordering="scope",
+    progress=True,
+    stall_after=timedelta(seconds=1),
+    expire_after=timedelta(seconds=2),
+    idle_after=timedelta(seconds=3),
+    retention=timedelta(seconds=4),
+    remember=timedelta(seconds=5, microseconds=6),
+)
+DRAIN = status.DrainStatus(DrainState.TIMED_OUT, "drain", "d0", ("till",), 1, 2, ("p",), ("q", "r"))
+PRODUCER = status.ProducerStatus("p", "run", Mode.IMMEDIATE, 7, (8, 9), True, AT)
+FRONT = status.FrontStatus("till", True, True, {"*": -3, "berlin": 4}, "p", AT, ("raw",))
+JOB = status.JobStatus(
+    SPEC, 1, 2, 3, 4, 5, 6, (PRODUCER,), (FRONT,), DRAIN, "log", 7, 8, 9, 10, 11, 12, 13, 14, 15, ("clean",)
+)
+SEGMENT = status.SegmentStatus("raw", True, 1, 2, 3, "p", "q", {"till": 4, "": 5}, True, True)
+SUBSTREAM = status.SubstreamStatus(
+    "berlin", "monday", -24, True, ("till",), (SEGMENT,), 1, AT, AT + SECOND, ("p",), True
+)
+STAGED = status.StagedStatus("p", 3, Mode.IMMEDIATE, True, (("raw", 1, 2),), ("till",), ("schedule",))
+SUBSCRIPTION = status.SubscriptionStatus(
+    "reader", ("raw",), ("berlin",), 1, 2 * SECOND, 3, 4, AT, AT + 1000, AT + 2000, AT + 3000, "too old"
+)
+BODIES: list[events.Body] = [
+    events.Ended("raw", "berlin", "monday", -24, 3, Reason.EXPIRED, 2, True, 5),
+    events.Ended("raw", "", "monday", None, 3, Reason.COMPLETE, 0),
+    events.Late("raw", "berlin", "monday", "p", 1, 2),
+    events.Stalled("berlin", "monday", ("raw", "clean"), -3, 5, 4),
+    events.Excess("raw", "berlin", "monday", 1, 2),
+    events.FrontIdle("till", True),
+    events.DrainRequested("drain"),
+    events.Drained("drain"),
+    events.DrainTimedOut("drain"),
+    events.DrainCancelled("drain"),
+    events.Advanced("raw", -7),
+]
+
+
+def moment(ns: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=ns // 1000)
+
+
+#: Fields whose form for a caller is another, by their names.
+FORMS: dict[str, Any] = {
+    **dict.fromkeys(["last_heard", "last_promise", "created", "changed", "oldest_retained", "last_ack"], moment),
+    "expired": moment,
+    "max_age": lambda ns: timedelta(microseconds=ns // 1000),
+    "mode": lambda mode: mode.name.lower(),
+    "spec": lambda _: JOB_SPEC,
+}
+
+
+def as_caller(value: Any, kind: type[Any]) -> Any:
+    """The core's value as a caller has it, made by the names of its fields alone."""
+    own = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, status.SegmentStatus):
+        own["expected_by"], own["expected"] = own["expected"], sum(own["expected"].values())
+    if isinstance(value, status.StagedStatus):
+        own["segments"] = tuple(callers.StagedCount(*each) for each in own["segments"])
+    for name, each in own.items():
+        if name in FORMS:
+            own[name] = FORMS[name](each)
+        elif is_dataclass(each) and not isinstance(each, status.DrainStatus):
+            own[name] = as_caller(each, getattr(callers, type(each).__name__))
+        elif isinstance(each, tuple) and each and is_dataclass(each[0]) and type(each[0]).__module__ == status.__name__:
+            own[name] = tuple(as_caller(one, getattr(callers, type(one).__name__)) for one in each)
+    assert {field.name for field in fields(kind)} == set(own)
+    return kind(**own)
+
+
+def test_no_field_of_the_values_below_is_its_default() -> None:
+    """Else a field that one direction forgets would not show."""
+    for value in (SPEC, DRAIN, PRODUCER, FRONT, JOB, SEGMENT, SUBSTREAM, STAGED, SUBSCRIPTION, JOB_SPEC, BODIES[0]):
+        for field in fields(value):
+            assert getattr(value, field.name) not in (field.default, 0, "", (), None), (type(value), field.name)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_events(body: events.Body) -> None:
+    message = wire.Event.FromString(codec.write_event(events.Event(7, AT, "d1", body)).SerializeToString())
+    assert codec.read_event(message) == callers.Event(7, moment(AT), "d1", body)
+
+
+def test_every_kind_of_event_is_there() -> None:
+    assert {type(body) for body in BODIES} == set(events.Body.__args__)
+
+
+def test_a_bookmark_is_no_event() -> None:
+    message = codec.write_bookmark(events.Event(7, AT, "d1", BODIES[0]))
+    assert message.WhichOneof("kind") == "bookmark"
+    assert (message.seq, message.at.ToNanoseconds()) == (7, AT)
+    assert codec.read_event(wire.Event.FromString(message.SerializeToString())) is None
+
+
+def test_how_a_job_stands() -> None:
+    assert codec.read_job_status(codec.write_job_status(JOB)) == as_caller(JOB, callers.JobStatus)
+    assert codec.read_drain_status(codec.write_drain_status(DRAIN)) == DRAIN
+
+
+def test_how_a_substream_stands() -> None:
+    read = codec.read_substream(codec.write_substream(SUBSTREAM))
+    assert read == as_caller(SUBSTREAM, callers.SubstreamStatus)
+    explained = status.Explained(SUBSTREAM, (STAGED,))
+    assert codec.read_explained(codec.write_explained(explained)) == as_caller(explained, callers.Explained)
+    assert codec.read_explained(codec.write_explained(status.Explained(None, ()))) == callers.Explained(None, ())
+
+
+def test_how_a_subscription_stands() -> None:
+    read = codec.read_subscription(codec.write_subscription(SUBSCRIPTION))
+    assert read == as_caller(SUBSCRIPTION, callers.SubscriptionStatus)
+
+
+def test_what_defining_a_job_answers() -> None:
+    read = codec.read_job_defined(codec.write_job_defined(answers.JobDefined(SPEC, True, 3, DRAIN, "log", 4)))
+    assert read == callers.JobDefined(True, 3, "log", 4, DRAIN, JOB_SPEC)
+
+
+def test_a_caller_specifies_what_the_core_reads() -> None:
+    request = wire.DefineJobRequest(spec=codec.write_job_spec(JOB_SPEC), force=True)
+    read = codec.read_command(codec.Method.DEFINE_JOB, request.SerializeToString())
+    assert read == commands.DefineJob(SPEC, force=True)
+
+
+def test_a_report() -> None:
+    given: list[promises.Promise] = [
+        promises.Frontier("till", 24, "berlin"),
+        promises.Frontier("till", 24),
+        promises.Close("till", 1),
+        promises.Finish("till"),
+        promises.Expect("till", "raw", 2, 5, True),
+    ]
+    contents = callers.Contents(
+        [("berlin", "monday"), ("bonn", "monday"), ("berlin", "tuesday")],
+        np.array([24, NO_END_TIME, 48], np.int64),
+        ["raw", "clean"],
+        np.array([0, 1, 2], np.uint32),
+        np.array([0, 1, 1], np.uint32),
+        np.array([1, 2, 2**64 - 1], np.uint64),
+        np.array([3, 4, 5], np.uint32),
+        np.array([6, 7, 8], np.uint32),
+        given,
+    )
+    message, named = codec.write_report(contents, "log", [None, 77, None], want_ids=True)
+    message.job, message.producer, message.run, message.epoch = "shop", "p", "run", 3
+    message.units.append("u")
+    message.commit = True
+    read = codec.read_command(codec.Method.REPORT, message.SerializeToString())
+    assert isinstance(read, commands.Report)
+    assert (read.job, read.producer, read.run, read.epoch, read.units) == ("shop", "p", "run", 3, ("u",))
+    assert (read.scopes, read.names, read.substream_ids.tolist()) == (("berlin",), ("monday", "tuesday"), [77])
+    assert (read.scope_index.tolist(), read.end_times.tolist()) == ([0, 0], [24, 48])
+    assert (read.log_id, read.want_ids, read.commit, read.segments) == ("log", True, True, ("raw", "clean"))
+    # Those that are named come first: the second of the caller's substreams is the third on the wire.
+    place = {0: 0, 1: 2, 2: 1}
+    assert named == [0, 2]
+    assert read.substream_index.tolist() == [place[each] for each in (0, 1, 2)]
+    assert read.segment_index.tolist() == [0, 1, 1]
+    assert (read.xor.tolist(), read.entry_count) == ([1, 2, 2**64 - 1], 3)
+    assert (read.sent.tolist(), read.received.tolist()) == ([3, 4, 5], [6, 7, 8])
+    assert read.promises == (
+        *given[:2],
+        promises.Close("till", place[1]),
+        given[3],
+        promises.Expect("till", "raw", place[2], 5, True),
+    )
+
+
+def test_the_promises_of_a_commit() -> None:
+    expected = promises.Expected("till", "raw", "berlin", "monday", 5, end_time=24, revise=True)
+    frontier = promises.Frontier("till", 24)
+    request = wire.CommitRequest(job="shop", promises=codec.write_promises([frontier, expected]))
+    read = codec.read_command(codec.Method.COMMIT, request.SerializeToString())
+    assert isinstance(read, commands.Commit)
+    assert read.promises == (frontier, promises.Expect("till", "raw", 0, 5, True))
+    assert read.substreams == (("berlin", "monday", 24),)
+
+
+def test_what_a_report_is_answered() -> None:
+    for outcome in Outcome:
+        message = codec.write_reported(answers.Reported(outcome, 7, ("u",)))
+        read = codec.read_reported(wire.ReportResponse.FromString(message.SerializeToString()))
+        assert read == callers.Reported(outcome, ("u",), 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_the_wire"),
+    [(Reason, wire.Reason), (DrainState, wire.DrainState), (Outcome, wire.ReportResponse.Outcome)],
+)
+def test_words_have_the_numbers_that_the_wire_gives_them(kind: type[Numbered], on_the_wire: Any) -> None:
+    # A stream of reports answers REJECTED where a call would be refused.
+    named = {word: number for word, number in on_the_wire.items() if number and word != "REJECTED"}
+    assert {member.value: member.number for member in kind} == named
+    assert [kind.of(member.number) for member in kind] == list(kind)
+    assert [pickle.loads(pickle.dumps(member)) for member in kind] == list(kind)
+    with pytest.raises(ValueError, match="0 is not the number"):
+        kind.of(0)

@@ -1,0 +1,96 @@
+"""The enumerations, numbers and kinds of columns that all of the contract uses.
+
+Times and durations are in nanoseconds, times since the Unix epoch; *end times* are the job's own 64-bit numbers, of
+which the tracker knows only the order. The numbers of the enumerations are those of the wire, and snapshots keep them:
+they never change.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracker.python310 import StrEnum
+
+_N = TypeVar("_N", bound="Numbered")
+
+NO_END_TIME = 2**63 - 1  #: in a column of end times: the substream has none
+EVERY_SCOPE = "*"  #: in place of a scope: all of them
+
+U4: TypeAlias = NDArray[np.uint32]
+U8: TypeAlias = NDArray[np.uint64]
+I8: TypeAlias = NDArray[np.int64]
+
+
+class Ordering(IntEnum):
+    """Which substreams' ends wait for those of smaller end times."""
+
+    NONE = 1
+    SCOPE = 2
+    GLOBAL = 3
+
+
+class Mode(IntEnum):
+    """When a producer's entries take effect: with the commit of their epoch, or on receipt."""
+
+    STAGED = 1
+    IMMEDIATE = 2
+
+
+class Numbered(StrEnum):
+    """An enumeration of words, each with the number that stands for it on the wire and in snapshots.
+
+    >>> Reason("EXPIRED").number, Reason.of(2).value, f"{Reason.EXPIRED}"
+    (2, 'EXPIRED', 'EXPIRED')
+    """
+
+    number: int
+
+    def __new__(cls: type[_N], word: str, number: int) -> _N:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.number = number
+        return member
+
+    @classmethod
+    def of(cls: type[_N], number: int) -> _N:
+        """The member with a number.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for member in cls:
+            if member.number == number:
+                return member
+        raise ValueError(f"{number} is not the number of a {cls.__name__}")
+
+
+class Reason(Numbered):
+    """Why a substream has ended."""
+
+    COMPLETE = "COMPLETE", 1
+    EXPIRED = "EXPIRED", 2
+    ABANDONED = "ABANDONED", 3
+
+
+class Outcome(Numbered):
+    """What became of a report that was not refused."""
+
+    APPLIED = "APPLIED", 1
+    DUPLICATE = "DUPLICATE", 2  #: every unit had been reported before; for a call that was repeated, a success
+    PARTIAL_DUPLICATE = "PARTIAL_DUPLICATE", 3  #: some had; nothing was applied
+    ALREADY_COMMITTED = "ALREADY_COMMITTED", 4  #: the epoch had been; for a call that was repeated, a success
+
+
+class DrainState(Numbered):
+    """How far a drain has come."""
+
+    NOT_DRAINING = "NOT_DRAINING", 1
+    PENDING = "PENDING", 2  #: asked for before its deployment was defined
+    DRAINING = "DRAINING", 3
+    DRAINED = "DRAINED", 4
+    TIMED_OUT = "TIMED_OUT", 5  #: not over in time; it goes on
+    CANCELLED = "CANCELLED", 6

@@ -1,0 +1,40 @@
+"""Single fields of messages."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from tracker.contract.refusal import Refused
+
+_E = TypeVar("_E", bound=IntEnum)
+
+_LARGEST = 2**64 - 1
+
+
+def optional(message: Message, field: str) -> Any:
+    """A field's value; None: it is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def enumeration(kind: type[_E], value: int, field: str) -> _E:
+    """A wire enumeration's value, its default for unspecified.
+
+    Raises:
+        Refused: ``MALFORMED``: the enumeration has no such value.
+    """
+    try:
+        return kind(value or 1)
+    except ValueError:
+        raise Refused.malformed(f"{field} is {value}, which means nothing; it is one of {_named(kind)}") from None
+
+
+def _named(kind: type[IntEnum]) -> str:
+    return ", ".join(f"{member.value} ({member.name})" for member in kind)
+
+
+def count(number: int) -> int:
+    """A sum of numbers, each of which the wire can carry: no larger than it can carry."""
+    return min(number, _LARGEST)

@@ -1,0 +1,151 @@
+"""Reports: a client writes one from what it has gathered, a server reads it as the core's command.
+
+Writing and reading take whole columns: nothing here takes a step for each entry. Names take one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracker.contract import answers, commands
+from tracker.contract.callers import Contents, Reported
+from tracker.contract.promises import Promise
+from tracker.contract.values import NO_END_TIME, Outcome
+from tracker.wire.columns import pack_i8, pack_u4, pack_u8, unpack_i8, unpack_u4, unpack_u8
+from tracker.wire.gen import columns_pb2
+from tracker.wire.gen import tracker_pb2 as wire
+
+from .promises import read_promises, write_promises
+from .requests import parse
+
+_N = TypeVar("_N", bound=np.generic)
+
+
+def write_report(
+    contents: Contents, log_id: str, ids: Sequence[int | None], want_ids: bool
+) -> tuple[columns_pb2.ReportRequest, list[int]]:
+    """What a report says, by id where there is one and by name where not.
+
+    Args:
+        contents: the report's.
+        log_id: the log that the ids are of.
+        ids: one for each substream, or None.
+        want_ids: ask for the ids of the names.
+
+    Returns:
+        The message, without who reports what; and which of the substreams it names.
+    """
+    by_name = [place for place, number in enumerate(ids) if number is None]
+    by_id = [place for place, number in enumerate(ids) if number is not None]
+    places = np.empty(len(ids), np.uint32)
+    places[by_name] = np.arange(len(by_name), dtype=np.uint32)
+    places[by_id] = np.arange(len(by_name), len(ids), dtype=np.uint32)
+    scopes: dict[str, int] = {}
+    scope_index = [scopes.setdefault(contents.substreams[place][0], len(scopes)) for place in by_name]
+    end_times = contents.end_times[by_name]
+    message = columns_pb2.ReportRequest(
+        scopes=list(scopes),
+        names=[contents.substreams[place][1] for place in by_name],
+        scope_index=pack_u4(scope_index),
+        end_times=pack_i8(end_times) if (end_times != NO_END_TIME).any() else b"",
+        substream_ids=pack_u8([number for number in ids if number is not None]),
+        log_id=log_id if by_id else "",
+        segments=contents.segments,
+        substream_index=pack_u4(places[contents.substream_index]),
+        segment_index=pack_u4(contents.segment_index),
+        xor=pack_u8(contents.xor),
+        sent=pack_u4(contents.sent),
+        received=pack_u4(contents.received),
+        entry_count=len(contents.xor),
+        promises=write_promises(contents.promises, places.tolist()),
+        want_ids=want_ids and bool(by_name),
+    )
+    return message, by_name
+
+
+def read_report(request: wire.ReportRequest, more: Sequence[wire.ReportRequest] = ()) -> commands.Report:
+    """The command of a report that is already parsed.
+
+    Args:
+        more: its repeated fields go on in these, as `wirecounts.pieces` cuts a large one.
+    """
+    parts = (request, *more)
+    return commands.Report(
+        job=request.job,
+        producer=request.producer,
+        run=request.run,
+        epoch=request.epoch,
+        units=_strings([part.units for part in parts]),
+        scopes=_strings([part.scopes for part in parts]),
+        names=_strings([part.names for part in parts]),
+        scope_index=_column([unpack_u4(part.scope_index) for part in parts]),
+        end_times=_column([unpack_i8(part.end_times) for part in parts]),
+        substream_ids=_column([unpack_u8(part.substream_ids) for part in parts]),
+        log_id=request.log_id,
+        want_ids=request.want_ids,
+        segments=_strings([part.segments for part in parts]),
+        substream_index=_column([unpack_u4(part.substream_index) for part in parts]),
+        segment_index=_column([unpack_u4(part.segment_index) for part in parts]),
+        xor=_column([unpack_u8(part.xor) for part in parts]),
+        sent=_column([unpack_u4(part.sent) for part in parts]),
+        received=_column([unpack_u4(part.received) for part in parts]),
+        entry_count=request.entry_count,
+        promises=read_promises(request.promises) if not more else _all_promises(parts),
+        commit=request.commit,
+    )
+
+
+def read_large_report(pieces: Iterable[bytes]) -> commands.Report:
+    """The command of a report that comes in pieces: the first whole but for its repeated fields, they in the others.
+
+    It takes as long as reading it in one piece, but no step of it takes long, so that other threads get their turns.
+
+    Raises:
+        Refused: ``MALFORMED``.
+    """
+    first, *more = (parse(wire.ReportRequest, piece) for piece in pieces)
+    return read_report(first, more)
+
+
+def _strings(parts: Sequence[Sequence[str]]) -> Sequence[str]:
+    if len(parts) == 1:
+        return tuple(parts[0])
+    strings: list[str] = []
+    for part in parts:
+        strings.extend(part)
+    return strings
+
+
+def _column(parts: Sequence[NDArray[_N]]) -> NDArray[_N]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _all_promises(parts: Sequence[wire.ReportRequest]) -> tuple[Promise, ...]:
+    promises: list[Promise] = []
+    for part in parts:
+        promises.extend(read_promises(part.promises))
+    return tuple(promises)
+
+
+def write_reported(answer: answers.Reported) -> columns_pb2.ReportResponse:
+    response = columns_pb2.ReportResponse(
+        outcome=wire.ReportResponse.Outcome.ValueType(answer.outcome.number),
+        duplicate_units=answer.duplicate_units,
+        last_seq=answer.last_seq,
+    )
+    if answer.substream_ids is not None:
+        response.substream_ids = pack_u8(answer.substream_ids)
+        response.log_id = answer.log_id
+    return response
+
+
+def read_reported(message: wire.ReportResponse) -> Reported:
+    return Reported(
+        outcome=Outcome.of(message.outcome),
+        duplicate_units=tuple(message.duplicate_units),
+        last_seq=message.last_seq,
+    )

@@ -1,0 +1,25 @@
+"""Requests as bytes."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from tracker.contract.refusal import Refused
+
+_M = TypeVar("_M", bound=Message)
+
+
+def parse(kind: type[_M], data: bytes) -> _M:
+    """A request.
+
+    Raises:
+        Refused: ``MALFORMED``: the bytes are none.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise Refused.malformed(
+            f"the request is no {kind.DESCRIPTOR.full_name} ({error}); was it made from another proto, or cut?"
+        ) from error

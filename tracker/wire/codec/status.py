@@ -1,0 +1,165 @@
+"""How substreams and subscriptions stand, and which server answers."""
+
+from __future__ import annotations
+
+from tracker.contract import answers, callers, status
+from tracker.wire.gen import tracker_pb2 as wire
+
+from .fields import count, optional
+from .jobs import MODE_NAMES
+from .times import read_length, read_time, read_time_if_any, write_duration, write_time, write_time_if_any
+
+# ---------------------------------------------------------------- substreams
+
+
+def write_substream(substream: status.SubstreamStatus) -> wire.SubstreamStatus:
+    return wire.SubstreamStatus(
+        scope=substream.scope,
+        name=substream.name,
+        end_time=substream.end_time,
+        closed=substream.closed,
+        waiting_for=substream.waiting_for,
+        segments=[
+            wire.SegmentStatus(
+                segment=segment.segment,
+                ended=segment.ended,
+                xor=segment.xor,
+                sent=segment.sent,
+                received=segment.received,
+                last_sender=segment.last_sender,
+                last_receiver=segment.last_receiver,
+                expected=None if segment.expected is None else count(sum(segment.expected.values())),
+                expected_by=segment.expected or {},
+                closed=segment.closed,
+                by_drain=segment.by_drain,
+            )
+            for segment in substream.segments
+        ],
+        late_reports=substream.late_reports,
+        created=write_time(substream.created),
+        changed=write_time(substream.changed),
+        held_by=substream.held_by,
+        by_drain=substream.by_drain,
+    )
+
+
+def read_substream(message: wire.SubstreamStatus) -> callers.SubstreamStatus:
+    return callers.SubstreamStatus(
+        scope=message.scope,
+        name=message.name,
+        end_time=optional(message, "end_time"),
+        closed=message.closed,
+        waiting_for=tuple(message.waiting_for),
+        segments=tuple(
+            callers.SegmentStatus(
+                segment=segment.segment,
+                ended=segment.ended,
+                xor=segment.xor,
+                sent=segment.sent,
+                received=segment.received,
+                last_sender=segment.last_sender,
+                last_receiver=segment.last_receiver,
+                expected=optional(segment, "expected"),
+                expected_by=dict(segment.expected_by),
+                closed=segment.closed,
+                by_drain=segment.by_drain,
+            )
+            for segment in message.segments
+        ),
+        late_reports=message.late_reports,
+        created=read_time(message.created),
+        changed=read_time(message.changed),
+        held_by=tuple(message.held_by),
+        by_drain=message.by_drain,
+    )
+
+
+def write_explained(explained: status.Explained) -> wire.ExplainResponse:
+    return wire.ExplainResponse(
+        substream=None if explained.substream is None else write_substream(explained.substream),
+        staged=[
+            wire.StagedStatus(
+                producer=staged.producer,
+                epoch=staged.epoch,
+                mode=wire.Mode.ValueType(staged.mode),
+                sealed=staged.sealed,
+                segments=[
+                    wire.StagedCount(segment=segment, sent=sent, received=received)
+                    for segment, sent, received in staged.segments
+                ],
+                closed_by=staged.closed_by,
+                expected_by=staged.expected_by,
+            )
+            for staged in explained.staged
+        ],
+    )
+
+
+def read_explained(message: wire.ExplainResponse) -> callers.Explained:
+    return callers.Explained(
+        substream=read_substream(message.substream) if message.HasField("substream") else None,
+        staged=tuple(
+            callers.StagedStatus(
+                staged.producer,
+                staged.epoch,
+                MODE_NAMES[staged.mode],
+                staged.sealed,
+                tuple(callers.StagedCount(each.segment, each.sent, each.received) for each in staged.segments),
+                tuple(staged.closed_by),
+                tuple(staged.expected_by),
+            )
+            for staged in message.staged
+        ),
+    )
+
+
+# ---------------------------------------------------------------- subscriptions
+
+
+def write_subscribed(answer: answers.Subscribed) -> wire.SubscribeResponse:
+    return wire.SubscribeResponse(
+        acknowledged=answer.acknowledged, last_seq=answer.last_seq, log_id=answer.log_id, created=answer.created
+    )
+
+
+def write_subscription(subscription: status.SubscriptionStatus) -> wire.SubscriptionStatus:
+    return wire.SubscriptionStatus(
+        name=subscription.name,
+        segments=subscription.segments,
+        scopes=subscription.scopes,
+        acknowledged=subscription.acknowledged,
+        max_age=write_duration(subscription.max_age),
+        max_events=subscription.max_events,
+        retained=subscription.retained,
+        oldest_retained=write_time_if_any(subscription.oldest_retained),
+        created=write_time(subscription.created),
+        last_ack=write_time_if_any(subscription.last_ack),
+        expired=write_time_if_any(subscription.expired),
+        expired_because=subscription.expired_because,
+    )
+
+
+def read_subscription(message: wire.SubscriptionStatus) -> callers.SubscriptionStatus:
+    return callers.SubscriptionStatus(
+        name=message.name,
+        segments=tuple(message.segments),
+        scopes=tuple(message.scopes),
+        acknowledged=message.acknowledged,
+        max_age=read_length(message.max_age),
+        max_events=message.max_events,
+        retained=message.retained,
+        oldest_retained=read_time_if_any(message, "oldest_retained"),
+        created=read_time(message.created),
+        last_ack=read_time_if_any(message, "last_ack"),
+        expired=read_time_if_any(message, "expired"),
+        expired_because=message.expired_because,
+    )
+
+
+# ---------------------------------------------------------------- servers
+
+
+def read_server_info(message: wire.ServerInfo) -> callers.ServerInfo:
+    return callers.ServerInfo(
+        version=message.version, journal=message.journal, leader=message.leader, limits=dict(message.limits)
+    )
