@@ -6,14 +6,16 @@ that would be taken, and let a command pass that settles what earlier runs left.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.model.generate import generate
 from tests.model.lines import Driver
+from tracker.contract.commands import CancelDrain, Command, DefineJob, DeleteJob, Drain, Recovered, Tick
 from tracker.contract.refusal import Refused
 from tracker.core import Tracker
+from tracker.core.handlers import HANDLERS
 from tracker.journal.snapshots import encode
 
 
@@ -73,3 +75,10 @@ def test_the_check_is_right() -> None:
 def test_the_check_is_right_on_many() -> None:
     agree(range(1000, 3000))
     assert Checked.settled > 0
+
+
+def test_every_command_is_handled_once() -> None:
+    own = {DefineJob, DeleteJob, Drain, CancelDrain}  # the tracker's: they make, replace or end a job
+    timed = {Tick, Recovered}  # no caller's
+    assert {*HANDLERS} | own | timed == set(get_args(Command))
+    assert not {*HANDLERS} & (own | timed)

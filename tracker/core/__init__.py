@@ -3,8 +3,8 @@
 How it works, whole before parts. A `Tracker` (`tracker`) holds jobs, takes commands for them, and answers or refuses:
 what it is told and what it gives are the values of `tracker.contract`. A `Job` (`job`) is a job's state and what
 happens when something takes effect; which command makes what take effect is in `reporting` (reports and commits),
-`epochs` (runs), `promises`, `deployments` and `draining`, and what time alone does in `timers`. Its events go into its
-log.
+`epochs` (runs), `promises`, `deployments` and `draining`, which `handlers` lists by command, and what time alone does
+in `timers`. Its events go into its log.
 
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
 folded by XOR, and two counts. Read `lifecycle` first: it has the states of a substream, and all that moves it from one

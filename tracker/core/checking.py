@@ -11,28 +11,19 @@ from collections.abc import Mapping
 
 from tracker.contract.bounds import bounded
 from tracker.contract.commands import (
-    Abandon,
-    Ack,
     CancelDrain,
-    CloseProducer,
     Command,
-    Commit,
     DefineJob,
     DeleteJob,
     Drain,
-    FinishFront,
-    ForgetProducer,
-    OpenProducer,
     Recovered,
-    Report,
-    Subscribe,
     Tick,
-    Unsubscribe,
 )
 from tracker.contract.refusal import Refused
 
-from . import deployments, draining, epochs, promises, reporting
+from . import deployments, draining
 from .drains import DrainRecord
+from .handlers import HANDLERS
 from .job import Job
 from .messages import check_deployment, check_job_name, check_name, check_spec
 
@@ -99,26 +90,8 @@ def check(job: Job | None, pending: Mapping[str, DrainRecord], command: Command)
         check_cancel_drain(job, pending, command)
     elif job is None:
         raise unknown_job(command.job)
-    elif isinstance(command, Report):
-        return len(reporting.check_report(job, command).new)
-    elif isinstance(command, Commit):
-        return reporting.check_commit(job, command)
-    elif isinstance(command, OpenProducer):
-        epochs.check_open(job, command)
-    elif isinstance(command, CloseProducer):
-        epochs.check_close(job, command)
-    elif isinstance(command, ForgetProducer):
-        job.producer(command.producer)
-    elif isinstance(command, FinishFront):
-        promises.check_finish_front(job, command.front)
-    elif isinstance(command, Abandon):
-        job.known_row(command.scope, command.name)
-    elif isinstance(command, Subscribe):
-        job.subscriptions.check_subscribe(command, job.graph)
-    elif isinstance(command, Ack):
-        job.subscriptions.check_acknowledge(command)
-    elif isinstance(command, Unsubscribe):
-        job.subscriptions.check_unsubscribe(command.name)
-    else:
+    elif isinstance(command, DeleteJob):
         check_delete(job, command)
+    else:
+        return HANDLERS[type(command)].check(job, command)
     return 0

@@ -12,32 +12,23 @@ from typing import Any
 from tracker.contract.answers import Answer, JobDefined
 from tracker.contract.bounds import MAX_DURATION, bounded
 from tracker.contract.commands import (
-    Abandon,
-    Ack,
     CancelDrain,
-    CloseProducer,
     Command,
-    Commit,
     DefineJob,
     DeleteJob,
     Drain,
-    FinishFront,
-    ForgetProducer,
-    OpenProducer,
     Recovered,
-    Report,
-    Subscribe,
     Tick,
-    Unsubscribe,
 )
 from tracker.contract.events import Ended, Event
 from tracker.contract.refusal import Refused
 from tracker.contract.status import Counts, DrainStatus, Explained, JobStatus, SubscriptionStatus, SubstreamStatus
 from tracker.contract.values import DrainState
 
-from . import checking, deployments, draining, dumps, epochs, promises, reach, reporting, timers, views
+from . import checking, deployments, draining, dumps, reach, timers, views
 from .drains import DrainRecord
 from .filters import EVERYTHING, EventFilter
+from .handlers import HANDLERS
 from .job import Job
 from .messages import check_spec
 
@@ -109,29 +100,10 @@ class Tracker:
         assert not isinstance(command, Tick | Recovered)
         if job is None:
             raise checking.unknown_job(command.job)
-        if isinstance(command, Report):
-            return reporting.report(job, command)
-        if isinstance(command, Commit):
-            return reporting.commit(job, command)
-        if isinstance(command, OpenProducer):
-            return epochs.open_producer(job, command)
-        if isinstance(command, Subscribe):
-            return job.subscriptions.subscribe(command, job.graph, now)
-        if isinstance(command, Ack):
-            return job.subscriptions.acknowledge(command, now)
-        if isinstance(command, CloseProducer):
-            epochs.close_producer(job, command)
-        elif isinstance(command, ForgetProducer):
-            epochs.forget_producer(job, command.producer)
-        elif isinstance(command, FinishFront):
-            promises.finish_front(job, command.front)
-        elif isinstance(command, Abandon):
-            job.abandon(command.scope, command.name)
-        elif isinstance(command, Unsubscribe):
-            job.subscriptions.unsubscribe(command.name)
-        else:
+        if isinstance(command, DeleteJob):
             self._delete(command, job)
-        return None
+            return None
+        return HANDLERS[type(command)].carry_out(job, command, now)
 
     def _recover(self, command: Recovered, now: int) -> None:
         if command.lost_tail:
