@@ -130,12 +130,12 @@ def test_a_command_that_was_answered_is_left_out_only_if_the_loss_is_accepted(se
 
 _OUT_OF_MEMORY = """
 import os, sys
-from tracker.core import job
-def report(self, report):
-    if report.epoch == 3:
+from tracker.core import reporting
+def report(job, command):
+    if command.epoch == 3:
         os.kill(os.getpid(), 9)
-    return plain(self, report)
-plain, job.Job.report = job.Job.report, report
+    return plain(job, command)
+plain, reporting.report = reporting.report, report
 from tracker.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
