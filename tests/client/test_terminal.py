@@ -11,8 +11,10 @@ import grpc
 import pytest
 
 from tests.server.processes import Servers, launcher
+from tracker.cli import events as watching
 from tracker.cli.main import main
 from tracker.cli.output import shown
+from tracker.wire.codec.events import read_event
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
@@ -127,12 +129,10 @@ def test_the_events_too(address: str, capsys: pytest.CaptureFixture[str], monkey
         fill(stub, "watched", Random(9))
         events = stub.ListEvents(wire.ListEventsRequest(job="watched")).events
     assert {"ended", "late"} <= {str(event.WhichOneof("kind")) for event in events}
-    from tracker.cli import events as command
-    from tracker.client import messages
-
-    for event in events:
-        command.say(command.line(messages.event(event)))
-        command.print_json(messages.event(event))
+    for event in map(read_event, events):
+        assert event is not None
+        watching.say(watching.line(event))
+        watching.print_json(event)
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 2 * len(events)
     assert not [c for c in out if not c.isprintable() and c != "\n"]
