@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments benchmarks
+DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
 .PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow test-bounds bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
@@ -36,11 +37,11 @@ demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, w
 	@$(BIN)/python -m examples.flights_kafka.demo
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker spark_client experiments benchmarks
+	@$(DOCTESTS)
 	@$(PYTEST) tests -m "not slow"
 
 test-fast: $(STAMP) ## without Spark
-	@$(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py tracker spark_client experiments benchmarks
+	@$(DOCTESTS)
 	@$(PYTEST) tests -m "not slow and not spark"
 
 test-spark: $(STAMP) ## only Spark

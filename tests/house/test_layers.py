@@ -1,4 +1,4 @@
-"""The Spark client's rooms: each knows those below it, and no others. Nothing is imported here, only read."""
+"""The rooms of both packages: each knows those below it, and no others. Nothing is imported here, only read."""
 
 from __future__ import annotations
 
@@ -29,22 +29,44 @@ ROOMS = {
 }
 ROOMS["api"] = {*ROOMS}
 
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted((ROOT / _PACKAGE).rglob("*.py"))
+#: The rooms of the tracker that programs are made of, likewise.
+TRACKER_ROOMS = {
+    "contract": set[str](),
+    "wire": {"contract"},
+    "core": {"contract"},
+    "journal": set[str](),
+    "client": {"contract", "wire"},
+    "sharded": {"client", "contract"},
+    "relay": {"client", "contract", "wire"},
+    "server": {"contract", "core", "journal", "wire"},
 }
+_TRACKER_GROUND = {"python310"}
+
+
+def modules_of(package: str) -> dict[str, Path]:
+    """A package's modules and their files."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+MODULES = modules_of(_PACKAGE)
+_ANY = {**MODULES, **modules_of("tracker")}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The modules that some code imports anywhere; of `from a import b` that is `a.b`, if there is one, or `a`."""
+    """The modules that some code imports anywhere; of `from a import b` that is `a.b`, if there is one, or `a`.
+
+    What is imported relatively is left out: it is of the same room.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
+        elif isinstance(node, ast.ImportFrom) and not node.level:
             for each in node.names:
                 full = f"{node.module}.{each.name}"
-                yield full if full in MODULES else str(node.module)
+                yield full if full in _ANY else str(node.module)
 
 
 def room_of(module: str) -> str:
@@ -57,11 +79,33 @@ IMPORTS = {module: {name for name in imported(tree) if name in MODULES} for modu
 PARTS = [module for module in MODULES if room_of(module) in ROOMS]
 
 
+def imported_rooms(room: str) -> set[str]:
+    """The other rooms of the tracker that a room's modules name in imports, but not for type checkers alone."""
+    found: set[str] = set()
+    for path in (ROOT / "tracker" / room).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree.body = [
+            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+        ]
+        found.update(name for name in imported(tree) if name.startswith("tracker."))
+    return {room_of(name) for name in found} - {room}
+
+
+@pytest.mark.parametrize("room", TRACKER_ROOMS)
+def test_a_room_of_the_tracker_knows_only_rooms_below_it(room: str) -> None:
+    assert imported_rooms(room) - _TRACKER_GROUND <= TRACKER_ROOMS[room]
+
+
 @pytest.mark.parametrize("module", PARTS)
 def test_a_room_knows_only_rooms_below_it(module: str) -> None:
     own = room_of(module)
     known = {room_of(each) for each in IMPORTS[module]} - {own} - _GROUND
     assert known <= ROOMS[own], f"{module} imports from {known - ROOMS[own]}, and {own} must not know of it"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_are_absolute(module: str) -> None:
+    assert not [node for node in ast.walk(TREES[module]) if isinstance(node, ast.ImportFrom) and node.level]
 
 
 def test_no_modules_import_one_another() -> None:
