@@ -7,7 +7,9 @@ they never change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from functools import cache
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -62,10 +64,20 @@ class Numbered(StrEnum):
         Raises:
             ValueError: there is none.
         """
-        for member in cls:
-            if member.number == number:
-                return member
-        raise ValueError(f"{number} is not the number of a {cls.__name__}")
+        found = cls.by_number().get(number)
+        if found is None:
+            raise ValueError(f"{number} is not the number of a {cls.__name__}")
+        return found
+
+    @classmethod
+    def by_number(cls: type[_N]) -> Mapping[int, _N]:
+        """The members by their numbers, for those who look up many."""
+        return _by_number(cls)
+
+
+@cache
+def _by_number(kind: type[_N]) -> Mapping[int, _N]:
+    return {member.number: member for member in kind}
 
 
 class Reason(Numbered):

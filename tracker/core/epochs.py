@@ -3,7 +3,8 @@
 The first message that states where a run starts settles what the runs before it left: what lies before was committed,
 the rest never will be. In STAGED mode an epoch takes effect when it is committed. In IMMEDIATE mode it has taken effect
 already: a commit makes its promises firm, and a revocation takes out what it did, and keeps what it touched from ending
-until the epoch is made again."""
+until the epoch is made again.
+"""
 
 from __future__ import annotations
 
@@ -120,6 +121,7 @@ def _count_as_committed(job: Job, producer: Producer, number: int) -> None:
 
 
 def commit_up_to(job: Job, producer: Producer, number: int) -> None:
+    """Commit what is staged up to an epoch, and count everything up to it as committed."""
     for each in sorted(staged for staged in producer.staged if staged <= number):
         _commit_one(job, producer, each)
     _count_as_committed(job, producer, number)
@@ -127,17 +129,15 @@ def commit_up_to(job: Job, producer: Producer, number: int) -> None:
 
 def _commit_one(job: Job, producer: Producer, number: int) -> None:
     epoch = job.unstage(producer, number)
-    if number > producer.committed:
-        producer.committed = number
+    producer.committed = max(number, producer.committed)
+    pledges = [pledge for piece in epoch.pieces for pledge in piece.pledges]
     if producer.mode is Mode.IMMEDIATE:
-        pledges = [pledge for piece in epoch.pieces for pledge in piece.pledges]
         firmly = [pledge for pledge in pledges if isinstance(pledge, FrontierOf | FinishOf)]
         job.keep_promises(firmly, FIRM)
         job.closing.settle((producer.name, number), _ids(job, epoch.closed_rows()), _numbers(job, epoch))
         _release_committed(job, producer)
     else:
         entries = [piece.entries for piece in epoch.pieces if len(piece.entries.rows)]
-        pledges = [pledge for piece in epoch.pieces for pledge in piece.pledges]
         job.apply(producer, Entries.concatenate(entries) if entries else NO_ENTRIES, pledges, FIRM)
 
 

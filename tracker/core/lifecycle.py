@@ -61,7 +61,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import Rows
+from .cells import Rows, extended
 
 NAMED: Final = np.uint8(1)
 KNOWN: Final = np.uint8(2)
@@ -103,9 +103,7 @@ class Lifecycle:
 
     def grow(self, capacity: int) -> None:
         """There are so many rows from now on; the new ones are FREE."""
-        flags = np.zeros(capacity, np.uint8)
-        flags[: len(self.flags)] = self.flags
-        self.flags = flags
+        self.flags = extended(self.flags, capacity)
 
     def load(self, rows: Rows, flags: NDArray[np.uint8]) -> None:
         """FREE rows have the flags of a dump."""

@@ -40,7 +40,7 @@ _REASON = Ended.__match_args__.index("reason")  # which field it is
 
 _Kept: TypeAlias = tuple[Any, ...]  # an event: when, in which deployment, the number of its kind, and its fields
 
-_REASONS = {reason.number: reason for reason in Reason}
+_REASONS = Reason.by_number()
 _COMPLETE = Reason.COMPLETE.number
 
 _GONE: _Kept = ()  # in the place of an event that is dropped

@@ -98,6 +98,11 @@ def check_expectations(
 
 
 def pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
+    """A promise with its names resolved.
+
+    Args:
+        rows: of the substreams that its report or commit names.
+    """
     if isinstance(promise, Frontier):
         return FrontierOf(promise.front, promise.scope, promise.time)
     if isinstance(promise, Finish):

@@ -1,6 +1,7 @@
 """Reports and commits: each is checked, settles what earlier runs left, and is kept or takes effect.
 
-What `check_…` refuses was refused before anything has changed, so it need not be journaled."""
+What `check_…` refuses was refused before anything has changed, so it need not be journaled.
+"""
 
 from __future__ import annotations
 
