@@ -96,7 +96,7 @@ class Assembly:
         release = None
         if isinstance(what, Aggregation):
             release = self._release(writer, what, output, checkpoint, late)
-        self._check_declared(what, checkpoint, release)
+        self._check_declared(writer, checkpoint, release)
         aggregates = observed_of(stream, rides=release is not None)
         if stream.input.front is not None:
             stream.input.front.look(at_once=True)
@@ -255,9 +255,9 @@ class Assembly:
         Revisions(checkpoint).tell(self.client)
         return release
 
-    def _check_declared(self, what: Stream | Aggregation, checkpoint: Path, release: ReleaseQuery | None) -> None:
+    def _check_declared(self, writer: TrackedWriter, checkpoint: Path, release: ReleaseQuery | None) -> None:
         """Whether the query is still what it was when it wrote its checkpoint."""
-        stream = what.stream if isinstance(what, Aggregation) else what
+        what, stream = writer.what, stream_of(writer)
         described = {
             "job": self.job,
             "segment": stream.segment,

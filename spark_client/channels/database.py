@@ -28,10 +28,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels import jsonrows
-from spark_client.channels.channel import Channel
 from spark_client.channels.epochs import Shelf, epochs_of
+from spark_client.channels.jsonrows import JsonChannel
 from spark_client.plan.fileforms import Told
-from spark_client.plan.substreams import TRACKER, Substreams
+from spark_client.plan.substreams import TRACKER
 from spark_client.spark_internals.arrow import spark_schema
 from spark_client.storage.databases import Connection, check_placeholder, check_transactions, in_statement
 from spark_client.storage.directories import remove, sweep
@@ -110,7 +110,7 @@ class Store:
             return found
 
 
-class TableChannel(Channel):
+class TableChannel(JsonChannel):
     """A table of a database as a channel, as `Tracking.table_channel` declares it.
 
     Args:
@@ -141,18 +141,7 @@ class TableChannel(Channel):
     def __repr__(self) -> str:
         return f"TableChannel({self.segment!r}, {self._store.name!r})"
 
-    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
-        jsonrows.check(self.segment, rows)
-        super().describe(rows, rule, told)
-
-    def check_session(self, spark: SparkSession) -> None:
-        schema, _ = self.description()
-        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
-
     # ---------------------------------------------------------------- sending
-
-    def carried(self, rows: DataFrame) -> DataFrame:
-        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None

@@ -25,13 +25,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels import jsonrows
-from spark_client.channels.channel import Channel, DoubledLabelsError
+from spark_client.channels.channel import DoubledLabelsError
 from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
+from spark_client.channels.jsonrows import JsonChannel
 from spark_client.counting.folding import files
 from spark_client.errors import UsageError
 from spark_client.plan.fileforms import FileForm, Told
 from spark_client.plan.streams import Step
-from spark_client.plan.substreams import TRACKER, Substreams, named
+from spark_client.plan.substreams import TRACKER, named
 from spark_client.storage.directories import read_json, remove, sweep, write_json
 
 _HEADER: Final = "tracker"
@@ -58,7 +59,7 @@ _OURS: Final = (
 )
 
 
-class KafkaChannel(Channel):
+class KafkaChannel(JsonChannel):
     """A Kafka topic as a channel, as `Tracking.kafka_channel` declares it. The topic is this channel's alone.
 
     Args:
@@ -94,18 +95,7 @@ class KafkaChannel(Channel):
     def __repr__(self) -> str:
         return f"KafkaChannel({self.segment!r}, {self.topic!r}, {self.servers!r})"
 
-    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
-        jsonrows.check(self.segment, rows)
-        super().describe(rows, rule, told)
-
-    def check_session(self, spark: SparkSession) -> None:
-        schema, _ = self.description()
-        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
-
     # ---------------------------------------------------------------- sending
-
-    def carried(self, rows: DataFrame) -> DataFrame:
-        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
     def check(self, path: Path) -> None:
         spark = SparkSession.getActiveSession()

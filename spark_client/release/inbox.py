@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
+from spark_client.counting.job_reader import ONE_ATTEMPT
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.eventtime import micros_of
@@ -28,7 +29,6 @@ from tracker.client import Ended, Event, Late, Reason, Subscription, TrackerErro
 _log = logging.getLogger("spark_client")
 
 _ACKNOWLEDGE_EVERY: Final = 1.0  #: seconds between two acknowledgements
-_ONE_ATTEMPT: Final = 5.0  #: seconds that an acknowledgement may take, which is made again
 _DRAIN: Final = "drain"  #: in the note of a batch in whose place a drain acts: the drain's number
 
 
@@ -123,7 +123,7 @@ class Inbox:
                 return
             self._taken, self._acknowledge_at = None, now + _ACKNOWLEDGE_EVERY
         try:
-            subscription.ack(taken[1], timeout=_ONE_ATTEMPT)
+            subscription.ack(taken[1], timeout=ONE_ATTEMPT)
         except TrackerUnavailable as error:
             _log.info("what was released is not acknowledged yet, and will be: %s", error)
             with self._lock:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from spark_client.counting.job_reader import ONE_ATTEMPT
 from tracker.client import (
     DrainRequested,
     DrainState,
@@ -20,7 +21,6 @@ _log = logging.getLogger("spark_client")
 _NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains
 _JOINING = 5.0  #: seconds in which its thread has to end when it is closed
 _PAUSE = 1.0  #: seconds before a place in the events that is lost is looked for again
-_ONE_ATTEMPT = 5.0  #: seconds that a question may take, which is asked again
 
 
 class DrainWatch:
@@ -35,7 +35,7 @@ class DrainWatch:
 
     def __init__(self, client: TrackerClient, job: str, deployment: str, requested: Callable[[], object]) -> None:
         self._client = client
-        self._impatient = TrackerClient(client.address, timeout=_ONE_ATTEMPT, retry_for=0)
+        self._impatient = TrackerClient(client.address, timeout=ONE_ATTEMPT, retry_for=0)
         self._job = job
         self._deployment = deployment
         self._requested = requested
