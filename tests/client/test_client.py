@@ -130,11 +130,11 @@ def test_a_refusal_says_why_and_is_not_repeated(client: TrackerClient, job: str)
 
 
 def test_names_for_which_there_is_no_word_are_refused_at_once(client: TrackerClient, job: str) -> None:
-    with pytest.raises(ValueError, match="ordering is one of 'none', 'scope', 'global', not 'total'"):
+    with pytest.raises(ValueError, match="ordering='total' is not a known value; use one of 'none', 'scope', 'global'"):
         client.define_job(spec(job, ordering="total"))
-    with pytest.raises(ValueError, match="mode is one of 'staged', 'immediate', not 'fast'"):
+    with pytest.raises(ValueError, match="mode='fast' is not a known value; use one of 'staged', 'immediate'"):
         client.open_producer(job, "q", "r1", mode="fast")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not the string 'ab'"):
+    with pytest.raises(TypeError, match="got the string 'ab'"):
         client.producer(job, "q", "r1").epoch(0).report(units="ab")
 
 

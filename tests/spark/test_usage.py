@@ -225,7 +225,7 @@ def test_a_query_that_has_become_another_one_is_refused_with_every_difference(
         UsageError, match=r"keys was \{'kind': 'string'\}, is \{'part': 'int'\}; aggregates was .*1 substr"
     ):
         start(["part"], F.max("amount"))
-    with pytest.raises(TrackingError, match="segment 'in' is gone; segment 'other' is new"):
+    with pytest.raises(TrackingError, match="segment 'in' is removed; segment 'other' is new"):
         start(["kind"], F.sum("amount"), "2", "other")
     feed.put(row(3, 3, last=True))
     start(["kind"], F.sum("amount"))  # unchanged, it goes on; and then its state is empty

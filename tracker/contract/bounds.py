@@ -74,7 +74,7 @@ def _check_duration(field: str, duration: int | None) -> None:
 
 def _check_epoch(field: str, epoch: int | None) -> None:
     if epoch is not None and epoch > MAX_EPOCH:
-        raise Refused.malformed(f"{field} is {epoch}; epochs are 0 to 2^62-1: count from 0")
+        raise Refused.malformed(f"{field}={epoch} is out of range: an epoch is a number from 0 to 2^62-1; count from 0")
 
 
 def _check_end_times(report: Report) -> None:
@@ -100,7 +100,7 @@ def _check_expected(promises: Sequence[Promise]) -> None:
     for promise in promises:
         if isinstance(promise, Expect) and promise.elements > MAX_EXPECTED:
             raise Refused.malformed(
-                f"front {promise.front[:60]!r} expects {promise.elements} elements; a number is at most 2^48"
+                f"front {promise.front[:60]!r} expects {promise.elements} elements; the highest number is 2^48"
             )
 
 

@@ -37,7 +37,7 @@ def left_deployment(deployment: str, job: Job) -> Refused:
     """The refusal of a command for a deployment that is not the current one."""
     return Refused.precondition(
         "DEPLOYMENT_MISMATCH",
-        f"deployment {deployment!r} is not the current one, which is {job.spec.deployment!r}",
+        f"deployment {deployment!r} is not the current deployment {job.spec.deployment!r}; name the current one",
     )
 
 
@@ -56,7 +56,9 @@ def check_cancel_drain(job: Job | None, pending: Mapping[str, DrainRecord], comm
     if drain is not None:
         if command.drain_id and command.drain_id != drain.drain_id:
             raise Refused.precondition(
-                "DRAIN_MISMATCH", f"the drain is {drain.drain_id!r}, not {command.drain_id!r}; name it, or none"
+                "DRAIN_MISMATCH",
+                f"the drain under way is {drain.drain_id!r}, not {command.drain_id!r}; name that one, or leave "
+                "drain_id out",
             )
         return
     if job is None:
@@ -71,7 +73,7 @@ def check_delete(job: Job, command: DeleteJob) -> None:
     open_producers = job.has_open_producers()
     if open_producers and not command.force:
         raise Refused.precondition(
-            "JOB_ACTIVE", f"producers {open_producers} have not closed their runs; close them first, or force"
+            "JOB_ACTIVE", f"producers {open_producers} have not closed their runs; close the runs first, or set force"
         )
 
 

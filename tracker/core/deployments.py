@@ -61,7 +61,8 @@ def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     if spec.deployment in job.left:
         raise Refused.precondition(
             "DEPLOYMENT_MISMATCH",
-            f"the job has left deployment {spec.deployment!r} for {job.spec.deployment!r}; name a new one",
+            f"deployment {spec.deployment!r} was replaced by {job.spec.deployment!r}; give the new deployment "
+            "another name",
         )
     if job.drain.state is not DrainState.DRAINED and not force:
         _check_takeover(job, spec, graph)
@@ -88,8 +89,8 @@ def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
     if differences:
         raise Refused.precondition(
             "SPEC_CONFLICT",
-            f"deployment {spec.deployment!r} is defined otherwise: {'; '.join(differences)}; "
-            "a changed job needs a new deployment",
+            f"deployment {spec.deployment!r} is already defined differently: {'; '.join(differences)}; "
+            "give the changed job a new deployment name",
         )
 
 
@@ -97,20 +98,21 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
     if job.drain.under_way:
         raise Refused.precondition(
             "DRAIN_IN_PROGRESS",
-            f"deployment {job.spec.deployment!r} is draining ({job.drain.drain_id!r}); wait for it, cancel it, "
-            "or force",
+            f"deployment {job.spec.deployment!r} is draining ({job.drain.drain_id!r}); wait for the drain, "
+            "cancel it, or set force",
         )
     differences = job.graph.differences(graph)
     if differences and job.is_open():
         raise Refused.precondition(
             "INCOMPATIBLE_GRAPH",
             f"{job.accounts.open} substreams and {job.count_staged()} epochs are open, and the graph changes: "
-            f"{'; '.join(differences)}; drain the job first, or force (which abandons what is open)",
+            f"{'; '.join(differences)}; drain the job first, or set force (which abandons what is open)",
         )
     removed = [front for front in job.fronts if front.name not in spec.fronts]
     if removed and not spec.fronts:
         raise Refused.precondition(
-            "INCOMPATIBLE_GRAPH", "the last front is removed, so nothing would close; drain the job first, or force"
+            "INCOMPATIBLE_GRAPH",
+            "the last front is removed, so no open substream could close; drain the job first, or set force",
         )
     fed = _fed(spec)
     kept = frozenset(graph.names)
@@ -122,7 +124,7 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
             raise Refused.precondition(
                 "EPOCH_STAGED",
                 f"front {front.name!r} is removed, or feeds less than before, but its owner {owner.name!r} has "
-                f"epochs {sorted(owner.staged)} staged; commit them first, or force",
+                f"epochs {sorted(owner.staged)} staged; commit them first, or set force",
             )
 
 

@@ -34,7 +34,8 @@ def check_cancel(job: Job, drain_id: str) -> None:
     """Refuse to cancel another drain, or one in which a front has finished."""
     if drain_id and job.drain.drain_id and drain_id != job.drain.drain_id:
         raise Refused.precondition(
-            "DRAIN_MISMATCH", f"the drain is {job.drain.drain_id!r}, not {drain_id!r}; name it, or none"
+            "DRAIN_MISMATCH",
+            f"the drain under way is {job.drain.drain_id!r}, not {drain_id!r}; name that one, or leave drain_id out",
         )
     if not job.drain.under_way:
         return
@@ -42,7 +43,8 @@ def check_cancel(job: Job, drain_id: str) -> None:
     if finishing:
         raise Refused.precondition(
             "DRAIN_IN_PROGRESS",
-            f"fronts {finishing} have finished in the drain; the way is forward only, with a new deployment",
+            f"fronts {finishing} have finished in the drain, so it can no longer be cancelled; let it complete and "
+            "define a new deployment",
         )
 
 

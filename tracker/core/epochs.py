@@ -52,7 +52,8 @@ def check_open(job: Job, command: OpenProducer) -> Producer | None:
         if command.mode is not producer.mode:
             raise Refused.precondition(
                 "MODE_CONFLICT",
-                f"producer {producer.name!r} is {producer.mode.name}; forget it first, or use another name",
+                f"producer {producer.name!r} was opened with mode {producer.mode.name}; forget it first, or use "
+                "another name",
             )
         if command.run != producer.run:
             _check_resume(producer, command.resume_epoch)
@@ -63,8 +64,8 @@ def _check_resume(producer: Producer, resume_epoch: int | None) -> None:
     if resume_epoch is not None and resume_epoch <= producer.committed:
         raise Refused.precondition(
             "EPOCH_REWOUND",
-            f"epoch {resume_epoch} is to be resumed, but {producer.name!r} has committed {producer.committed}; "
-            "an engine that lost its progress needs a new producer",
+            f"the run is to resume at epoch {resume_epoch}, but producer {producer.name!r} has already committed "
+            f"epoch {producer.committed}; if the engine lost its progress, report under a new producer name",
         )
 
 

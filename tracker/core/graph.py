@@ -38,11 +38,13 @@ class Graph:
         self.feeds: dict[str, frozenset[str]] = {}
         for name, feeds in segments:
             if name in self.feeds:
-                raise Refused.malformed(f"segment {name!r} is defined twice; merge its feeds into one")
+                raise Refused.malformed(f"segment {name!r} is defined twice; merge the two definitions into one")
             self.feeds[name] = frozenset(feeds)
         for name, fed in self.feeds.items():
             for feed in sorted(fed - self.feeds.keys()):
-                raise Refused.invalid("UNKNOWN_SEGMENT", f"segment {name!r} feeds {feed!r}, which is not defined")
+                raise Refused.invalid(
+                    "UNKNOWN_SEGMENT", f"segment {name!r} feeds segment {feed!r}, which is not defined"
+                )
         names = sorted(self.feeds)
         reached_from = self._reached_from(names)
         order = np.argsort(reached_from.sum(axis=1), kind="stable")  # by name where the numbers are equal
@@ -96,7 +98,7 @@ class Graph:
 
     def differences(self, other: Graph) -> list[str]:
         """What `other` has otherwise, one line each; empty if the graphs are equal."""
-        lines = [f"segment {name!r} is gone" for name in self.feeds if name not in other.feeds]
+        lines = [f"segment {name!r} is removed" for name in self.feeds if name not in other.feeds]
         for name, feeds in other.feeds.items():
             if name not in self.feeds:
                 lines.append(f"segment {name!r} is new")

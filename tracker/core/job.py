@@ -414,7 +414,7 @@ class Job:
         row = self.accounts.find_one(scope, name)
         if row < 0 or not self.accounts.flags[row] & KNOWN:
             raise Refused.unknown(
-                "UNKNOWN_SUBSTREAM", f"job {self.spec.job!r} knows no substream {name!r} in scope {scope!r}"
+                "UNKNOWN_SUBSTREAM", f"job {self.spec.job!r} has no substream {name!r} in scope {scope!r}"
             )
         return row
 

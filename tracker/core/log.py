@@ -181,9 +181,9 @@ class EventLog:
             raise Refused(
                 "OUT_OF_RANGE",
                 "EVENTS_EXPIRED",
-                f"events after seq {after_seq} that were asked for were dropped by retention, the last of them seq "
-                f"{lost}; all from seq {lost + 1} on are kept: read on after {lost} if nothing of what is missing "
-                "matters; a subscription keeps its events until it has acknowledged them",
+                f"retention has dropped events after seq {after_seq} that this reader asked for, the last of them seq "
+                f"{lost}. All events from seq {lost + 1} on are kept: continue after {lost} if the missing ones do "
+                "not matter. A subscription keeps its events until it acknowledges them",
             )
         return lost
 

@@ -117,14 +117,14 @@ class Epoch:
                 out = sorted(set(piece.units) - kept)
                 raise Refused.precondition(
                     "SPLIT_UNITS",
-                    f"epoch {epoch}: a report covers units inside the manifest and {out} outside it; "
-                    "report units that the engine may drop apart (keep_apart)",
+                    f"epoch {epoch}: one report covers units inside the manifest and {out} outside it; "
+                    "report units that the engine may drop separately (keep_apart)",
                 )
             elif mode is Mode.IMMEDIATE:
                 raise Refused.precondition(
                     "SPLIT_UNITS",
                     f"epoch {epoch}: the report of units {sorted(piece.units)} is outside the manifest, but took "
-                    "effect on receipt (IMMEDIATE); use STAGED for work that an engine may drop",
+                    "effect on receipt (IMMEDIATE); use STAGED if the engine may drop work",
                 )
         return stay
 
@@ -146,7 +146,7 @@ def _missing(units: Sequence[str], epoch: int) -> Refused:
     shown = ", ".join(repr(unit) for unit in units[:20]) + (", …" if len(units) > 20 else "")
     return Refused.precondition(
         "MISSING_UNITS",
-        f"epoch {epoch}: no report covers {len(units)} of the manifest's units: {shown}; report them, then try again",
+        f"epoch {epoch}: no report covers {len(units)} of the manifest's units: {shown}; report them and retry",
     )
 
 
@@ -222,7 +222,7 @@ class Producer:
                 why = "was never opened"
             current = "none is open" if self.run is None else f"{self.run!r} is current"
             raise Refused.precondition(
-                "FENCED", f"run {run!r} of producer {self.name!r} {why} ({current}); open a new run to go on"
+                "FENCED", f"run {run!r} of producer {self.name!r} {why} ({current}); open a new run to continue"
             )
 
     def staged_rows(self) -> list[Rows]:

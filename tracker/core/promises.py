@@ -32,13 +32,13 @@ def check_promise(
             if front.owned_in == job.spec.deployment:
                 raise Refused.precondition(
                     "FRONT_OWNED",
-                    f"front {front.name!r} belongs to producer {front.owner!r}; one producer promises for a front",
+                    f"front {front.name!r} belongs to producer {front.owner!r}; only its owner may promise for it",
                 )
             if (owner := job.producers.get(front.owner)) is not None and owner.staged:
                 raise Refused.precondition(
                     "EPOCH_STAGED",
                     f"front {front.name!r} belonged to producer {owner.name!r} of an earlier deployment, which has "
-                    f"epochs {sorted(owner.staged)} staged; settle them first",
+                    f"epochs {sorted(owner.staged)} staged; commit or revoke them first",
                 )
     if isinstance(promise, Expect):
         if promise.segment not in job.graph.number:
@@ -88,7 +88,7 @@ def check_expectations(
             if last is None:
                 last = job.closing.expectations.of(job.accounts.id_of(row)).get((segment, promise.front))
         if last is not None and last != promise.elements and (over or not promise.revise):
-            why = "the substream has ended there" if over else "say so (revise) if the number has changed"
+            why = "the substream has ended there" if over else "set revise if the number has changed"
             raise Refused.precondition(
                 "EXPECT_CONFLICT",
                 f"front {promise.front!r} expects {last} elements of a substream on segment {promise.segment!r}, "

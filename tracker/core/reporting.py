@@ -78,7 +78,8 @@ def _outcome(job: Job, producer: Producer, report: Report) -> tuple[Outcome, tup
     if job.drain.state is DrainState.DRAINED and (report.entry_count or report.promises):
         raise Refused.precondition(
             "DRAINED",
-            f"deployment {job.spec.deployment!r} is drained and takes no more entries or promises; define a new one",
+            f"deployment {job.spec.deployment!r} is drained and takes no more entries or promises; define a new "
+            "deployment",
         )
     epoch = producer.staged.get(report.epoch)
     if epoch is not None:
@@ -89,8 +90,8 @@ def _outcome(job: Job, producer: Producer, report: Report) -> tuple[Outcome, tup
         if epoch.sealed:
             raise Refused.precondition(
                 "SEALED",
-                f"epoch {report.epoch} is sealed, and units {list(report.units)} were not in its manifest; "
-                "an attempt that the engine dropped reports nothing",
+                f"epoch {report.epoch} is sealed, and units {list(report.units)} are not in its manifest; "
+                "discard the report: the engine has dropped this attempt",
             )
     return Outcome.APPLIED, ()
 
@@ -195,11 +196,11 @@ def _check_promises_of_commit(
 
 def _check_commit_message(command: Commit) -> None:
     if command.seal and command.promises:
-        raise Refused.malformed("a commit that seals makes no promises; make them when the epoch is committed")
+        raise Refused.malformed("a commit that seals cannot make promises; make them with the commit of the epoch")
     if command.epoch is None and (command.seal or command.units is not None):
-        raise Refused.malformed("a commit that seals or has a manifest names its epoch")
+        raise Refused.malformed("a commit that seals or has a manifest must name its epoch")
     if any(isinstance(promise, Close) for promise in command.promises):
-        raise Refused.malformed("a commit closes nothing by name; report the close as a unit of an epoch")
+        raise Refused.malformed("a commit cannot close substreams by name; report the close as a unit of an epoch")
 
 
 def _check_manifest(producer: Producer, command: Commit) -> list[Piece] | None:

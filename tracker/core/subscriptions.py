@@ -59,7 +59,7 @@ class Subscription:
             "OUT_OF_RANGE",
             "SUBSCRIPTION_EXPIRED",
             f"subscription {self.name!r} has expired: {self.expired_because}. Events after seq {self.acknowledged} "
-            "that it asked for may be gone. Unsubscribe it, subscribe again, and decide what to do about those",
+            "that match its filter may be lost. Unsubscribe, subscribe again, and decide how to handle the lost ones",
         )
 
 
@@ -125,16 +125,16 @@ class Subscriptions:
             )
         if command.after_seq is not None and command.after_seq > self._log.last_seq:
             raise Refused.malformed(
-                f"after_seq is {command.after_seq}, and the last event is {self._log.last_seq}; leave it out to start "
-                "at the oldest kept"
+                f"after_seq={command.after_seq} is beyond the last event, {self._log.last_seq}; leave it out to start "
+                "at the oldest event kept"
             )
 
     def _check_log(self, log_id: str) -> None:
         if log_id and log_id != self._log.log_id:
             raise Refused.precondition(
                 "LOG_CHANGED",
-                f"the job's log is {self._log.log_id!r}, not {log_id!r}: it was deleted, or its journal lost its tail; "
-                "start anew from seq 0",
+                f"the job's log is {self._log.log_id!r}, not {log_id!r}: the job was deleted, or its journal lost "
+                "its tail; start again from seq 0",
             )
 
     def acknowledge(self, command: Ack, now: int) -> Acknowledged:
@@ -150,7 +150,10 @@ class Subscriptions:
         subscription = self.find(command.name)
         self._check_log(command.log_id)
         if command.seq > self._log.last_seq:
-            raise Refused.malformed(f"seq {command.seq} has not happened: the last event is {self._log.last_seq}")
+            raise Refused.malformed(
+                f"event {command.seq} does not exist yet: the last event is {self._log.last_seq}; acknowledge what "
+                "was received"
+            )
         return subscription
 
     def check_unsubscribe(self, name: str) -> None:
@@ -193,7 +196,7 @@ class Subscriptions:
         if waiting and waiting[0] <= subscription.acknowledged:
             return ""  # what it has acknowledged is still being let go
         if len(waiting) > subscription.max_events:
-            return f"{len(waiting)} events were kept for it, and its max_events is {subscription.max_events}"
+            return f"{len(waiting)} events were kept for it, more than its max_events={subscription.max_events}"
         if waiting and now - self._log.retained.at(waiting[0]) >= subscription.max_age:
             days = subscription.max_age / _DAY
             return f"it had not acknowledged seq {waiting[0]} within its max_age of {days:g} days"
@@ -255,7 +258,7 @@ class Subscriptions:
         subscription = self._by_name.get(name)
         if subscription is None:
             raise Refused.unknown(
-                "UNKNOWN_SUBSCRIPTION", f"there is no subscription {name!r}; subscribe first: it may have been ended"
+                "UNKNOWN_SUBSCRIPTION", f"there is no subscription {name!r}; it may have been ended: subscribe first"
             )
         return subscription
 

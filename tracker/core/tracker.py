@@ -366,8 +366,8 @@ class Tracker:
         if log_id and log_id != found.log.log_id:
             raise Refused.precondition(
                 "LOG_CHANGED",
-                f"the log of job {job!r} is {found.log.log_id!r}, not {log_id!r}: it was deleted, or its journal lost "
-                "its tail; start anew from seq 0",
+                f"the log of job {job!r} is {found.log.log_id!r}, not {log_id!r}: the job was deleted, or its journal "
+                "lost its tail; start again from seq 0",
             )
         if subscription:
             reader = found.subscriptions.find(subscription)

@@ -143,8 +143,8 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
             raise Refused(
                 "OUT_OF_RANGE",
                 "EVENTS_EXPIRED",
-                f"substream {name!r} of scope {scope!r} has ended or is closed, and is forgotten; "
-                "its end will not come again",
+                f"substream {name!r} of scope {scope!r} has ended or is closed, and its events are no longer kept; "
+                "its end will not be announced again",
             )
         return None
     reason = accounts.reason(row, number)

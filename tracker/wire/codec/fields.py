@@ -28,7 +28,7 @@ def enumeration(kind: type[_E], value: int, field: str) -> _E:
     try:
         return kind(value or 1)
     except ValueError:
-        raise Refused.malformed(f"{field} is {value}, which means nothing; it is one of {_named(kind)}") from None
+        raise Refused.malformed(f"{field}={value} is not a known value; use one of {_named(kind)}") from None
 
 
 def _named(kind: type[IntEnum]) -> str:

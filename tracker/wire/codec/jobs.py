@@ -83,7 +83,9 @@ def write_job_spec(spec: callers.JobSpec) -> wire.JobSpec:
         ValueError: an ordering that does not exist.
     """
     if spec.ordering not in _ORDERINGS:
-        raise ValueError(f"ordering is one of {', '.join(map(repr, _ORDERINGS))}, not {spec.ordering!r}")
+        raise ValueError(
+            f"ordering={spec.ordering!r} is not a known value; use one of {', '.join(map(repr, _ORDERINGS))}"
+        )
     return wire.JobSpec(
         job=spec.job,
         deployment=spec.deployment,
@@ -122,7 +124,7 @@ def names_of(column: Sequence[str]) -> Sequence[str]:
         TypeError: a single string, which would pass for a sequence of names of one letter each.
     """
     if isinstance(column, str):
-        raise TypeError(f"a sequence of names is wanted, not the string {column!r}")
+        raise TypeError(f"expected a sequence of names, got the string {column!r}; put the name into a list")
     return column
 
 
@@ -310,7 +312,7 @@ def write_mode(mode: callers.Mode) -> wire.Mode.ValueType:
         ValueError: a mode that does not exist.
     """
     if mode not in _MODES:
-        raise ValueError(f"mode is one of {', '.join(map(repr, _MODES))}, not {mode!r}")
+        raise ValueError(f"mode={mode!r} is not a known value; use one of {', '.join(map(repr, _MODES))}")
     return wire.Mode.ValueType(_MODES[mode])
 
 

@@ -19,7 +19,7 @@ def read_promises(promises: Iterable[wire.Promise]) -> tuple[Promise, ...]:
         Refused: ``MALFORMED``: a promise is of no kind, or names a substream otherwise than by its number.
     """
     if any(promise.expect.HasField("substream") for promise in promises if promise.HasField("expect")):
-        raise Refused.malformed("an expectation in a report names its substream by `substream_index`")
+        raise Refused.malformed("an expectation in a report must name its substream by `substream_index`")
     return tuple(map(_promise, promises))
 
 
@@ -36,7 +36,9 @@ def _promise(promise: wire.Promise) -> Promise:
             number = promise.expect
             return Expect(number.front, number.segment, number.substream_index, number.elements, number.revise)
         case _:
-            raise Refused.malformed("a promise is a frontier, a close, a finish or an expectation; one is none of them")
+            raise Refused.malformed(
+                "a promise has no known kind; give it a frontier, a close, a finish or an expectation"
+            )
 
 
 def read_commit_promises(
@@ -53,7 +55,9 @@ def read_commit_promises(
         each = _promise(promise)
         if isinstance(each, Expect):
             if not promise.expect.HasField("substream"):
-                raise Refused.malformed("an expectation in a commit names its substream (`substream`), not an index")
+                raise Refused.malformed(
+                    "an expectation in a commit must name its substream (`substream`), not an index"
+                )
             each = replace(each, substream_index=len(substreams))
             said = promise.expect.substream
             substreams.append((said.scope, said.name, optional(said, "end_time")))
@@ -87,7 +91,7 @@ def write_promises(promises: Iterable[Promise | CommitPromise], places: Sequence
                 messages.append(wire.Promise(expect=expect))
             case Expected(front, segment, scope, name, elements, end_time, revise):
                 if elements < 0:
-                    raise ValueError(f"a front expects 0 elements or more, not {elements}")
+                    raise ValueError(f"elements={elements} is not valid; a front expects 0 elements or more")
                 expect = wire.Expect(front=front, segment=segment, elements=elements, revise=revise)
                 expect.substream.CopyFrom(wire.SubstreamName(scope=scope, name=name, end_time=end_time))
                 messages.append(wire.Promise(expect=expect))

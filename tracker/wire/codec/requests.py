@@ -21,5 +21,6 @@ def parse(kind: type[_M], data: bytes) -> _M:
         return kind.FromString(data)
     except DecodeError as error:
         raise Refused.malformed(
-            f"the request is no {kind.DESCRIPTOR.full_name} ({error}); was it made from another proto, or cut?"
+            f"the bytes are not a valid {kind.DESCRIPTOR.full_name} ({error}); check that the client was built from "
+            "this proto and that nothing on the way cuts messages"
         ) from error

@@ -54,7 +54,7 @@ def read_duration(message: Message, field: str) -> int | None:
         return None
     value: Duration = getattr(message, field)
     if value.seconds < 0 or not 0 <= value.nanos < NS:
-        raise Refused.malformed(f"{field} is {value.seconds} s and {value.nanos} ns; a duration is not negative")
+        raise Refused.malformed(f"{field} is {value.seconds} s and {value.nanos} ns; a duration must not be negative")
     return value.seconds * NS + value.nanos
 
 
