@@ -1,0 +1,93 @@
+"""docs/options.md against the code: every option of every table, in the signature's order, with its default."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_client import Frontier, Marks, Schedule, Tracking
+from spark_client.api import assembly, writer
+from spark_client.datasource import events
+from tracker.client import JobSpec
+
+PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+
+#: The beginning of the line before each table, and what the table describes.
+SIGNATURES: dict[str, Callable[..., Any]] = {
+    "One object for each job": Tracking,
+    "Rows that enter the job": Tracking.source,
+    "`Marks`": Marks,
+    "`Schedule`": Schedule,
+    "`Frontier`": Frontier,
+    "`tracking.channel`": Tracking.channel,
+    "`tracking.table_channel`": Tracking.table_channel,
+    "`tracking.kafka_channel`": Tracking.kafka_channel,
+    "`tracking.receive`": Tracking.receive,
+    "An aggregation whose rows": Tracking.release,
+    "A stream with an exact watermark": Tracking.with_watermark,
+    "```": JobSpec,
+}
+
+
+def tables() -> dict[str, list[tuple[str, str]]]:
+    """The rows of each table as (option, default), by the paragraph before it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    paragraphs = PAGE.read_text().split("\n\n")
+    for before, block in itertools.pairwise(paragraphs):
+        if block.startswith("| option | type | default |"):
+            rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.strip().splitlines()[2:]]
+            assert all(len(row) == 5 for row in rows), before
+            found[before.strip().splitlines()[-1]] = [(row[0].strip("`"), row[2]) for row in rows]
+    return found
+
+
+def table(beginning: str) -> list[tuple[str, str]]:
+    """The table after the paragraph whose last line begins so."""
+    [rows] = [rows for before, rows in tables().items() if before.startswith(beginning)]
+    return rows
+
+
+@pytest.mark.parametrize("beginning", SIGNATURES)
+def test_a_signatures_options_and_defaults_are_those_of_the_page(beginning: str) -> None:
+    parameters = inspect.signature(SIGNATURES[beginning]).parameters.values()
+    assert table(beginning) == [
+        (each.name, "required" if each.default is inspect.Parameter.empty else f"`{each.default!r}`")
+        for each in parameters
+        if each.name != "self"
+    ]
+
+
+def test_the_writers_options_are_those_of_the_page() -> None:
+    rows = dict(table("`channel`, `route`"))
+    assert {name.lower() for name in rows} == set(writer._OWN)
+    default = re.search(r'options_given\.get\("compact_from", "(\d+)"\)', inspect.getsource(assembly))
+    assert default is not None
+    assert rows["compact_from"] == f"`{default[1]}`"
+
+
+def test_the_options_of_the_format_are_those_of_the_page() -> None:
+    rows = dict(table("The tracker's events as rows"))
+    assert set(rows) == events._Wanted._KNOWN - {"path", events.RINGS}
+    wanted = events._Wanted({"job": "shop"})
+    for name, value in {
+        "server": wanted.server,
+        "starting_seq": wanted.starting_seq,
+        "max_events_per_trigger": wanted.limit,
+        "retry_for": f"{wanted.retry_for:g}",
+        "what": "substreams" if wanted.substreams else "events",
+        "after_seq": wanted.after_seq,
+        "up_to_seq": wanted.up_to_seq,
+        "include_ended": str(wanted.include_ended).lower(),
+    }.items():
+        assert rows[name] == f"`{value}`", name
+
+
+def test_every_table_of_the_page_is_compared() -> None:
+    beginnings = [*SIGNATURES, "`channel`, `route`", "The tracker's events as rows"]
+    assert len(tables()) == len(beginnings)
