@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, Literal, TypeAlias
 
-#: Values are in these; what is printed is scaled, as people write it.
+#: Values are in these; `written` scales them for print, as people write them.
 Unit: TypeAlias = Literal["s", "/s", "bytes", ""]
 
 _SCALES: Final = {
     "s": [(1.0, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns")],
     "/s": [(1e6, " M/s"), (1e3, " k/s"), (1.0, "/s")],
-    "bytes": [(1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " bytes")],
+    "bytes": [(2.0**30, " GiB"), (2.0**20, " MiB"), (2.0**10, " KiB"), (1.0, " bytes")],
     "": [(1.0, "")],
 }
 
@@ -71,12 +71,24 @@ def row(figure: Figure) -> list[str]:
 
 
 def written(value: float, unit: Unit) -> str:
-    """A value with its unit, to three digits.
+    """A value with its unit, to three digits, in the largest unit of which it is at least one.
 
-    >>> written(0.0068, "s"), written(5.01e-6, "s"), written(12_100_000, "/s"), written(285, "bytes"), written(9.2, "")
-    ('6.8 ms', '5.01 µs', '12.1 M/s', '285 bytes', '9.2')
+    >>> written(0.0068, "s"), written(0.00012, "s"), written(5.01e-6, "s"), written(0.0, "s")
+    ('6.8 ms', '120 µs', '5.01 µs', '0 ns')
+    >>> written(4_100_000, "/s"), written(504_321, "/s"), written(91.2, "/s")
+    ('4.1 M/s', '504 k/s', '91.2/s')
+    >>> written(285, "bytes"), written(69.9 * 2**20, "bytes")
+    ('285 bytes', '69.9 MiB')
+    >>> written(9.2, ""), written(5_321, "s")
+    ('9.2', '5,321 s')
+
+    What rounding makes a whole larger unit is written in that one.
+
+    >>> written(0.0009996, "s"), written(999_700, "/s")
+    ('1 ms', '1 M/s')
     """
     scales = _SCALES[unit]
-    size, name = next((each for each in scales if value >= each[0]), scales[-1])
+    rounded = float(f"{value:.3g}")
+    size, name = next((each for each in scales if rounded >= each[0]), scales[-1])
     scaled = value / size
-    return f"{scaled:,.0f}{name}" if scaled >= 1000 else f"{scaled:.3g}{name}"
+    return f"{scaled:,.0f}{name}" if scaled >= 999.5 else f"{scaled:.3g}{name}"

@@ -30,6 +30,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from benchmarks.figures import written
 from spark_client import Frontier, Tracking
 from spark_client.counting.probes import Way
 from spark_client.storage.directories import publish, write_parquet
@@ -293,11 +294,12 @@ def table(measured: dict[str, Any]) -> str:
     """The figures for people."""
     lines = []
     for what, ways in measured.items():
-        lines.append(f"{what:36}{'rows/s':>10}{'ratio':>7}{'cpu':>6}   ratios of each run; of processor time")
+        lines.append(f"{what:36}{'rows':>10}{'ratio':>7}{'cpu':>6}   ratios of each run; of processor time")
         for way, figures in ways.items():
             each = [", ".join(f"{ratio:.2f}" for ratio in figures[name]) for name in ("ratios", "processor_ratios")]
             lines.append(
-                f"  {way:34}{figures['rows_per_second']:>10,}{figures['ratio']:>7.2f}{figures['processor_ratio']:>6.2f}"
+                f"  {way:34}{written(figures['rows_per_second'], '/s'):>10}"
+                f"{figures['ratio']:>7.2f}{figures['processor_ratio']:>6.2f}"
                 f"   {each[0]}; {each[1]}"
             )
     return "\n".join(lines)
