@@ -57,6 +57,8 @@ def _counts_are_right(job: Job) -> None:
     _same(accounts.life.named, np.count_nonzero(flags & NAMED))
     _same(accounts.open, np.count_nonzero((flags & (KNOWN | ENDED)) == KNOWN))
     _same(accounts.ended, np.count_nonzero(flags & ENDED))
+    in_flight = accounts.cells.in_flight_each(np.array(_open(job), np.int64))
+    _same(accounts.cells.in_flight, int(np.maximum(in_flight, 0).sum()))
     of_scope = Counter(accounts.scope[np.flatnonzero(flags & NAMED)].tolist())
     _same(Counter({n: count for n, count in enumerate(accounts._rows_of_scope) if count}), of_scope)
     _same({accounts.scope_names[number]: number for number in of_scope}, accounts.scope_number)
@@ -175,7 +177,10 @@ def _expectations_are_counted(job: Job) -> None:
         for id_, row in zip(expectations.ids(), rows.tolist(), strict=True)
         for on, _ in expectations.of(id_)
     }
-    _same(found, sorted(each for each in expected if each[3] < each[2] and not accounts.reason(each[0], each[1])))
+    short = sorted(each for each in expected if each[3] < each[2] and not accounts.reason(each[0], each[1]))
+    _same(found, short)
+    in_all = (len({row for row, *_ in short}), sum(each[2] for each in short), sum(each[3] for each in short))
+    _same(tuple(expectations.shortfall()), in_all)
 
 
 def _open_times_are_those_of_open_rows(job: Job) -> None:

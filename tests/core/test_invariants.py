@@ -8,7 +8,7 @@ from tests.core.differential import difference
 from tests.core.layouts import small_pages
 from tests.model.generate import generate
 from tracker.core.accounts import Accounts
-from tracker.core.cells import DenseCells, SparseCells
+from tracker.core.cells import Cells, DenseCells, SparseCells
 from tracker.core.closing import Closing
 from tracker.core.ends import Ends
 from tracker.core.expecting import Expectations
@@ -19,12 +19,14 @@ from tracker.core.names import NameTable
 FAULTS = [
     (Accounts, "finish"),
     (Accounts, "_count_scopes"),
+    (Cells, "write_off"),
     (DenseCells, "clear"),
     (SparseCells, "clear"),
     (NameTable, "remove"),
     (Closing, "_review"),
     (Ends, "_leave"),
     (Expectations, "settle"),
+    (Expectations, "touched"),
     (Job, "unstage"),
     (_Retained, "join"),
 ]

@@ -23,8 +23,9 @@ kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and b
 is in `reach`; what can be asked in `views`; what a snapshot keeps in `dumps`.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
-its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. Nothing on the way
-of a report, a commit or an end scans the open substreams.
+its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no
+question passes over the open substreams but to list or to end them, to look for stalls when one may be due, or to
+take them over into another graph: what is asked in between is kept as a count or an index.
 """
 
 from tracker.contract.answers import *  # noqa: F403 - what a core is told and answers is part of its public face

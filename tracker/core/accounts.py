@@ -374,6 +374,7 @@ class Accounts:
             getattr(accounts, column)[rows] = dump[column]
         if len(rows):
             accounts.cells.load(rows, dump)
+            accounts.cells.count_in_flight(rows[accounts.life.is_open(rows)])
             scopes = accounts.scope[rows].astype(np.int64)
             accounts._count_scopes(scopes, 1)
             accounts.table.add(scopes, dump["names"], rows)

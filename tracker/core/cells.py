@@ -79,6 +79,8 @@ class Cells:
     def __init__(self, segments: int) -> None:
         self.segments = segments
         self.words: U8 = np.zeros((0, 4), np.uint64)
+        # Over all cells of open rows: by how much more was sent than received, or less; and the parts that are less.
+        self._balance = self._surplus = 0
         self._stamp: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
     # ------------------------------------------------------------ what a layout must know
@@ -140,10 +142,6 @@ class Cells:
         """Which rows do not balance on a segment on which they have not ended."""
         raise NotImplementedError
 
-    def in_flight_in_all(self, rows: Rows) -> int:
-        """Over rows and segments, where more was sent than received."""
-        raise NotImplementedError
-
     def dump(self, rows: Rows) -> dict[str, Any]:
         """All that is known of rows, as columns."""
         raise NotImplementedError
@@ -171,9 +169,13 @@ class Cells:
         self._fold_distinct(places[first], won.xor, won.sent, won.received, producer)
         rest = ~first
         places, lost = places[rest], entries.where(rest)
+        changed = distinct(places)
+        before = _surplus(self.words[changed])
         np.bitwise_xor.at(self.words[:, XOR], places, lost.xor)
         np.add.at(self.words[:, SENT], places, lost.sent)
         np.add.at(self.words[:, RECEIVED], places, lost.received)
+        self._surplus += _surplus(self.words[changed]) - before
+        self._balance += int(lost.sent.sum()) - int(lost.received.sum())
         self._sign(places, lost.sent, lost.received, producer)
 
     def _fold_one_by_one(self, places: Rows, entries: Entries, producer: int) -> None:
@@ -185,12 +187,19 @@ class Cells:
             sender = mark if s else who & 0xFFFFFFFF
             receiver = mark if r else who >> 32
             self.words[place] = (xor ^ x, sent + s, received + r, receiver << 32 | sender)
+            self._balance += s - r
+            self._surplus += max(0, received + r - sent - s) - max(0, received - sent)
 
     def _fold_distinct(self, places: Rows, xor: U8, sent: U8, received: U8, producer: int) -> None:
         block = self.words.take(places, axis=0)
+        before = _surplus(block) if self._surplus else 0
         block[:, XOR] ^= xor
         block[:, SENT] += sent
         block[:, RECEIVED] += received
+        self._balance += int(sent.sum()) - int(received.sum())
+        # Receivers are rarely ahead of senders: then one look at all shows that there is no surplus to count.
+        if self._surplus or _flight(block).min() < 0:
+            self._surplus += _surplus(block) - before
         block[:, WHO] = _signed(block[:, WHO], sent, received, producer)
         self.words[places] = block
 
@@ -205,14 +214,39 @@ class Cells:
     def unfold(self, entries: Entries) -> None:
         """Take out what was folded in."""
         places = self.places(entries.rows, entries.segments)
+        changed = distinct(places)
+        before = _surplus(self.words[changed])
         np.bitwise_xor.at(self.words[:, XOR], places, entries.xor)
         np.subtract.at(self.words[:, SENT], places, entries.sent)
         np.subtract.at(self.words[:, RECEIVED], places, entries.received)
+        self._surplus += _surplus(self.words[changed]) - before
+        self._balance -= int(entries.sent.sum()) - int(entries.received.sum())
 
     def put(self, rows: Rows, segments: Rows, words: U8) -> None:
         """Cells as another layout, or another graph, had them."""
         places = self.places(rows, segments)  # which may make room in `words`
         self.words[places] = words
+
+    # ------------------------------------------------------------ elements in flight
+
+    @property
+    def in_flight(self) -> int:
+        """How many elements of open rows were sent and not received, over all their cells."""
+        return self._balance + self._surplus
+
+    def write_off(self, rows: Rows) -> None:
+        """Rows have ended by force: nothing of them is in flight any more. What ends otherwise balances."""
+        words = self.touched(rows).words
+        self._balance -= int(_flight(words).sum())
+        self._surplus -= _surplus(words)
+
+    def count_in_flight(self, rows: Rows) -> None:
+        """Cells were put in place, and these rows are open."""
+        self._balance = self._surplus = 0
+        for part in self._parts(rows):
+            words = self.touched(part).words
+            self._balance += int(_flight(words).sum())
+            self._surplus += _surplus(words)
 
     # ------------------------------------------------------------ reading
 
@@ -246,7 +280,7 @@ class Cells:
         """For each row and segment, how many were sent and not received; negative if the reverse."""
         index, segments, words = self.touched(rows)
         flight = np.zeros((len(rows), self.segments), np.int64)
-        flight[index, segments] = (words[:, SENT] - words[:, RECEIVED]).view(np.int64)
+        flight[index, segments] = _flight(words)
         return flight
 
     def used_producers(self, rows: Rows) -> set[int]:
@@ -306,12 +340,7 @@ class DenseCells(Cells):
         return _unbalanced(self._blocks[rows])
 
     def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
-        blocks = self._blocks[rows]
-        difference: NDArray[np.int64] = (blocks[:, :, SENT] - blocks[:, :, RECEIVED]).view(np.int64)
-        return difference
-
-    def in_flight_in_all(self, rows: Rows) -> int:
-        return int(np.maximum(self.in_flight_each(rows), 0).sum())
+        return _flight(self._blocks[rows])
 
     def reasons(self, rows: Rows, segments: Rows) -> NDArray[np.uint8]:
         return self._ended[rows, segments]
@@ -502,15 +531,6 @@ class SparseCells(Cells):
         at, segments = _unbalanced(self.words.reshape(-1, BLOCK, 4)[blocks]).nonzero()
         return index[at], groups[at] * BLOCK + segments
 
-    def in_flight_in_all(self, rows: Rows) -> int:
-        total = 0
-        for part in self._parts(rows):
-            words = self.touched(part).words
-            total += int(np.maximum((words[:, SENT] - words[:, RECEIVED]).view(np.int64), 0).sum())
-        return total
-
-    # ------------------------------------------------------------ ends
-
     def reasons(self, rows: Rows, segments: Rows) -> NDArray[np.uint8]:
         reasons = self._done[rows]
         marks = self._marks_of[rows]
@@ -668,6 +688,17 @@ def extended(column: NDArray[Any], length: int) -> NDArray[Any]:
     return longer
 
 
+def distinct(rows: Rows) -> Rows:
+    """Each of some numbers once, ascending; numpy's own `unique` takes several times as long."""
+    if rows.size < 2:
+        return rows
+    ordered = np.sort(rows)
+    first = np.empty(len(ordered), np.bool_)
+    first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
+
+
 def _any(matrix: NDArray[Any]) -> Mask:
     found: Mask = np.logical_or.reduce(matrix, axis=1)
     return found
@@ -676,6 +707,18 @@ def _any(matrix: NDArray[Any]) -> Mask:
 def _all(matrix: NDArray[Any]) -> Mask:
     found: Mask = np.logical_and.reduce(matrix, axis=1)
     return found
+
+
+def _surplus(words: U8) -> int:
+    """How many elements more were received than sent, over those of some cells where that is so."""
+    flight = _flight(words)
+    return -int(flight[flight < 0].sum())
+
+
+def _flight(words: U8) -> NDArray[np.int64]:
+    """How many elements more were sent than received, for each of some cells."""
+    flight: NDArray[np.int64] = (words[..., SENT] - words[..., RECEIVED]).view(np.int64)
+    return flight
 
 
 def _unbalanced(words: U8) -> Mask:

@@ -410,7 +410,8 @@ class Closing:
         self._fronts.raise_floors()
         for place, group in enumerate(self._fronts.groups):
             if group.limit(None) == EVERYTHING:
-                self._close_all(place)
+                if not self._finished[place]:
+                    self._close_all(place)
             elif self._finished[place]:
                 self._finished[place] = False
                 for row in self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED)).tolist():

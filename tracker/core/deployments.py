@@ -28,6 +28,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     """Take over a spec: the same deployment's, or a new one's."""
     if spec.deployment == job.spec.deployment:
         check_redefine(job, spec, graph, force)
+        before = job.spec
         job.spec = replace(
             job.spec,
             stall_after=spec.stall_after,
@@ -36,7 +37,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
             retention=spec.retention,
             remember=spec.remember,
         )
-        _durations_changed(job)
+        _durations_changed(job, before)
         return
     check_redefine(job, spec, graph, force)
     drained = job.drain.state is DrainState.DRAINED
@@ -45,7 +46,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     job.left.add(job.spec.deployment)
     old_spec, job.spec = job.spec, spec
     job.drain = DrainRecord()
-    _durations_changed(job)
+    _durations_changed(job, old_spec)
     if drained:
         _start_afresh(job, graph)
     else:
@@ -68,10 +69,10 @@ def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
         _check_takeover(job, spec, graph)
 
 
-def _durations_changed(job: Job) -> None:
-    """What may stall is to be found anew; where nobody wants to hear of stalls, there are none."""
+def _durations_changed(job: Job, before: Spec) -> None:
+    """What may stall is to be found anew; where nobody asks for stalls any more, there are none."""
     job.stalls_from = None
-    if job.spec.stall_after is None:
+    if job.spec.stall_after is None and before.stall_after is not None:
         job.accounts.life.forget_stalls()
 
 

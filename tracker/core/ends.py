@@ -223,6 +223,8 @@ class Ends:
                 some = np.flatnonzero(marked.any(axis=1))
                 everywhere[some] |= accounts.cells.mark_each(rows[some], marked[some], reason)
         accounts.life.end_partly(rows)
+        if closing.expectations:
+            closing.expectations.touched(rows)
         self._leave_each(rows, endable)
         done = rows[everywhere]
         accounts.finish(done)
@@ -277,6 +279,8 @@ class Ends:
             by_drain = self._closing.closed_by_drain(row, segment)
         if self._closing.expectations:
             expected = self._closing.expectations.total(accounts.id_of(row), segment)
+            if expected is not None:
+                self._closing.expectations.touched(np.array([row]))
         self._announce(
             Ended(
                 self._graph.names[segment],
@@ -300,8 +304,10 @@ class Ends:
     def force(self, row: int, reason: Reason) -> None:
         """End a row at once on every segment on which it has not, whatever is in flight."""
         self._drains = self._closing.drains
-        for segment in np.flatnonzero(~self._accounts.cells.has_ended(np.array([row]))[0]).tolist():
+        at = np.array([row])
+        for segment in np.flatnonzero(~self._accounts.cells.has_ended(at)[0]).tolist():
             self._end(row, segment, reason)
+        self._accounts.cells.write_off(at)
 
     def advance(self, limits: Sequence[int]) -> None:
         """Announce how far each segment has come.

@@ -169,6 +169,7 @@ def revoke(job: Job, producer: Producer, numbers: Iterable[int]) -> None:
             has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
             accounts.cells.unfold(entries.where(~has_ended))
             if job.closing.expectations:
+                job.closing.expectations.touched(entries.rows)
                 job.closing.look_at(job.closing.expectations.among(entries.rows))
         job.closing.withdraw((producer.name, number), _ids(job, epoch.closed_rows()), _numbers(job, epoch))
 

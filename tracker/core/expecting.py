@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accounts import Accounts, Rows
+from .cells import distinct
 from .frontgroups import FIRM, Supporter
 
 REMOVED = ""  #: in the place of a front: fronts that were removed, together
@@ -36,6 +37,14 @@ class Missing(NamedTuple):
     sent: NDArray[np.uint64]
 
 
+class Shortfall(NamedTuple):
+    """What is missing of open substreams, in all."""
+
+    substreams: int  #: of which any is
+    expected: int  #: on the segments on which elements are missing
+    sent: int  #: on the same
+
+
 class Expectations:
     """The numbers of a job.
 
@@ -52,6 +61,13 @@ class Expectations:
         # By row: nothing can be met or exceeded while fewer than so many were sent on that segment.
         self._least: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._segment: NDArray[np.int64] = np.zeros(0, np.int64)
+        # By row, as counted last: what was expected and sent where elements were missing. And the rows to count anew.
+        self._short_expected: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._short_sent: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._shortfall = Shortfall(0, 0, 0)
+        self._uncounted: list[Rows] = []
+        self._uncounted_ones: set[int] = set()
+        self._uncounted_size = 0
 
     def __bool__(self) -> bool:
         return bool(self._numbers)
@@ -100,6 +116,46 @@ class Expectations:
         sent = self._accounts.cells.sent_each(rows, segments)
         short = (sent < expected) & (self._accounts.cells.reasons(rows, segments) == 0)
         return Missing(rows[short], segments[short], expected[short], sent[short])
+
+    # ------------------------------------------------------------ what is missing in all
+
+    def touched(self, rows: Rows) -> None:
+        """Elements of rows were added or taken out, or other numbers stand, or the rows have ended on a segment."""
+        self._uncounted.append(rows)
+        self._uncounted_size += len(rows)
+        if self._uncounted_size > 2 * len(self._least) + 1024:  # it need not grow, though nobody may ever ask
+            self._uncounted = [distinct(np.concatenate(self._uncounted))]
+            self._uncounted_size = len(self._uncounted[0])
+
+    def shortfall(self) -> Shortfall:
+        """What is missing of open substreams. It costs as much as was touched since it was asked last."""
+        if not self._uncounted and not self._uncounted_ones:
+            return self._shortfall
+        ones = np.fromiter(self._uncounted_ones, np.int64, len(self._uncounted_ones))
+        rows = distinct(np.concatenate([ones, *self._uncounted]))
+        rows = rows[rows < len(self._least)]
+        self._uncounted.clear()
+        self._uncounted_ones.clear()
+        self._uncounted_size = 0
+        missing = self.missing(rows)
+        lines = np.searchsorted(rows, missing.rows)
+        substreams, expected, sent = self._shortfall
+        substreams -= int(np.count_nonzero(self._short_expected[rows]))
+        expected += self._recount(self._short_expected, rows, lines, missing.expected)
+        sent += self._recount(self._short_sent, rows, lines, missing.sent)
+        substreams += int(np.count_nonzero(self._short_expected[rows]))
+        self._shortfall = Shortfall(substreams, expected, sent)
+        return self._shortfall
+
+    @staticmethod
+    def _recount(column: NDArray[np.uint64], rows: Rows, lines: Rows, numbers: NDArray[np.uint64]) -> int:
+        """Set a column anew for rows, each to the sum of the numbers on its lines; by how much it is more in all."""
+        before: int = sum(column[rows].tolist())  # in whole numbers: what is expected in all may need more than 64 bits
+        sums = np.zeros(len(rows), np.uint64)
+        np.add.at(sums, lines, numbers)
+        column[rows] = sums
+        after: int = sum(sums.tolist())
+        return after - before
 
     # ------------------------------------------------------------ numbers come and go
 
@@ -211,6 +267,8 @@ class Expectations:
             more = max(row + 1, 2 * len(self._least)) - len(self._least)
             self._least = np.concatenate([self._least, np.full(more, _NEVER, np.uint64)])
             self._segment = np.concatenate([self._segment, np.zeros(more, np.int64)])
+            self._short_expected = np.concatenate([self._short_expected, np.zeros(more, np.uint64)])
+            self._short_sent = np.concatenate([self._short_sent, np.zeros(more, np.uint64)])
         segments = {segment for segment, _ in self.of(id_)}
         if len(segments) == 1:
             segment = segments.pop()
@@ -219,10 +277,11 @@ class Expectations:
             self._segment[row], self._least[row] = _SEVERAL, 0
         else:
             self._segment[row], self._least[row] = 0, _NEVER
+        self._uncounted_ones.add(row)
 
     def among(self, rows: Rows) -> list[int]:
         """Those of some rows of which anything is expected, each once."""
-        return [row for row in np.unique(rows).tolist() if self._accounts.id_of(row) in self._numbers]
+        return [row for row in distinct(rows).tolist() if self._accounts.id_of(row) in self._numbers]
 
     def to_look_at(self, rows: Rows) -> Rows:
         """Those of some rows, to which elements were added, that may have become complete, or more."""
@@ -230,7 +289,7 @@ class Expectations:
         if rows.size:
             sent = self._accounts.cells.sent_each(rows, np.maximum(self._segment[rows], 0))
             rows = rows[sent >= self._least[rows]]
-        return np.unique(rows)
+        return distinct(rows)
 
     def announces(self, id_: int, segment: int, expected: int) -> bool:
         """Whether it is news that more than `expected` was sent; it is none from now on."""

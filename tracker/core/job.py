@@ -23,6 +23,7 @@ from tracker.contract.refusal import Refused
 from tracker.contract.values import Reason
 
 from .accounts import Accounts, Entries, Rows
+from .cells import distinct
 from .closing import SOLE_OWNER, Closing
 from .drains import DrainRecord
 from .ends import Ends
@@ -279,6 +280,7 @@ class Job:
             if closed.any():
                 self.dirty.append(entries.rows[closed])
             if self.closing.expectations:
+                self.closing.expectations.touched(entries.rows)
                 self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())
         self.keep_promises(pledges, supporter)
         self.evaluate()
@@ -423,7 +425,7 @@ def _distinct(parts: Sequence[Rows]) -> Rows:
     """Each row once."""
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if rows.size < _MANY:
-        return np.unique(rows) if rows.size > 1 else rows
+        return distinct(rows)
     mark = np.zeros(int(rows.max()) + 1, np.bool_)  # rows are used again, so this is no longer than what is kept
     mark[rows] = True
     return np.flatnonzero(mark)

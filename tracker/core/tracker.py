@@ -268,6 +268,11 @@ class Tracker:
         found = self._jobs.get(job)
         return 0 if found is None else reach.of_scan(found)
 
+    def status_cost(self, job: str) -> int:
+        """What it costs to describe a job or its drain, in rows."""
+        found = self._jobs.get(job)
+        return 0 if found is None else reach.of_status(found)
+
     def scan_cells(self, job: str) -> int:
         """How many (substream, segment) pairs a look at all known substreams would describe."""
         found = self._jobs.get(job)

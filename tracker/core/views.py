@@ -34,14 +34,13 @@ _EMPTY = (0, 0, 0, 0)
 
 def drain_status(job: Job) -> DrainStatus:
     """How far the current deployment's drain is."""
-    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
     return DrainStatus(
         job.drain.state,
         job.drain.drain_id,
         job.spec.deployment,
         tuple(front.name for front in job.fronts.unfinished()),
         job.accounts.open,
-        job.accounts.cells.in_flight_in_all(open_rows),
+        job.accounts.cells.in_flight,
         tuple(producer.name for producer in job.producers.values() if producer.staged),
         tuple(job.has_open_producers()),
     )
@@ -115,11 +114,11 @@ def status(job: Job) -> JobStatus:
 
 def _incomplete(job: Job) -> dict[str, int]:
     """What is expected of open substreams and missing, in all."""
-    missing = job.closing.expectations.missing(job.closing.counted_rows())
+    shortfall = job.closing.expectations.shortfall()
     return {
-        "incomplete_substreams": len(np.unique(missing.rows)),
-        "expected": sum(missing.expected.tolist()),
-        "expected_sent": sum(missing.sent.tolist()),
+        "incomplete_substreams": shortfall.substreams,
+        "expected": shortfall.expected,
+        "expected_sent": shortfall.sent,
     }
 
 

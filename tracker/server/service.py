@@ -234,7 +234,7 @@ class Service:
         return await self._readers.ask(
             job,
             lambda: codec.write_job_status(self._tracker.job_status(job)).SerializeToString(),
-            lambda: self._tracker.scan_cost(job),
+            lambda: self._tracker.status_cost(job),
         )
 
     async def _list_jobs(self, data: bytes) -> bytes:
@@ -247,7 +247,7 @@ class Service:
         return await self._readers.ask(
             job,
             lambda: codec.write_drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
-            lambda: self._tracker.scan_cost(job),
+            lambda: self._tracker.status_cost(job),
         )
 
     async def _list_events(self, data: bytes) -> bytes:
