@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.core.faults import staged_is_miscounted
+from tests.core.invariants import broken
 from tests.model.lines import Driver as CoreDriver
 from tests.model.lines import as_told
 from tests.server.processes import Server, Servers
@@ -38,9 +40,27 @@ def test_there_are_vectors() -> None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.stem)
 def test_in_the_core(vector: Path) -> None:
-    driver = CoreDriver(Tracker("log"))
+    run_in_the_core(vector)
+
+
+def run_in_the_core(vector: Path) -> None:
+    """Runs a vector, and checks what holds in the core after each of its commands."""
+    tracker = Tracker("log")
+    driver = CoreDriver(tracker)
     for number, line in enumerate(lines(vector)):
         check(driver, number, line)
+        assert not (wrong := broken(tracker)), f"line {number + 1}: {wrong}"
+
+
+def test_a_core_that_loses_count_is_found_out() -> None:
+    """Its answers and events are right."""
+    with staged_is_miscounted(), pytest.raises(AssertionError, match="Staged epochs count"):
+        run_all_in_the_core()
+
+
+def run_all_in_the_core() -> None:
+    for vector in VECTORS:
+        run_in_the_core(vector)
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])

@@ -3,16 +3,19 @@
 Each seed is another dataflow: calls are lost, unanswered or arrive late and twice; tasks fail and are tried again;
 drivers die before and after they commit and come back as another run; channels double and delay; deployments roll,
 fronts come and go; some are drained; the tracker is rebuilt from its dump. An oracle that knows where every element is
-judges every event. That it can fail is tested, too: each rule of those who report, broken, is found out.
+judges every event, and the core's invariants are checked after one command of four. That both can fail is tested, too:
+each rule of those who report, broken, is found out.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from random import Random
 
 import pytest
 
+from tests.core.faults import staged_is_miscounted
 from tests.core.layouts import small_pages
 from tests.simulation.dataflow import Dataflow
 from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
@@ -41,9 +44,22 @@ def _run(seeds: range) -> None:
     for seed in seeds:
         try:
             with small_pages() if seed % 2 else nullcontext():
-                Dataflow(seed).run()
+                _watched(seed).run()
         except (FoundOut, Refused) as found:
             raise AssertionError(f"seed {seed}: {found}") from found
+
+
+def _watched(seed: int) -> Dataflow:
+    """A run after some of whose commands the core's invariants are checked."""
+    dataflow = Dataflow(seed)
+    dataflow.network.watching = Random(seed)
+    return dataflow
+
+
+def test_a_core_that_loses_count_is_found_out_by_its_invariants() -> None:
+    """The oracle sees nothing of it."""
+    with staged_is_miscounted(), pytest.raises(AssertionError, match="Staged epochs count"):
+        _run(range(100))
 
 
 @pytest.mark.parametrize("rule", [rule.name for rule in fields(ALL_RULES)])

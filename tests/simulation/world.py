@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
+from tests.core.invariants import broken
 from tracker.contract.answers import Answer
 from tracker.contract.commands import Command, Commit, Recovered, Report, Tick
 from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, Late
@@ -21,6 +22,9 @@ from tracker.contract.values import Mode, Reason
 from tracker.core import Tracker
 
 JOB = "job"
+WATCHED = (
+    0.25  #: the share of commands after which invariants are checked: after all, a run would take three times as long
+)
 Graph: TypeAlias = Mapping[str, tuple[str, ...]]
 
 GRAPH: Graph = {
@@ -239,6 +243,7 @@ class Network:
         self.delayed: list[Report | Commit] = []
         self.retired: set[str] = set()
         self.forgetting: Random | None = None  # decides after which commands retention is looked at
+        self.watching: Random | None = None  # decides after which commands the core's invariants are checked
 
     def call(self, command: Command) -> Answer:
         """Raises `Lost`, or what the tracker does."""
@@ -283,6 +288,8 @@ class Network:
         try:
             return self.tracker.apply(command, self.now)
         finally:
+            if self.watching is not None and self.watching.random() < WATCHED and (wrong := broken(self.tracker)):
+                raise FoundOut(f"after {command}: {wrong}")
             if JOB in self.tracker.jobs():
                 news, _ = self.tracker.events(JOB, len(self.events), limit=10**6)
                 self.events += news
