@@ -9,7 +9,7 @@ PACKAGES := tracker spark_client experiments benchmarks
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow test-bounds bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ test-slow: $(STAMP) ## the long simulations and failure runs
 
 test-bounds: $(STAMP) ## the client with the lowest and the highest versions of what it needs
 	@$(BIN)/python scripts/test_bounds.py
+
+test-matrix: $(STAMP) ## Spark's private interfaces, and some Spark tests, on every supported Spark; ARGS="4.1"
+	@$(BIN)/python scripts/test_matrix.py $(ARGS)
 
 bench: $(STAMP) ## entries per second and notification latency; ARGS="--quick"
 	@$(BIN)/python -m benchmarks $(ARGS)

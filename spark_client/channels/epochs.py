@@ -6,8 +6,6 @@ a batch has, in offsets that Spark's checkpoint keeps; the channel reads their r
 
 from __future__ import annotations
 
-import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -18,11 +16,11 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from spark_client.errors import TrackingError
-from spark_client.spark_internals.available_now import AvailableNow
+from spark_client.spark_internals.file_offsets import is_of_files
+from spark_client.spark_internals.readers import LastingReader
+from spark_client.spark_internals.source_names import source_name
 
 _MANY: Final = 1000
-_OF_FILES: Final = "logOffset"  #: the key of an offset of Spark's source of files
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Shelf(ABC):
@@ -72,9 +70,7 @@ def epochs_of(
     class PublishedEpochs(DataSource):
         @classmethod
         def name(cls) -> str:
-            # Spark takes some signs in the name of a source for a path's, or a package's.
-            plain = _PLAIN.fullmatch(segment)
-            return f"tracker-epochs-{segment if plain else hashlib.sha256(segment.encode()).hexdigest()}"
+            return source_name("tracker-epochs", segment)
 
         def schema(self) -> str:
             return "sender string, epoch long"
@@ -91,7 +87,7 @@ def epochs_of(
     )
 
 
-class _EpochStream(SimpleDataSourceStreamReader, AvailableNow):
+class _EpochStream(LastingReader):
     """Offsets are ``{sender: the last of its epochs taken}``."""
 
     def __init__(self, shelf: Shelf, limit: int, keep: bool) -> None:
@@ -137,7 +133,7 @@ class _EpochStream(SimpleDataSourceStreamReader, AvailableNow):
         return iter(taken)
 
     def _check(self, start: dict[str, Any]) -> None:
-        if _OF_FILES in start:
+        if is_of_files(start):
             raise TrackingError(
                 f"this checkpoint was made by an earlier version, whose with_watermark read the files of {self._shelf} "
                 "through a source of Spark's own; where that stood cannot be carried over. Begin the job anew: stop "

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition,
 from spark_client.datasource.commits import await_commits
 from spark_client.datasource.rows import EVENT_SCHEMA, RING, SUBSTREAM_SCHEMA, event_row, substream_rows
 from spark_client.errors import TrackingError, UsageError
-from spark_client.spark_internals.available_now import AvailableNow
+from spark_client.spark_internals.readers import LastingReader
 from tracker.client import (
     Advanced,
     DrainCancelled,
@@ -172,7 +172,7 @@ class _Wanted:
             after, log_id = page.last_seq, page.log_id
 
 
-class _EventStream(SimpleDataSourceStreamReader, AvailableNow):
+class _EventStream(LastingReader):
     """Offsets are ``{"seq": the last event taken, "log_id": of which log}``."""
 
     def __init__(self, wanted: _Wanted) -> None:

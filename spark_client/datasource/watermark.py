@@ -2,10 +2,8 @@
 
 Spark moves a watermark by the newest event time it has seen, less a delay: a guess. Here the stream of the tracker's
 `Advanced` events is put beside the data, and only it carries a watermark. So a window comes out when everything up to
-its end is over, with no later data, and rows far ahead move nothing.
-
-The rows of that stream are taken out again before any operator can see them, by a filter that Spark's optimizer does
-not move: a deterministic one would be pushed below the watermark, and the watermark would never move.
+its end is over, with no later data, and rows far ahead move nothing. How the two are put together is in
+`spark_internals.watermarks`.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.plan.eventtime import LIMIT
 from spark_client.plan.substreams import named, quoted
+from spark_client.spark_internals.watermarks import under_watermark_of
 
 Over: TypeAlias = Literal["windows", "instants"]
 
-_MARK: Final = "_tracker_mark"
 _EARLIEST_MICROS: Final = 0  #: where Spark's watermarks start: it drops what is before, as late
 _LATEST_MICROS: Final = LIMIT  #: where the tracker's times end: nothing after it would ever be over
 
@@ -45,9 +43,7 @@ def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: Over, s
     for field in data.schema.fields:
         value = F.timestamp_micros(micros) if field.name == time else F.lit(None)
         columns.append(value.cast(field.dataType).alias(field.name))
-    marks = advanced.select(*columns, F.lit(True).alias(_MARK)).withWatermark(quoted(time), "0 seconds")
-    both = marks.unionByName(_within(data, time, segment).withColumn(_MARK, F.lit(False)))
-    return both.where(~F.col(_MARK) | (F.spark_partition_id() < 0)).drop(_MARK)
+    return under_watermark_of(advanced.select(*columns), _within(data, time, segment), quoted(time))
 
 
 def _within(data: DataFrame, time: str, segment: str) -> DataFrame:

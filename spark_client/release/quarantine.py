@@ -22,6 +22,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.substreams import TRACKER, Substream, named
 from spark_client.release.state import Account
+from spark_client.spark_internals.checkpoints import started_query
 from spark_client.storage.directories import (
     is_table_of,
     publish,
@@ -169,7 +170,7 @@ class Quarantine:
 
     def _own(self) -> None:
         """Takes the table for this query."""
-        if not is_table_of(self._table, read_json(self._checkpoint / "metadata")["id"]):
+        if not is_table_of(self._table, started_query(self._checkpoint)):
             raise UsageError(
                 f"late_path {self._table} has the late rows of another query, whose epochs have the same numbers: give "
                 "each query its own"

@@ -26,7 +26,7 @@ from spark_client.plan.eventtime import INSTANT, micros_of
 from spark_client.plan.substreams import Substream
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.release.state import NONE, Account
-from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.spark_internals.checkpoints import last_commit, started_query
 from spark_client.storage.directories import parquet_of, read_json, write_first
 from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 
@@ -120,7 +120,7 @@ class Revisions:
         if not self.all():
             return
         query = read_json(self._checkpoint / "tracker" / "query.json")
-        producer = f"{read_json(self._checkpoint / 'metadata')['id']}.revisions"
+        producer = f"{started_query(self._checkpoint)}.revisions"
         while True:
             try:
                 with client.open_producer(query["job"], producer, uuid.uuid4().hex) as told:

@@ -1,5 +1,23 @@
 """What Spark keeps to itself: its plans, its checkpoints, its texts. No other room uses a private interface of Spark.
 
-Each module states what it relies on, and how it fails where a release of Spark has that otherwise: *closed*, so that
-nothing is taken for certain that is not known, at a price or with a refusal; or *open*, so that it goes on without.
+Each module states what it relies on, where in Spark that is, since which version, and how it fails where a release of
+Spark has it otherwise: *closed*, so that nothing is taken for certain that is not known, at a price or with a refusal;
+or *open*, so that it goes on without. `tests/spark_internals` has a test for each against a real Spark, and
+``make test-matrix`` runs them on every release that is supported.
+
+Other rooms rely on what Spark does, through public interfaces, and promises nowhere. The same tests hold Spark to it:
+
+- texts of errors: an expression's ``raise_error`` and a task's exception are in the error that a query fails with
+  (`plan.belonging`, `runtime.failures`), and so is why a length of time is refused (`plan.durations`) and that there is
+  no such source (`channels.kafka`). Where they are not, a failure is shown as Spark words it;
+- attempts: an accumulator has what successful ones added, and no two have one number (`counting.manifest`,
+  `counting.probes`). An attempt's number that came twice would be taken for the same work;
+- ``noop`` reads all rows (`counting.intake`). Where it did not, rows would be missing, and substreams stay open;
+- a query's session is its own, and settings that a batch makes there hold (`runtime.batches`). Where they did not,
+  there would be more and smaller files;
+- progress: ``batchId``, ``observedMetrics``, ``numRowsDroppedByWatermark`` (`runtime.native`). Where they are missing,
+  the thread that follows the query ends it with an error;
+- forms that outlive a release: Parquet with times of 96 bits (`counting.folding`), ``xxhash64`` in labels
+  (`plan.labels`), sketches in a state (`plan.aggregates`). Where a hash came out otherwise, a replay under the new
+  release would leave substreams open.
 """

@@ -1,6 +1,9 @@
 """How Spark's types and Arrow's stand for each other, where rows pass through tasks in Python.
 
-Relies on ``pyspark.sql.pandas.types``. Fails closed: a type without a form in Arrow is refused when it is declared.
+Relies on ``to_arrow_schema`` and ``from_arrow_schema`` of ``pyspark.sql.pandas.types``, on the error with which they
+refuse a type, and on tasks' rows being taken in just that form. Fails closed: a type without a form in Arrow is refused
+when it is declared, and rows of another form fail their task. Since Spark 4.0;
+from 4.2 on the zone is an argument.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
 
 def spark_schema(schema: pa.Schema) -> T.StructType:
     """What Spark makes of rows with a schema of Arrow's."""
-    return from_arrow_schema(schema)
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)  # the default from 4.2 on
 
 
 def passes_through_arrow(kind: T.DataType) -> bool:

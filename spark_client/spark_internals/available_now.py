@@ -2,8 +2,9 @@
 
 Spark cuts the backlog of such a run into batches only if all sources of the query can tell where it ends.
 
-Relies on ``pyspark.sql.streaming.datasource``, which Spark has from 4.2 on. Fails open: before that Spark takes
-everything in one batch.
+Relies on ``SupportsTriggerAvailableNow`` of ``pyspark.sql.streaming.datasource``, and on Spark asking a simple reader
+that has it before the first read (``python_streaming_source_runner``). Fails open: Spark takes everything in one batch,
+as it does before 4.2. Since Spark 4.2.
 """
 
 from __future__ import annotations

@@ -1,9 +1,17 @@
 """What stands in a checkpoint of Spark's: whose it is, which batches were planned and committed, and what was planned.
 
-Relies on the files of a checkpoint: ``metadata``, ``offsets/N`` (version v1) and ``commits/N``. Spark writes down what
-a batch is to read before the batch runs, so it is the same whenever the batch is run again, and deletes it after a
-hundred batches; who needs it longer keeps it. Which batches are committed fails closed: without these files nothing
-counts as committed. When a batch was planned fails open: receipts are without it.
+Relies on the files of a checkpoint (``StreamMetadata``, ``OffsetSeqLog``, ``CommitLog``, ``HDFSMetadataLog``):
+
+- ``metadata`` has the query's id before the query's start is announced. Fails closed: its run is not opened.
+- ``commits/N`` appears when batch N is committed, and batch N + 1 does not begin before that. Fails closed: without
+  these files nothing counts as committed. With asynchronous progress tracking it would be otherwise: that is refused.
+- ``offsets/N``, in version v1, has what batch N reads, a line for each source in the plan's order, after a line that
+  tells when it was planned. It is written before the batch runs, so it is the same whenever the batch is run again, and
+  deleted after a hundred batches; who needs it longer keeps it. Fails open: receipts are without it.
+- An entry is written under another name, ``.N.….tmp``, and renamed (``CheckpointFileManager``). Fails closed: a file of
+  another form is left alone, and Spark refuses a checkpoint with it in a sentence of its own (from 4.1 on).
+
+Since Spark 4.0.
 """
 
 from __future__ import annotations
@@ -14,6 +22,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from spark_client.errors import TrackingError
 
 #: An entry of Spark's logs that is being written, and the file of its checksum.
 _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
@@ -62,6 +72,21 @@ def query_id(checkpoint: Path) -> str | None:
     except FileNotFoundError:
         return None
     return str(metadata["id"])
+
+
+def started_query(checkpoint: Path) -> str:
+    """The id of the query that was started in a checkpoint.
+
+    Raises:
+        TrackingError: none was.
+    """
+    query = query_id(checkpoint)
+    if query is None:
+        raise TrackingError(
+            f"no query was started with the checkpoint {checkpoint}, or its file `metadata` is gone, without which "
+            "Spark does not go on from it: give the checkpoint that the query has"
+        )
+    return query
 
 
 def last_commit(checkpoint: Path) -> int | None:

@@ -1,7 +1,8 @@
 """How Spark writes a column as text, which is the only way to learn what a `Column` of its own is made of.
 
-Relies on ``str(column)``, such as ``Column<'avg(delay)'>``: a form for people, that no release promises. A text that
-is not understood counts as unknown, so all of it fails closed: more columns are read, or an aggregate is refused.
+Relies on ``str(column)`` (``pyspark.sql.classic.column``), such as ``Column<'avg(delay)'>``: a form for people, that no
+release promises. Fails closed: a text that is not understood counts as unknown, so more columns are read, or an
+aggregate is refused. Since Spark 4.0.
 """
 
 from __future__ import annotations

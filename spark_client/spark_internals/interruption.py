@@ -1,8 +1,8 @@
 """How a batch in Python ends so that Spark takes it for stopped, and not for failed.
 
-Relies on Spark's reading of a Python error's text: a call that was interrupted, written as py4j writes it, in a query
-that is being stopped. Fails open: a Spark that reads it otherwise shows the query as failed, and reads the batch again
-all the same.
+Relies on Spark's reading of a Python error's text (``StreamExecution.isInterruptionException``): a call that was
+interrupted, written as py4j writes it, in a query that is being stopped. Fails open: a Spark that reads it otherwise
+shows the query as failed, and reads the batch again all the same. Since Spark 4.0.
 """
 
 from __future__ import annotations

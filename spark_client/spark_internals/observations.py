@@ -5,8 +5,9 @@ and would copy each of them first: a tenth of a second for a million rows.
 
 Spark publishes them when a batch is over, and a front needs them before that, so `observed` asks the batch's plan.
 
-Relies on ``StreamingQuery._jsq`` and the plan's ``observedMetrics``. Fails closed: where they are not to be had the
-answer is None, and the rows are aggregated again.
+Relies on ``StreamingQuery._jsq``, on ``StreamExecution.lastExecution`` being the batch in hand, and on
+``QueryExecution.observedMetrics`` having no values until the rows were read. Fails closed: where they are not to be had
+the answer is None, and the rows are aggregated again. Since Spark 4.0.
 """
 
 from __future__ import annotations

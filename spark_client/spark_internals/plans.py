@@ -1,8 +1,9 @@
 """What Spark's plans show of rows, without looking at them.
 
-Relies on ``DataFrame._jdf`` and on the plans behind it: ``queryExecution``, the names of their nodes, the numbers of
-their attributes. All of it fails closed: where Spark does not answer, nothing is taken for certain, and rows are read
-or counted once more.
+Relies on ``DataFrame._jdf`` and on the plans behind it (``QueryExecution``, ``LogicalPlan``): the names of their nodes,
+the numbers of their attributes, and an ``Exchange`` in the text of the plan where rows are exchanged. Fails closed:
+where Spark does not answer, nothing is taken for certain, and rows are read or counted once more. A new
+kind of node is taken for one that may read in part. Since Spark 4.0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What Spark tells its tasks of the batch that they work for.
 
-Relies on properties that Spark sets for a streaming query's jobs: ``sql.streaming.queryId``, ``streaming.sql.batchId``,
-and the group of the jobs, which is called as the run. Fails closed: a task that is not told its batch must not report.
+Relies on properties that Spark sets for a streaming query's jobs (``StreamExecution``, ``MicroBatchExecution``):
+``sql.streaming.queryId``, ``streaming.sql.batchId``, and the group of the jobs, which is called as the run.
+Fails closed: a task that is not told its batch must not report. Since Spark 4.0.
 """
 
 from __future__ import annotations

@@ -120,16 +120,121 @@ def test_nothing_of_the_package_is_imported_in_a_function(module: str) -> None:
     assert not local, f"{module} hides imports of {local} in functions: move what both sides need below them"
 
 
+#: What other rooms may import of Spark: its documented modules, and what is taken from them that has a small letter.
+_PUBLIC = {
+    "pyspark",
+    "pyspark.errors",
+    "pyspark.inheritable_thread_target",
+    "pyspark.sql",
+    "pyspark.sql.datasource",
+    "pyspark.sql.functions",
+    "pyspark.sql.streaming",
+    "pyspark.sql.streaming.listener",
+    "pyspark.sql.streaming.query",
+    "pyspark.sql.types",
+}
+#: What the JVM's side of a session, a query or a plan is asked for.
+_OF_THE_JVM = {"executedPlan", "lastExecution", "optimizedPlan", "queryExecution", "sessionState", "streamingQuery"}
+#: Files of a checkpoint, as parts of a path.
+_OF_CHECKPOINTS = {"commits", "metadata", "offsets", "sources"}
+#: Keys, classes and properties, as parts of a text.
+_NAMES = (
+    "batchTimestampMs",
+    "logOffset",
+    "org.apache.spark.",
+    "py4j",
+    "spark.jobGroup",
+    "streaming.queryId",
+    "sql.batchId",
+)
+
+
+def private_uses(code: str) -> list[str]:
+    """What some code uses of Spark that no release promises: imports, attributes, files of checkpoints, names."""
+    tree, found = ast.parse(code), list[str]()
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [each.name for each in node.names if _is_private(each.name)]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{each.name}" for each in node.names if each.name.islower()]
+            found += [name for name in [str(node.module), *names] if _is_private(name)]
+        elif isinstance(node, ast.Attribute):
+            underscored = node.attr.startswith("_") and not node.attr.startswith("__") and not _is_own(node.value)
+            found += [node.attr] if underscored or node.attr in _OF_THE_JVM else []
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+            name = node.args[1]
+            found += [ast.unparse(name)] if ast.unparse(name).startswith(("'_", '"_')) else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            parts = set(node.value.split("/"))
+            found += [node.value] if parts & _OF_CHECKPOINTS or any(name in node.value for name in _NAMES) else []
+    return found
+
+
+def _is_private(module: str) -> bool:
+    return module.partition(".")[0] in ("pyspark", "py4j") and module not in _PUBLIC
+
+
+def _is_own(value: ast.expr) -> bool:
+    """Whether an attribute is of the class that the code is in."""
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "super"
+    return isinstance(value, ast.Name) and value.id in ("self", "cls")
+
+
 @pytest.mark.parametrize("module", [each for each in MODULES if room_of(each) != "spark_internals"])
 def test_only_one_room_uses_what_spark_keeps_to_itself(module: str) -> None:
-    private = [name for name in imported(TREES[module]) if name.startswith(("py4j", "pyspark.sql.pandas"))]
-    for node in ast.walk(TREES[module]):
-        own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-        if isinstance(node, ast.Attribute) and node.attr.startswith(("_j", "_sc", "_gateway")) and not own:
-            private.append(node.attr)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "py4j" in node.value:
-            private.append(node.value)
-    assert not private, f"{module} uses {private}: give spark_internals a function for it"
+    found = private_uses(MODULES[module].read_text(encoding="utf-8"))
+    assert not found, f"{module} uses {found}: give spark_internals a function for it"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "rows._jdf",
+        "self._rows._jdf",
+        "spark.sparkContext._jvm",
+        "session._sc",
+        "rows.sparkSession._wrapped",
+        "getattr(query, '_jsq')",
+        "plan.queryExecution()",
+        "from pyspark.sql.pandas.types import to_arrow_schema",
+        "from pyspark.sql import pandas",
+        "from pyspark.sql.datasource_internal import InputPartition",
+        "import py4j.protocol",
+        "(checkpoint / 'commits' / '3').exists()",
+        "os.listdir(f'{checkpoint}/offsets')",
+        "checkpoint / 'sources/0'",
+        "read_json(checkpoint / 'metadata')",
+        "offset['logOffset']",
+        "task.getLocalProperty('sql.streaming.queryId')",
+        "jvm.org.apache.spark.sql.SparkSession.sessionState",
+    ],
+)
+def test_a_private_use_is_found(code: str) -> None:
+    assert private_uses(code)
+
+
+def test_what_is_public_is_no_private_use() -> None:
+    assert not private_uses(
+        '"""What py4j does with commits."""\n'
+        "from pyspark import inheritable_thread_target\n"
+        "from pyspark.sql import DataFrame, functions as F\n"
+        "self._rows = super()._rows(cls._kind, rows.__class__, 'the commits of a query')\n"
+    )
+
+
+def _documents(module: str) -> str:
+    return ast.get_docstring(TREES[module]) or ""
+
+
+@pytest.mark.parametrize("module", [each for each in MODULES if each.startswith("spark_client.spark_internals.")])
+def test_each_module_of_that_room_states_what_it_relies_on_and_how_it_fails(module: str) -> None:
+    said = _documents(module)
+    missing = [words for words in ("Relies on", "Fails ", "Since Spark") if words.lower() not in said.lower()]
+    assert not missing, f"{module} does not say: {', '.join(missing)}"
+    tests = (ROOT / "tests" / "spark_internals").glob("test_*.py")
+    assert any(f"{module} import" in path.read_text(encoding="utf-8") for path in tests), f"nothing tests {module}"
 
 
 @pytest.mark.parametrize("module", MODULES)

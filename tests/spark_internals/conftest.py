@@ -1,0 +1,7 @@
+"""The session of the Spark tests, for all tests of this directory."""
+
+from __future__ import annotations
+
+from tests.spark.conftest import conf, feed, spark
+
+__all__ = ["conf", "feed", "spark"]

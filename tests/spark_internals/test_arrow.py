@@ -1,0 +1,73 @@
+"""Types of Spark in Arrow's form: tasks in Python give Spark rows in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.spark_internals.arrow import arrow_schema, passes_through_arrow, spark_schema
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = T.StructType(
+    [
+        T.StructField("text", T.StringType()),
+        T.StructField("long", T.LongType()),
+        T.StructField("double", T.DoubleType()),
+        T.StructField("decimal", T.DecimalType(10, 2)),
+        T.StructField("time", T.TimestampType()),
+        T.StructField("wall", T.TimestampNTZType()),
+        T.StructField("day", T.DateType()),
+        T.StructField("bytes", T.BinaryType()),
+        T.StructField("length", T.DayTimeIntervalType()),
+        T.StructField("array", T.ArrayType(T.LongType())),
+        T.StructField("map", T.MapType(T.StringType(), T.LongType())),
+        T.StructField("struct", T.StructType([T.StructField("scope", T.StringType())])),
+    ]
+)
+ROW = (
+    "a",
+    1,
+    0.5,
+    Decimal("1.25"),
+    datetime(2024, 1, 2, 3, 4, 5, 678901),
+    datetime(2024, 1, 2, 3, 4, 5, 678901),
+    date(2024, 1, 2),
+    bytearray(b"\x00\xff"),
+    timedelta(days=1, microseconds=5),
+    [1, None],
+    {"k": 1},
+    ("s",),
+)
+
+
+def test_a_schema_comes_back_as_it_was() -> None:
+    assert spark_schema(arrow_schema(SCHEMA)) == SCHEMA
+    assert arrow_schema(SCHEMA).field("time").type == pa.timestamp("us", "UTC")
+
+
+def test_tasks_make_rows_in_that_form(spark: SparkSession) -> None:
+    form = arrow_schema(SCHEMA)
+
+    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [batch.column(field.name).cast(field.type) for field in form]
+            yield pa.RecordBatch.from_arrays(columns, schema=form)
+
+    rows = spark.createDataFrame([ROW, (None,) * len(ROW)], SCHEMA)
+    assert rows.mapInArrow(make, SCHEMA).collect() == rows.collect()
+
+
+def test_a_type_without_a_form_is_refused() -> None:
+    assert passes_through_arrow(SCHEMA)
+    for kind in (T.VariantType(), T.CalendarIntervalType(), T.ArrayType(T.VariantType())):
+        assert not passes_through_arrow(kind)
+    with pytest.raises(PySparkTypeError):
+        arrow_schema(T.StructType([T.StructField("i", T.CalendarIntervalType())]))

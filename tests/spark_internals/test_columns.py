@@ -1,0 +1,44 @@
+"""The texts of columns, from which an aggregate of Spark's is read."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import Column, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.plan.decomposition import _BY_NAME, _WITH_CLAUSE
+from spark_client.spark_internals.columns import call_in, plain_name
+
+pytestmark = pytest.mark.spark
+
+
+def test_plain_columns_show_their_names(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1,)], "a long")
+    assert [plain_name(value) for value in ("a", F.col("a"), rows.a, rows["a"])] == ["a"] * 4
+    others = [F.col("a") + 1, F.col("a.b"), F.col("a").alias("b").cast("string"), F.lit("a b"), F.count("a")]
+    assert [plain_name(value) for value in others] == [None] * len(others)
+
+
+@pytest.mark.parametrize("function", sorted(set(_BY_NAME) - {"any", "std"}))
+def test_an_aggregate_shows_its_function_and_what_it_is_over(spark: SparkSession, function: str) -> None:
+    made = getattr(F, function, None)
+    if made is None:  # it can only be written in SQL
+        assert function in ("any",)
+        return
+    name, over = call_in(made("value"))
+    assert over == "value"
+    assert _BY_NAME[name] is _BY_NAME[function]
+
+
+def test_what_an_aggregate_has_besides_shows(spark: SparkSession) -> None:
+    value = F.sum("a")
+    more: list[Column] = [
+        value.over(Window.partitionBy("b")),
+        value.alias("c"),
+        F.expr("sum(a) filter (where b > 1)"),
+        F.expr("sum(distinct a)"),
+    ]
+    assert [bool(_WITH_CLAUSE.search(str(column))) for column in more] == [True] * len(more)
+    assert not _WITH_CLAUSE.search(str(value))
+    assert call_in(F.lit(1)) == ("", "")
+    assert call_in(F.count("*")) == ("count", "*") or call_in(F.count("*")) == ("count", "1")

@@ -1,0 +1,80 @@
+"""What of an error is left in Spark's own, by which it is known again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.channels.kafka import _explained
+from spark_client.errors import TrackingError, UsageError
+from spark_client.plan import durations
+from spark_client.plan.belonging import _MARK, tells_of_bad_rows
+from spark_client.runtime.failures import sentence_of
+from tests.spark.feed import Feed, row
+from tests.spark_internals.running import run
+
+pytestmark = pytest.mark.spark
+
+
+def test_what_an_expression_raises_is_in_the_error(spark: SparkSession) -> None:
+    fails = spark.range(1).where(F.raise_error(F.lit(_MARK)).cast("boolean"))
+    with pytest.raises(PySparkException) as raised:
+        fails.write.format("noop").mode("overwrite").save()
+    assert tells_of_bad_rows(raised.value)
+    with pytest.raises(PySparkException) as raised:
+        spark.range(1).select(F.raise_error(F.lit("another"))).collect()
+    assert not tells_of_bad_rows(raised.value)
+
+
+def in_the_driver(rows: DataFrame) -> None:
+    raise TrackingError("3 rows belong to no substream: drop them")
+
+
+def in_a_task(rows: DataFrame) -> None:
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        raise TrackingError("3 rows belong to no substream: drop them")
+
+    rows.mapInArrow(fail, rows.schema).write.format("noop").mode("overwrite").save()
+
+
+@pytest.mark.parametrize("fail", [in_the_driver, in_a_task])
+def test_a_query_that_failed_tells_our_sentence(
+    spark: SparkSession, feed: Feed, tmp_path: Path, fail: Callable[[DataFrame], None]
+) -> None:
+    feed.put(row(1, 1))
+    with pytest.raises(StreamingQueryException) as raised:
+        run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: fail(rows))
+    assert sentence_of(raised.value) == "3 rows belong to no substream: drop them"
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("1 month", "months and years have no fixed length"),
+        ("INTERVAL '1' YEAR", "months and years have no fixed length"),
+        ("300000000 days", "it is too long"),
+        ("soon", "Spark does not parse it"),
+    ],
+)
+def test_why_spark_refuses_a_length_of_time(spark: SparkSession, text: str, refusal: str) -> None:
+    with pytest.raises(UsageError, match=refusal):
+        durations.microseconds(spark, text, "window")
+
+
+def test_lengths_of_time_are_read_from_a_windows_start(spark: SparkSession) -> None:
+    lengths = {"1 day": 86_400_000_000, "-5 minutes": -300_000_000, "INTERVAL '0.5' SECOND": 500_000, "0 seconds": 0}
+    assert {text: durations.microseconds(spark, text, "window") for text in lengths} == lengths
+
+
+def test_a_source_that_is_not_there_is_known_by_the_error(spark: SparkSession) -> None:
+    with pytest.raises(Py4JJavaError) as raised:
+        spark.read.format("tests-nowhere").load()
+    assert "Spark has no Kafka connector" in str(_explained(raised.value))

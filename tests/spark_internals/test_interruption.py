@@ -1,0 +1,38 @@
+"""How a batch ends so that its query has stopped, and not failed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_client.spark_internals.interruption import INTERRUPTED
+from tests.spark.feed import Feed, row
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(("said", "failed"), [(INTERRUPTED, False), ("something else", True)])
+def test_a_batch_of_a_query_that_is_being_stopped_ends_it_without_a_failure(
+    spark: SparkSession, feed: Feed, tmp_path: Path, said: str, failed: bool
+) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait(rows: DataFrame, epoch: int) -> None:
+        inside.set()
+        leave.wait()
+        raise RuntimeError(said)
+
+    feed.put(row(1, 1))
+    writer = feed.stream(spark).writeStream.foreachBatch(wait)
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+    assert inside.wait(300)
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    while query.isActive:  # Spark marks it as stopped before it waits for the batch
+        stopping.join(0.01)
+    leave.set()
+    stopping.join()
+    assert (query.exception() is not None) == failed

@@ -1,0 +1,119 @@
+"""What tasks are told of their batch, which attempts count, and how they are numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.counting.manifest import Manifest
+from spark_client.spark_internals.tasks import batch_of
+from tests.spark.feed import Feed, row
+from tests.spark_internals.running import run
+
+pytestmark = pytest.mark.spark
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def told(batches: Batches) -> Batches:
+    """What each task is told of its batch, as a row."""
+    for _ in batches:
+        pass
+    query, run, epoch = batch_of(_task()) or ("", "", -1)
+    yield pa.RecordBatch.from_pydict({"query": [query], "run": [run], "epoch": pa.array([epoch], pa.int64())})
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None
+    return task
+
+
+TOLD = "query string, run string, epoch long"
+
+
+def test_a_task_of_a_streaming_query_knows_its_query_run_and_batch(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    feed.put(row(1, 1))
+    feed.put(row(2, 2))
+    seen: list[tuple[str, str, int]] = []
+    inside: list[tuple[str, str, int]] = []
+
+    def look(rows: DataFrame, epoch: int) -> None:
+        others = rows.sparkSession.range(1).mapInArrow(told, TOLD)
+        for found, where in ((rows, seen), (others, inside)):
+            where.extend({tuple(each) for each in found.collect()})
+
+    query = run(feed.stream(spark).mapInArrow(told, TOLD), tmp_path / "cp", look)
+    assert seen == inside == [(str(query.id), str(query.runId), epoch) for epoch in (0, 1)]
+
+
+def test_a_task_of_no_streaming_query_knows_none(spark: SparkSession) -> None:
+    assert {tuple(each) for each in spark.range(1).mapInArrow(told, TOLD).collect()} == {("", "", -1)}
+
+
+def reporting(manifest: Manifest, place: str, fails: Callable[[TaskContext], bool]) -> Callable[[Batches], Batches]:
+    """Reports under the attempt's number, and may fail afterwards."""
+    kept = manifest.kept
+
+    def report(batches: Batches) -> Batches:
+        yield from batches
+        task = _task()
+        attempt = task.taskAttemptId()
+        kept.add({f"{place}/{task.partitionId()}": (attempt, (f"{attempt}",))})
+        if fails(task):
+            raise RuntimeError("the attempt fails after it has reported")
+
+    return report
+
+
+def test_only_the_attempts_that_succeed_are_kept_and_each_has_a_number_of_its_own(spark: SparkSession) -> None:
+    manifest = Manifest(spark.sparkContext)
+    manifest.begin()
+    fails = reporting(manifest, "p", lambda task: task.attemptNumber() == 0)
+    rows = spark.range(0, 40, numPartitions=2)
+    assert rows.mapInArrow(fails, rows.schema).count() == 40
+    assert manifest.has("p", 2)
+    assert not manifest.has("p", 3)
+    first = manifest.units
+    assert len(first) == len(set(first)) == 2
+    manifest.begin()
+    assert not manifest.has("p", 1)
+    assert rows.mapInArrow(fails, rows.schema).count() == 40
+    assert len(manifest.units) == 2
+    assert not set(manifest.units) & set(first), "no attempt has the number of an earlier one"
+
+
+def test_a_task_over_several_partitions_tells_them_apart(spark: SparkSession) -> None:
+    parts = spark.range(0, 40, numPartitions=4).withColumn("part", F.spark_partition_id())
+
+    def places(batches: Batches) -> Batches:
+        for batch in batches:
+            if batch.num_rows:
+                found = set(batch.column("part").to_pylist())
+                part, task = pa.array(sorted(found), pa.int32()), pa.array([_task().partitionId()] * len(found))
+                yield pa.RecordBatch.from_pydict({"part": part, "task": task, "of": [len(found)] * len(found)})
+
+    found = parts.mapInArrow(places, "part int, task long, of long").coalesce(1).collect()
+    # The operator is called for each of them anew, so a probe can look at a first row.
+    assert sorted({(each.part, each.task, each.of) for each in found}) == [(part, 0, 1) for part in range(4)]
+
+
+def test_writing_to_noop_reads_all_rows_once(spark: SparkSession) -> None:
+    read = spark.sparkContext.accumulator(0)
+
+    def count(batches: Batches) -> Batches:
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
+    rows = spark.range(0, 1000, numPartitions=3)
+    rows.mapInArrow(count, rows.schema).write.format("noop").mode("overwrite").save()
+    assert read.value == 1000
