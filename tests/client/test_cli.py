@@ -87,7 +87,7 @@ def test_explain_says_who_has_reported_and_not_committed(shell: Shell, client: T
     staged.report(units=["a"])
     assert "producer 'q' has reported epoch 1 and not committed it" in shell("explain", flights, "LGA", "2013-01-02")
     client.producer(flights, "q", "r1").commit(1)
-    assert "as many received as sent, but not the same elements" in shell("explain", flights, "LGA", "2013-01-02")
+    assert "as many elements received as sent, but not the same ones" in shell("explain", flights, "LGA", "2013-01-02")
 
 
 def test_explain_says_what_to_do_about_a_substream_that_nobody_knows(shell: Shell, flights: str) -> None:
@@ -125,7 +125,7 @@ def test_watch_shows_events_as_they_happen(shell: Shell, client: TrackerClient, 
             "raw",
             "LGA/2013-01-02",
             "1 elements",
-            "ABANDONED, 1 lost sight of",
+            "ABANDONED, 1 not received",
         ]
         event = json.loads(programs.readline())
         assert (event["kind"], event["seq"], event["reason"]) == ("Ended", 2, "ABANDONED")
@@ -143,7 +143,7 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
     shell("drain", flights, "d1", "--timeout", "0.2", "--wait", status=1)
     assert shell("finish-front", flights, "schedule") == "schedule is finished\n"
     assert shell("abandon", flights, "LGA", "2013-01-02") == "2013-01-02 is abandoned\n"
-    assert "only a drain has closed it on 'raw'" in shell("explain", flights, "LGA", "2013-01-02")
+    assert "it was closed only by a drain on 'raw'" in shell("explain", flights, "LGA", "2013-01-02")
     shown = [row["STATE"] for row in table(shell("substreams", flights, "--ended"))]
     assert shown == ["ended", "ended by a drain"]
     assert json.loads(shell("drain", flights, "d1", "--wait", "--json"))["state"] == "DRAINED"
@@ -164,7 +164,7 @@ def test_what_goes_wrong_is_told_by_the_exit_status(shell: Shell) -> None:
     assert shell("job", "nobody-knows-it", status=1).startswith("tracker: UNKNOWN_JOB: ")
     assert "the following arguments are required: JOB" in shell("job", status=2)
     assert "invalid choice" in shell("jbos", status=2)
-    assert "Is it running?" in shell("jobs", "--server", "127.0.0.1:1", "--retry-for", "0", status=3)
+    assert "Check that it is running" in shell("jobs", "--server", "127.0.0.1:1", "--retry-for", "0", status=3)
 
 
 def test_it_explains_itself(shell: Shell) -> None:
@@ -215,10 +215,10 @@ def test_explain_names_every_staged_epoch_that_concerns_a_substream(
     assert "producer 'stuck' has reported epoch 7 and not committed it (0 sent and 1 received on 'retry')" in said
     assert "producer 'other', the owner of front 'schedule', has reported epoch 3 and not committed it" in said
     assert "'other' has reported" not in said  # nothing of this substream
-    assert "nobody has ever received anything on segment 'retry'" in said
+    assert "no element has ever been received on segment 'retry'" in said
     # One that no committed report has named is explained all the same.
     said = shell("explain", job, "JFK", "2013-01-02")
-    assert "nothing of it has been committed" in said
+    assert "no report of it has been committed" in said
     assert "producer 'other' has reported epoch 3 and not committed it (1 sent and 0 received on 'raw', " in said
     assert "that 'schedule' closes it" in said
     found = json.loads(shell("explain", job, "JFK", "2013-01-02", "--json"))
@@ -228,7 +228,7 @@ def test_explain_names_every_staged_epoch_that_concerns_a_substream(
     ]
     client.producer(job, "stuck", "r1").commit(7)
     said = shell("explain", job, "JFK", "2013-01-01")
-    assert "nobody has ever received" not in said
+    assert "no element has ever been received" not in said
     assert "'stuck'" not in said
     assert client.job(job).unread_segments == ("raw",)
 
@@ -243,7 +243,7 @@ def test_explain_takes_the_beginning_of_a_name(shell: Shell, client: TrackerClie
     said = shell("explain", job, "JFK", "2013-01", status=1)
     assert "name one" in said
     assert "  2013-01-01T00/PT1H\n  2013-01-01T01/PT1H" in said
-    assert "none that begins so" in shell("explain", job, "LGA", "2013", status=1)
+    assert "none that begins with this name" in shell("explain", job, "LGA", "2013", status=1)
 
 
 def test_what_waits_for_its_turn_has_not_ended(shell: Shell, client: TrackerClient, job: str) -> None:
@@ -254,7 +254,7 @@ def test_what_waits_for_its_turn_has_not_ended(shell: Shell, client: TrackerClie
     report.report(commit=True)
     said = shell("explain", job, "JFK", "second")
     assert "second of scope 'JFK': has not ended" in said
-    assert "those of smaller end times come first" in said
+    assert "substreams with earlier end times come first" in said
 
 
 # ---------------------------------------------------------------- for people
@@ -311,7 +311,7 @@ def test_events_are_listed_and_that_ends(shell: Shell, client: TrackerClient, jo
         "c",
     ]
     shown = shell("events", job, "--limit", "2").splitlines()
-    assert (len(shown), shown[-1]) == (3, "… and more: these are the first 2; --limit 0 lists all")
+    assert (len(shown), shown[-1]) == (3, "… and more: only the first 2 are shown; --limit 0 lists all")
     assert "no such events" in shell("events", job, "--kind", "Late")
     assert "invalid choice" in shell("events", job, "--kind", "late", status=2)
 
@@ -341,7 +341,7 @@ def test_a_drain_of_a_deployment_that_is_not_there_is_warned_of(
     shared_server: Server, client: TrackerClient, job: str
 ) -> None:
     client.define_job(spec(job))
-    for name, there in ((job, "its current one is 'd1'"), (f"{job}-typo", "there is no such job")):
+    for name, there in ((job, "the current one is 'd1'"), (f"{job}-typo", "the job does not exist")):
         ran = subprocess.run(
             [*TRACKER, "drain", name, "d9", "--server", shared_server.address],
             capture_output=True,

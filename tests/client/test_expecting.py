@@ -101,7 +101,7 @@ def test_a_person_sees_what_is_missing(client: TrackerClient, job: str, shell: S
     assert "2 substreams incomplete, 16 of 40 elements sent" in shell("job", job)
     explained = shell("explain", job, "JFK", "monday")
     assert "segment 'raw': 16 of 20 expected elements sent (source: 20)" in explained
-    assert "front 'other' feeds segment 'raw', too, and has neither promised a number" in explained
+    assert "front 'other' also feeds segment 'raw', and has neither promised a number" in explained
     elements(producer, 1, "JFK", range(16, 21))
     producer.commit(promises=[Finish("other")])
     watched = shell("explain", job, "JFK", "monday")

@@ -51,7 +51,7 @@ def test_lineages_that_differ_in_anything_differ_in_their_label() -> None:
 
 
 def test_what_has_no_lasting_form_is_refused() -> None:
-    with pytest.raises(TypeError, match="not of list"):
+    with pytest.raises(TypeError, match="cannot be made of list"):
         label(["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="needs a lineage"):
         label()

@@ -247,4 +247,4 @@ def test_what_cannot_be_run_is_refused_with_what_to_change(arguments: list[str],
 
 def test_where_no_tracker_is_it_says_so(tmp_path: Path) -> None:
     ran = Load(tmp_path, SMALL + "patience = 1")("--server", "127.0.0.1:1", status=3)
-    assert "Is it running?" in ran.stderr
+    assert "Check that it is running" in ran.stderr

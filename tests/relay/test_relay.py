@@ -216,7 +216,7 @@ def test_what_it_may_not_hold_it_refuses_until_there_is_room(server: Server, tmp
             try:
                 TrackerStub(channel).Report(large, timeout=0.5)
             except grpc.RpcError as error:
-                full = "LIMIT: max_pending_bytes of the relay" in (error.details() or "")
+                full = " of the relay exceeded" in (error.details() or "")
                 return full and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         return False
 

@@ -316,7 +316,7 @@ def test_not_only_reports_count_against_what_it_may_hold(what: str, server: Serv
             return _refused(asked[what])
 
         answers = list(pool.map(ask, range(60)))
-    full = [each for each in answers if each.startswith("RESOURCE_EXHAUSTED LIMIT: max_pending_bytes of the relay")]
+    full = [each for each in answers if each.startswith("RESOURCE_EXHAUSTED LIMIT: limit max_pending_bytes=")]
     passed = [each for each in answers if each.startswith("DEADLINE_EXCEEDED")]
     assert full
     assert passed

@@ -260,7 +260,7 @@ def test_a_job_that_is_not_sharded_is_not_made_a_second_time(three: list[Server]
 
 def test_a_spec_that_shards_cannot_keep_is_refused(three: list[Server], job: str) -> None:
     with ShardedClient(listed(three), "global") as client:
-        with pytest.raises(ValueError, match="ordering is given to both"):
+        with pytest.raises(ValueError, match="give a sharded job's ordering to both"):
             client.define_job(spec(job, "scope"))
         with pytest.raises(ValueError, match="needs progress=True and fronts"):
             client.define_job(replace(spec(job, "global"), progress=False))

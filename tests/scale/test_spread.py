@@ -62,7 +62,7 @@ def test_a_hosts_addresses_are_as_many_as_it_was_said() -> None:
 @pytest.mark.parametrize("servers", ["a:1,a:1", "a:1,", "", "a-{0..1}:1,a-1:1"])
 def test_a_list_that_says_nothing_clear_is_refused_at_once(servers: str) -> None:
     for client in (TrackerClient, ShardedClient):
-        with pytest.raises(ValueError, match="each server is named once"):
+        with pytest.raises(ValueError, match="name each server once"):
             client(servers)
 
 

@@ -73,7 +73,7 @@ def test_what_is_too_large_is_refused_before_it_is_read(server: Server, what: st
     method, data, limit = TOO_MUCH[what]
     code, reason, message = raw(server, method, data)
     assert (code, reason) == ("RESOURCE_EXHAUSTED", "LIMIT")
-    assert message.startswith(f"LIMIT: {limit} is ")
+    assert message.startswith(f"LIMIT: limit {limit}=")
     assert ";" in message
 
 

@@ -216,7 +216,7 @@ def test_limits_are_told_and_kept(server: Server) -> None:
             call(within)
         code, reason, message = refused(call, beyond)
         assert (code, reason) == ("RESOURCE_EXHAUSTED", "LIMIT")
-        assert message.startswith(f"LIMIT: {name} is {LIMITS[name]}"), message
+        assert message.startswith(f"LIMIT: limit {name}={LIMITS[name]} exceeded"), message
         assert ";" in message
 
 

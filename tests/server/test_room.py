@@ -58,7 +58,7 @@ class Server:
 
 
 def refused(limit: str, take: Any) -> None:
-    with pytest.raises(Refused, match=rf"^LIMIT: {limit} is \d+, .*; \w+") as error:
+    with pytest.raises(Refused, match=rf"^LIMIT: limit {limit}=\d+ exceeded: .*; \w+") as error:
         take()
     assert error.value.code == "RESOURCE_EXHAUSTED"
 

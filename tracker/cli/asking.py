@@ -24,12 +24,12 @@ def options(first: bool = False) -> argparse.ArgumentParser:
         return value if first else argparse.SUPPRESS
 
     parent = argparse.ArgumentParser(add_help=False)
-    group = parent.add_argument_group("which tracker, and how it answers")
+    group = parent.add_argument_group("the tracker, and the form of the answer")
     group.add_argument(
         "--server",
         metavar="HOST:PORT,…",
         default=default(os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER)),
-        help="the tracker's address, or those of several that have a share of the jobs each "
+        help="the tracker's address, or those of several trackers that share the jobs "
         f"(default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     group.add_argument(
@@ -44,9 +44,9 @@ def options(first: bool = False) -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=float,
         default=default(5.0),
-        help="how long to try to reach it (default: 5)",
+        help="how long to try to reach the tracker (default: 5)",
     )
-    group.add_argument("--json", action="store_true", default=default(False), help="answer in JSON, for programs")
+    group.add_argument("--json", action="store_true", default=default(False), help="print JSON, for programs")
     return parent
 
 
@@ -67,5 +67,7 @@ def single_client(arguments: argparse.Namespace) -> TrackerClient:
     if isinstance(asked, TrackerClient):
         return asked
     raise TrackerError(
-        "UNIMPLEMENTED", "NOT_SHARDED", "NOT_SHARDED: this command asks one server of a shared job: leave out --sharded"
+        "UNIMPLEMENTED",
+        "NOT_SHARDED",
+        "NOT_SHARDED: this command reads one server of a shared job; leave out --sharded",
     )

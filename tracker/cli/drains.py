@@ -22,32 +22,32 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "drain",
         parents=options,
         help="ask a deployment to finish what it has begun and to stop",
-        description="Ask a deployment to finish what it has begun and to stop: its sources hear it, finish their "
-        "fronts with their last epochs, and the job is drained when everything has ended. Asked again, it shows how "
-        "far the drain is and what is missing.",
+        description="Ask a deployment to finish what it has begun and to stop: its sources stop reading and finish "
+        "their fronts with their last epochs, and the job is drained once every substream has ended. Run again, the "
+        "command shows how far the drain is and what is missing.",
         epilog="example: tracker drain flights d1 --timeout 600 --wait",
     )
     drain.add_argument("job", metavar="JOB")
-    drain.add_argument("deployment", metavar="DEPLOYMENT", help="a drain never hits another deployment")
-    drain.add_argument("--id", metavar="ID", help="names this drain (default: a new name)")
+    drain.add_argument("deployment", metavar="DEPLOYMENT", help="the drain affects no other deployment")
+    drain.add_argument("--id", metavar="ID", help="the name of this drain (default: a new one)")
     drain.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=float,
-        help="announce when it is not over by then (default: never)",
+        help="announce it if the drain is not complete by then (default: never)",
     )
     drain.add_argument(
         "--wait",
         action="store_true",
-        help="until it is over; exit status 1 if it was cancelled or is not over in time",
+        help="wait until the drain is complete; exit status 1 if it was cancelled or is not complete in time",
     )
     drain.set_defaults(run=drain_job)
 
     cancel = commands.add_parser(
         "cancel-drain",
         parents=options,
-        help="take a drain back",
-        description="Take a drain back, as long as no front has finished in it.",
+        help="cancel a drain",
+        description="Cancel a drain, as long as no front has finished in it.",
     )
     cancel.add_argument("job", metavar="JOB")
     cancel.add_argument("--deployment", metavar="DEPLOYMENT", default="", help="default: the current one")
@@ -72,14 +72,14 @@ def drain_job(arguments: argparse.Namespace) -> int:
 def _warn_of_pending(client: TrackerClient | ShardedClient, arguments: argparse.Namespace) -> None:
     """A drain of a deployment that is not there yet may be a slip of the pen."""
     try:
-        there = f"its current one is {client.job(arguments.job).spec.deployment!r}"
+        there = f"the current one is {client.job(arguments.job).spec.deployment!r}"
     except TrackerError as refused:
         if refused.reason != "UNKNOWN_JOB":
             raise
-        there = "there is no such job"
+        there = "the job does not exist"
     say(
         f"tracker: job {arguments.job} has no deployment {arguments.deployment!r} yet ({there}): the drain is PENDING, "
-        f"and will begin when that deployment is defined. If this is not meant: tracker cancel-drain {arguments.job} "
+        f"and begins when that deployment is defined. To cancel it: tracker cancel-drain {arguments.job} "
         f"--deployment {arguments.deployment}",
         error=True,
     )

@@ -32,28 +32,30 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "watch",
         parents=[asking.options()],
         help="show a job's events as they happen",
-        description="Show a job's events, those kept and then new ones as they happen, until interrupted. Comes back "
-        "by itself when the tracker restarts.",
+        description="Show a job's events: first those that are kept, then new ones as they happen, until "
+        "interrupted. It reconnects by itself when the tracker restarts.",
         epilog="example: tracker watch flights --segment clean --scope JFK --json | jq .name",
     )
     watch.add_argument("job", metavar="JOB")
     watch.add_argument("--after", metavar="SEQ", type=int, default=0, help="the last event seen (default: show all)")
     watch.add_argument(
-        "--segment", metavar="SEGMENT", action="append", default=[], help="only ends on these; may be repeated"
+        "--segment", metavar="SEGMENT", action="append", default=[], help="only ends on this segment; may be repeated"
     )
-    watch.add_argument("--scope", metavar="SCOPE", action="append", default=[], help="only ends in these; likewise")
+    watch.add_argument(
+        "--scope", metavar="SCOPE", action="append", default=[], help="only ends in this scope; may be repeated"
+    )
     watch.set_defaults(run=watch_job)
 
     events = commands.add_parser(
         "events",
         parents=[asking.options()],
-        help="list a job's events, and end",
-        description="List the events of a job that are kept, and end.",
+        help="list a job's events",
+        description="List the events of a job that are kept.",
         epilog="example: tracker events flights --kind Late --scope JFK",
     )
     events.add_argument("job", metavar="JOB")
     events.add_argument(
-        "--after", metavar="SEQ", type=int, default=0, help="only what came after it (default: all kept)"
+        "--after", metavar="SEQ", type=int, default=0, help="only events after this one (default: all that are kept)"
     )
     events.add_argument("--segment", metavar="SEGMENT", action="append", default=[], help="as for watch")
     events.add_argument("--scope", metavar="SCOPE", action="append", default=[], help="as for watch")
@@ -63,10 +65,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="append",
         choices=sorted(kind.__name__ for kind in get_args(Kind)),
         default=[],
-        help="only these, such as Ended or Late; may be repeated",
+        help="only events of this kind, such as Ended or Late; may be repeated",
     )
     events.add_argument(
-        "--limit", metavar="NUMBER", type=int, default=1000, help="at most so many; 0: all (default: 1000)"
+        "--limit", metavar="NUMBER", type=int, default=1000, help="the most events to list; 0: all (default: 1000)"
     )
     events.set_defaults(run=list_events)
 
@@ -74,7 +76,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "wait",
         parents=[asking.options()],
         help="wait until a substream has ended on a segment",
-        description="Wait until a substream has ended on a segment, and say how. Exit status 1 if it has not in time.",
+        description="Wait until a substream has ended on a segment, and print how. Exit status 1: not in time.",
         epilog="example: tracker wait flights clean JFK 2013-01-01T00:00:00Z/2013-01-02T00:00:00Z --timeout 3600",
     )
     wait.add_argument("job", metavar="JOB")
@@ -91,7 +93,7 @@ def watch_job(arguments: argparse.Namespace) -> int:
         if isinstance(client, TrackerClient):
             events: Watch | ShardedWatch = client.watch(job, arguments.after, **filters)
         elif arguments.after:
-            say("tracker: --after is a place in one server's events: not with --sharded", error=True)
+            say("tracker: --after is a position in one server's events; it cannot be used with --sharded", error=True)
             return _WRONG_USAGE
         else:
             events = client.watch(job, **filters)
@@ -116,7 +118,7 @@ def list_events(arguments: argparse.Namespace) -> int:
                     continue
                 if arguments.limit and shown == arguments.limit:
                     if not arguments.json:
-                        say(f"… and more: these are the first {shown}; --limit 0 lists all")
+                        say(f"… and more: only the first {shown} are shown; --limit 0 lists all")
                     return 0
                 shown += 1
                 if arguments.json:
@@ -127,7 +129,7 @@ def list_events(arguments: argparse.Namespace) -> int:
                 break
             place = page.last_seq
     if not shown and not arguments.json:
-        say(f"no such events are kept in job {arguments.job}")
+        say(f"job {arguments.job} keeps no such events")
     return 0
 
 
@@ -138,7 +140,7 @@ def wait_for_end(arguments: argparse.Namespace) -> int:
                 arguments.job, arguments.segment, arguments.scope, arguments.name, timeout=arguments.timeout
             )
         except TimeoutError as late:
-            say(f"tracker: {late}; `tracker explain` says why", error=True)
+            say(f"tracker: {late}; `tracker explain` shows why", error=True)
             return _LATE
     if arguments.json:
         print_json(ended)
@@ -162,9 +164,9 @@ def line(event: Event) -> str:
 def _said(event: Event) -> str:
     match event.kind:
         case Ended() as ended:
-            lost = "" if ended.reason is Reason.COMPLETE else f"  {ended.reason}, {ended.in_flight} lost sight of"
+            lost = "" if ended.reason is Reason.COMPLETE else f"  {ended.reason}, {ended.in_flight} not received"
             of = "" if ended.expected is None else f" of {ended.expected}"
-            drain = "  closed by the drain: more may follow" if ended.by_drain else ""
+            drain = "  closed by a drain: more may follow" if ended.by_drain else ""
             return f"{ended.segment}  {_substream(ended.scope, ended.name)}  {ended.elements}{of} elements{lost}{drain}"
         case Late() as late:
             return (
@@ -179,7 +181,7 @@ def _said(event: Event) -> str:
             where = f"{excess.segment}  {_substream(excess.scope, excess.name)}"
             return f"{where}  {excess.sent} sent, only {excess.expected} expected"
         case FrontIdle(front, idle):
-            return f"{front} {'is silent, and not waited for' if idle else 'is back'}"
+            return f"{front} {'is idle and not waited for' if idle else 'is active again'}"
         case Advanced(segment, time):
             return f"{segment}  up to {time_text(time)}"
         case drain:

@@ -22,15 +22,15 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     explain = commands.add_parser(
         "explain",
         parents=[asking.options()],
-        help="say why a substream has not ended",
-        description="Say why a substream has not ended: what is in flight on which segment and whose reports were the "
-        "last, which fronts it waits for, who has reported something of it and not committed it, and which segment "
-        "nobody has ever read.",
+        help="show why a substream has not ended",
+        description="Show why a substream has not ended: which segments have elements in flight and which producers "
+        "reported last, which fronts it waits for, which reports of it are not committed, and which segments have "
+        "never been read.",
         epilog="example: tracker explain flights JFK 2013-01-01",
     )
     explain.add_argument("job", metavar="JOB")
     explain.add_argument("scope", metavar="SCOPE", help="may be empty: ''")
-    explain.add_argument("name", metavar="NAME", help="or its beginning, where no other in the scope begins so")
+    explain.add_argument("name", metavar="NAME", help="the name, or a beginning that no other name in the scope has")
     explain.set_defaults(run=explain_substream)
 
 
@@ -61,13 +61,13 @@ def explain_substream(arguments: argparse.Namespace) -> int:
         return 0
     if substream.by_drain:
         where = ", ".join(repr(segment.segment) for segment in substream.segments if segment.by_drain)
-        say(f"only a drain has closed it on {where}: more of it may follow in a later deployment")
+        say(f"it was closed only by a drain on {where}: more elements may follow in a later deployment")
     say(
-        f"first known {text(substream.created)} ({ago(substream.created)}), last changed {text(substream.changed)} "
+        f"first reported {text(substream.created)} ({ago(substream.created)}), last changed {text(substream.changed)} "
         f"({ago(substream.changed)})"
     )
     if substream.late_reports:
-        say(f"{substream.late_reports} reports came after its end: `tracker events {job.spec.job}` has them as Late")
+        say(f"{substream.late_reports} reports came after its end: `tracker events {job.spec.job}` lists them as Late")
     return 0
 
 
@@ -83,8 +83,8 @@ def _print_unknown(arguments: argparse.Namespace, job: JobStatus, names: Sequenc
         return
     say(
         f"tracker: {arguments.job} has no substream {arguments.name!r} in scope {arguments.scope!r}, and none that "
-        f"begins so: nothing was reported of it, or it ended more than {text(job.spec.retention)} ago. `tracker "
-        f"substreams {arguments.job} --ended` lists what there is",
+        f"begins with this name: nothing was reported of it, or it ended more than {text(job.spec.retention)} ago. "
+        f"`tracker substreams {arguments.job} --ended` lists all substreams",
         error=True,
     )
 
@@ -105,15 +105,19 @@ def why_open(job: JobStatus, found: Explained) -> Iterator[str]:
         reasons += _promises_staged(job, substream, found)
     yield from reasons
     if not reasons:
-        waits = "those of smaller end times come first (ordering)" if job.spec.ordering != "none" else "ask again"
-        yield f"it is closed and everything has arrived: {waits}"
+        waits = (
+            "substreams with earlier end times come first (ordering)"
+            if job.spec.ordering != "none"
+            else "run the command again"
+        )
+        yield f"it is closed and all its elements have arrived: {waits}"
 
 
 def _of_the_substream(
     job: JobStatus, substream: SubstreamStatus | None, running: Sequence[SegmentStatus]
 ) -> Iterator[str]:
     if substream is None:
-        yield "nothing of it has been committed: what is reported does not count yet"
+        yield "no report of it has been committed, so its reports do not count yet"
         return
     fronts = {front.front: front for front in job.fronts}
     expecting = {front for segment in running for front in segment.expected_by}
@@ -124,11 +128,11 @@ def _of_the_substream(
             yield unbalanced
             if segment.sent > segment.received and segment.segment in job.unread_segments:
                 yield (
-                    f"nobody has ever received anything on segment {segment.segment!r}: does what reads it run, and "
-                    "does it commit?"
+                    f"no element has ever been received on segment {segment.segment!r}: check that its reader runs and "
+                    "commits"
                 )
     for producer in substream.held_by:
-        yield f"producer {producer!r} had an epoch revoked whose entries took effect at once: it has to commit it again"
+        yield f"producer {producer!r} had an epoch revoked whose entries took effect at once; it must commit it again"
 
 
 def _expected(segment: SegmentStatus, job: JobStatus, substream: SubstreamStatus) -> Iterator[str]:
@@ -143,8 +147,8 @@ def _expected(segment: SegmentStatus, job: JobStatus, substream: SubstreamStatus
             feeds = not front.segments or segment.segment in front.segments
             if feeds and front.front not in segment.expected_by and not front.finished and not front.idle:
                 yield (
-                    f"front {front.front!r} feeds segment {segment.segment!r}, too, and has neither promised a number "
-                    "of elements (0 counts) nor finished"
+                    f"front {front.front!r} also feeds segment {segment.segment!r}, and has neither promised a number "
+                    "of elements (which may be 0) nor finished"
                 )
 
 
@@ -156,13 +160,13 @@ def _account(segment: SegmentStatus) -> str | None:
         return f"segment {segment.segment!r}: {missing} in flight ({counts})"
     if missing < 0:
         return (
-            f"segment {segment.segment!r}: {-missing} more received than sent ({counts}): the sender's report has not "
-            "been committed, or a sender does not report"
+            f"segment {segment.segment!r}: {-missing} more received than sent ({counts}): the sender's report is not "
+            "committed yet, or a sender does not report"
         )
     if segment.xor:
         return (
-            f"segment {segment.segment!r}: as many received as sent, but not the same elements ({counts}): sender and "
-            "receiver give an element different labels, or one was lost and another doubled"
+            f"segment {segment.segment!r}: as many elements received as sent, but not the same ones ({counts}): "
+            "sender and receiver label an element differently, or one element was lost and another one duplicated"
         )
     return None
 
@@ -185,7 +189,7 @@ def _staged(staged: StagedStatus, job: JobStatus) -> str:
     closes = [f"that {front or 'its only source'!r} closes it" for front in staged.closed_by]
     numbers = [f"how many elements {front!r} sends" for front in staged.expected_by]
     done = "sealed" if staged.sealed else "reported"
-    counting = "so it does not count" if staged.mode == "staged" else "so what counts of it can be taken back"
+    counting = "so it does not count" if staged.mode == "staged" else "so its effect can still be revoked"
     return (
         f"producer {staged.producer!r} has {done} epoch {staged.epoch} and not committed it "
         f"({', '.join([*counts, *closes, *numbers])}), {counting}; {_contact(staged.producer, job)}"
@@ -203,7 +207,7 @@ def _promises_staged(job: JobStatus, substream: SubstreamStatus, found: Explaine
             which = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}"
             yield (
                 f"producer {owner.producer!r}, the owner of front {name!r}, has reported {which} and not committed it, "
-                f"so what it promises there does not count; {_contact(owner.producer, job)}"
+                f"so its promises there do not count; {_contact(owner.producer, job)}"
             )
 
 

@@ -14,7 +14,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "info",
         parents=[asking.options()],
         help="show which server answers, and its limits",
-        description="Show the server's version, its journal and its limits. Of several servers the first by name.",
+        description="Show the server's version, its journal and its limits. Of several servers, the first by name.",
     )
     info.set_defaults(run=show_info)
 

@@ -23,8 +23,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     job = commands.add_parser(
         "job",
         parents=options,
-        help="show how a job stands",
-        description="Show a job's graph, how much is open and in flight, its producers and its fronts.",
+        help="show a job's state",
+        description="Show a job's graph, its open substreams and elements in flight, its producers and its fronts.",
     )
     job.add_argument("job", metavar="JOB")
     job.set_defaults(run=show_job)
@@ -32,27 +32,29 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     substreams = commands.add_parser(
         "substreams",
         parents=options,
-        help="list what is open, and what it waits for",
-        description="List substreams: whether they are closed, which fronts they wait for, what is in flight where.",
+        help="list open substreams, and what they wait for",
+        description="List substreams: whether they are closed, which fronts they wait for, what is in flight.",
         epilog="example: tracker substreams flights --scope JFK --stalled",
     )
     substreams.add_argument("job", metavar="JOB")
-    substreams.add_argument("--scope", metavar="SCOPE", action="append", default=[], help="only these; may be repeated")
-    substreams.add_argument("--ended", action="store_true", help="also those that have ended and are still remembered")
-    substreams.add_argument("--stalled", action="store_true", help="only those announced as stalled")
     substreams.add_argument(
-        "--limit", metavar="NUMBER", type=int, default=1000, help="at most so many; 0: all (default: 1000)"
+        "--scope", metavar="SCOPE", action="append", default=[], help="only this scope; may be repeated"
+    )
+    substreams.add_argument("--ended", action="store_true", help="also substreams that have ended and are still kept")
+    substreams.add_argument("--stalled", action="store_true", help="only stalled substreams")
+    substreams.add_argument(
+        "--limit", metavar="NUMBER", type=int, default=1000, help="the most substreams to list; 0: all (default: 1000)"
     )
     substreams.set_defaults(run=list_substreams)
 
     delete = commands.add_parser(
         "delete-job",
         parents=options,
-        help="forget a job with all its events",
-        description="Forget a job with all its events. Its watchers are told that their log is gone.",
+        help="delete a job with all its events",
+        description="Delete a job with all its events. Its watchers get an error, since their log no longer exists.",
     )
     delete.add_argument("job", metavar="JOB")
-    delete.add_argument("--force", action="store_true", help="also while producers have not closed their runs")
+    delete.add_argument("--force", action="store_true", help="delete the job even if producers have open runs")
     delete.set_defaults(run=delete_job)
 
 
@@ -122,7 +124,7 @@ def _print_job(status: JobStatus, oldest: SubstreamStatus | None) -> None:
             ("expire after", spec.expire_after or "never"),
             ("idle after", spec.idle_after or "never"),
             ("retention", spec.retention),
-            ("remember", spec.remember or "as long as there is the job"),
+            ("remember", spec.remember or "as long as the job exists"),
             ("open", f"{status.open_substreams} substreams, {status.in_flight} elements in flight"),
             ("oldest open", _oldest(oldest)),
             ("never read", status.unread_segments),
@@ -252,17 +254,17 @@ def list_substreams(arguments: argparse.Namespace) -> int:
             ],
         )
         if next(found, None) is not None:
-            say(f"… and more: these are the first {limit}; --limit 0 lists all")
+            say(f"… and more: only the first {limit} are shown; --limit 0 lists all")
     return 0
 
 
 def _nothing(arguments: argparse.Namespace) -> str:
     of = f" of scope {', '.join(arguments.scope)}" if arguments.scope else ""
     if arguments.stalled:
-        return f"no stalled substreams{of} in job {arguments.job}; a job without stall_after never has any"
+        return f"no stalled substreams{of} in job {arguments.job}; only a job with stall_after has any"
     if arguments.ended:
         return f"no substreams{of} in job {arguments.job}"
-    return f"no open substreams{of} in job {arguments.job}; --ended lists those that have ended as well"
+    return f"no open substreams{of} in job {arguments.job}; --ended lists ended ones, too"
 
 
 def _state(substream: SubstreamStatus) -> str:
@@ -278,7 +280,7 @@ def _waits_for(substream: SubstreamStatus) -> list[str]:
 def _account(segment: SegmentStatus) -> str:
     note = (" ended by a drain" if segment.by_drain else " ended") if segment.ended else ""
     if segment.xor and segment.sent == segment.received:
-        note = " another element was received than was sent"
+        note = " other elements were received than were sent"
     of = "" if segment.expected is None else f" of {segment.expected}"
     return f"{segment.segment} {segment.received}/{segment.sent}{of}{note}"
 

@@ -42,7 +42,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     load.add_argument("scenario", metavar="SCENARIO", help="a shipped one (a wrong name lists them), or a TOML file")
     where = load.add_mutually_exclusive_group(required=True)
     where.add_argument("--start", action="store_true", help="start a tracker for it, and stop it at the end")
-    where.add_argument("--server", metavar="HOST:PORT", help="drive the tracker there; nothing else gets any traffic")
+    where.add_argument(
+        "--server", metavar="HOST:PORT", help="drive the tracker at this address; no other tracker gets any traffic"
+    )
     load.add_argument(
         "--journal",
         metavar="KIND",
@@ -64,7 +66,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=50.0,
         help="with --find-rate: what p99 of reports and of ends may be (default: 50)",
     )
-    load.add_argument("--keep", action="store_true", help="leave the job there; one that failed is left in any case")
+    load.add_argument("--keep", action="store_true", help="keep the job; a job that failed is always kept")
     load.add_argument("--json", metavar="FILE", type=Path, help="also write everything to this file")
     load.add_argument("--plot", metavar="FILE", type=Path, help="also draw it, as a PNG (needs matplotlib)")
     load.set_defaults(run=run)
@@ -110,11 +112,11 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
             said[name] = getattr(arguments, name)
     scenario = read(said)
     if arguments.journal and not arguments.start:
-        raise ScenarioError("--journal is of the tracker that --start starts: give both, or neither")
+        raise ScenarioError("--journal belongs to --start: give both, or neither")
     if arguments.start and scenario.failures.kill_server_every and (arguments.journal or "memory") == "memory":
         raise ScenarioError(
-            "this scenario kills the tracker (failures.kill_server_every), and with the journal in memory nothing "
-            "would be left of it: add --journal sqlite"
+            "this scenario kills the tracker (failures.kill_server_every), and with the journal in memory its state "
+            "would be lost: add --journal sqlite"
         )
     if arguments.plot and arguments.find_rate:
         raise ScenarioError("--plot shows one run, --find-rate makes many: give one of the two")
@@ -228,8 +230,8 @@ def _print_search(search: Search, bound: float) -> None:
         if search.too_busy:
             took = search.steps[-1].result.floor.p99
             why = (
-                f": this machine is too busy to find out, since 99 % of the calls to a server that does nothing took "
-                f"up to {took:.1f} ms, too; try again when it is quieter, or with a higher --bound"
+                f": this machine is too busy for a search: 99 % of the calls to a server that does nothing also took "
+                f"up to {took:.1f} ms; try again when it is quieter, or with a higher --bound"
             )
         print(f"\nno rate was sustained{why}")
         return

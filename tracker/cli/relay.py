@@ -14,18 +14,18 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the commands of this module."""
     relay = commands.add_parser(
         "relay",
-        help="run a node's relay, which combines its workers' reports",
-        description="Run a relay: clients on this node send their reports to it, and it makes one report of many. It "
+        help="run a node's relay, which combines the reports of its workers",
+        description="Run a relay: clients on this node send their reports to it, and it combines them into one. It "
         "prints `listening on ADDRESS` when it is ready, logs to stderr, and stops gracefully on SIGTERM or Ctrl-C. "
-        f"Clients find it by themselves if it listens where it does by default; elsewhere, {VARIABLE}=ADDRESS tells "
+        f"Clients find a relay that listens at the default address; for another one, set {VARIABLE}=ADDRESS for "
         "them. Exit status: 0 stopped, 1 it could not start, 2 wrong usage.",
     )
     relay.add_argument(
         "--server",
         metavar="HOST:PORT",
         default=argparse.SUPPRESS,
-        help="the tracker's address, exactly as its clients are told it: reports that are meant for another are not "
-        f"taken (default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
+        help="the tracker's address, exactly as its clients use it: the relay rejects reports for another tracker "
+        f"(default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     relay.add_argument(
         "--listen",
@@ -38,21 +38,21 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="OCTAL",
         type=lambda said: int(said, 8),
         default=0o660,
-        help="who may use the socket file (default: 660, its owner and group)",
+        help="the permissions of the socket file (default: 660, its owner and group)",
     )
     relay.add_argument(
         "--max-delay",
         metavar="MS",
         type=float,
         default=5.0,
-        help="how long a report waits at most for others while one is under way (default: 5)",
+        help="the longest time a report waits for others while one is under way (default: 5)",
     )
     relay.add_argument(
         "--max-pending",
         metavar="MIB",
         type=float,
         default=256.0,
-        help="of reports that the tracker has not answered; more are refused until it has (default: 256)",
+        help="the most memory for reports that the tracker has not answered; further ones are refused (default: 256)",
     )
     relay.add_argument(
         "--log-level", choices=["debug", "info", "warning", "error"], default="info", help="what to log (default: info)"

@@ -25,8 +25,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     finish = commands.add_parser(
         "finish-front",
         parents=options,
-        help="finish the front of a source that is gone for good",
-        description="Finish the front of a source that will never speak again, so that nothing waits for it.",
+        help="finish the front of a source that will not return",
+        description="Finish the front of a source that will not promise anything again, so that nothing waits for it.",
     )
     finish.add_argument("job", metavar="JOB")
     finish.add_argument("front", metavar="FRONT")
@@ -35,8 +35,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     forget = commands.add_parser(
         "forget-producer",
         parents=options,
-        help="forget a producer that will not come back",
-        description="Forget a producer that will not come back: what it has staged is void, its fronts are free.",
+        help="forget a producer that will not return",
+        description="Forget a producer that will not return: its staged epochs are dropped, its fronts are free.",
     )
     forget.add_argument("job", metavar="JOB")
     forget.add_argument("producer", metavar="PRODUCER")

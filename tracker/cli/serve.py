@@ -21,33 +21,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--journal",
         metavar="KIND",
         default="sqlite:tracker.db",
-        help="`sqlite:PATH` keeps everything in a file, `memory` nothing",
+        help="`sqlite:PATH` keeps the state in a file, `memory` loses it at a restart",
     )
     parser.add_argument(
         "--retention",
         metavar="HOURS",
         type=float,
         default=24.0,
-        help="how long ended substreams and events are kept, for jobs that do not say",
+        help="how long ended substreams and events are kept, for jobs that define no retention",
     )
     parser.add_argument(
         "--snapshot-every",
         metavar="MIB",
         type=int,
         default=256,
-        help="how much is journaled between snapshots, at least: less makes restarts quicker",
+        help="the least amount to journal between two snapshots: less makes restarts quicker",
     )
     parser.add_argument(
         "--limit",
         metavar="NAME=NUMBER",
         action="append",
         default=[],
-        help="change a limit; may be given again. The names are those that GetServerInfo answers",
+        help="change a limit; may be repeated. `tracker info` lists the names",
     )
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="start although acknowledged records of the journal are lost; every job's log gets a new id. For once",
+        help="start although acknowledged records of the journal are lost; every job's log gets a new id. Use it once",
     )
     parser.add_argument(
         "--set-aside",
@@ -55,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         action="append",
         default=[],
-        help="leave a record of the journal out from now on, one at which starts end; may be given again",
+        help="leave a journal record out from now on, because starts end at it; may be repeated",
     )
     parser.add_argument(
         "--reflection",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="answer which services and messages there are, for tools such as grpcurl",
+        help="describe services and messages to tools such as grpcurl",
     )
     parser.add_argument(
         "--log-level", choices=["debug", "info", "warning", "error"], default="info", help="what to log"

@@ -17,7 +17,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         parents=options,
         help="list a job's durable readers",
         description="List a job's subscriptions: durable readers, whose events are kept until they have acknowledged "
-        "them. KEPT says how many events the tracker keeps for one beyond the job's retention.",
+        "them. KEPT is the number of events that the tracker keeps for a reader beyond the job's retention.",
     )
     subscriptions.add_argument("job", metavar="JOB")
     subscriptions.set_defaults(run=list_subscriptions)
@@ -25,8 +25,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     unsubscribe = commands.add_parser(
         "unsubscribe",
         parents=options,
-        help="end a subscription, also one that has expired",
-        description="End a subscription: the tracker keeps nothing for it any more, and refuses whoever reads as it.",
+        help="end a subscription, or an expired one",
+        description="End a subscription: the tracker keeps no events for it any more, and refuses its readers.",
     )
     unsubscribe.add_argument("job", metavar="JOB")
     unsubscribe.add_argument("name", metavar="NAME")

@@ -53,8 +53,10 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
             return TrackerError(code.name, info.reason, details)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details and not details.startswith("CLIENT"):
         # The transport refuses what is far beyond the limit, before the server sees it.
-        remedy = "report it in pieces (`report_in_pieces`), or ask for less at once"
-        return TrackerError(code.name, "LIMIT", f"LIMIT: beyond the server's max_message_bytes; {remedy} ({details})")
+        remedy = "split the report (`report_in_pieces`), or ask for less in one call"
+        return TrackerError(
+            code.name, "LIMIT", f"LIMIT: limit max_message_bytes of the server exceeded; {remedy} ({details})"
+        )
     return TrackerError(code.name, code.name, f"{code.name}: {details}")
 
 
@@ -191,8 +193,8 @@ class Calls:
         tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
         return TrackerUnavailable(
             f"the tracker at {self.address} has not answered {_name(request)} "
-            f"({tried}; the last: {error.code().name}: {error.details()}). "
-            f"Is it running? `tracker serve --listen {self.address}` starts one.{_proxy(self.address)}"
+            f"({tried}; the last one failed with {error.code().name}: {error.details()}). "
+            f"Check that it is running; `tracker serve --listen {self.address}` starts one.{_proxy(self.address)}"
         )
 
 

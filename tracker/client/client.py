@@ -164,9 +164,10 @@ class TrackerClient:
                 raise TrackerError(
                     "FAILED_PRECONDITION",
                     "OTHER_SERVERS",
-                    f"OTHER_SERVERS: by this list of servers job {job!r} belongs to {own.address}, but {other.address} "
-                    f"has it: it was defined with another list. All its clients must have the same: use that one, or "
-                    f"drain the job there and delete it: tracker delete-job {job} --server {other.address}",
+                    f"OTHER_SERVERS: with this list of servers job {job!r} belongs to {own.address}, but "
+                    f"{other.address} has it, since it was defined with another list. All clients of a job need the "
+                    f"same list: use that one, or drain the job there and delete it: tracker delete-job {job} "
+                    f"--server {other.address}",
                 )
 
     def job(self, job: str) -> JobStatus:

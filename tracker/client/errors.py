@@ -42,10 +42,10 @@ class EpochCommittedError(TrackerError):
         super().__init__(
             "FAILED_PRECONDITION",
             "EPOCH_COMMITTED",
-            f"EPOCH_COMMITTED: epoch {epoch} of producer {producer!r} was committed before this run was opened: this "
-            f"report would count for nothing. The next epoch is {next_epoch}: `producer.epoch()` and "
-            "`producer.epochs()` go on there. A program that means to report again what earlier runs have committed "
-            "opens its run with replays=True",
+            f"EPOCH_COMMITTED: epoch {epoch} of producer {producer!r} was committed before this run was opened, so "
+            f"this report would have no effect. The next epoch is {next_epoch}: `producer.epoch()` and "
+            "`producer.epochs()` continue there. To report committed epochs of earlier runs again on purpose, open the "
+            "run with replays=True",
         )
         self.next_epoch = next_epoch
         self._said = (producer, epoch, next_epoch)

@@ -36,7 +36,7 @@ def label(*lineage: Step, seed: int = 0) -> int:
     False
     """
     if not lineage:
-        raise TypeError("a label needs a lineage: at least one value")
+        raise TypeError("a label needs a lineage; give at least one value")
     form = b"".join([_form(step) for step in lineage])
     digest = hashlib.blake2b(form, digest_size=8, salt=seed.to_bytes(8, "little")).digest()
     return int.from_bytes(digest, "little")
@@ -60,4 +60,4 @@ def _form(step: Step) -> bytes:
             return b"f%d:%b" % (len(value), value)
         case None:
             return b"n0:"
-    raise TypeError(f"a label is made of str, bytes, int, float, bool and None, not of {type(step).__name__}")
+    raise TypeError(f"a label cannot be made of {type(step).__name__}; use str, bytes, int, float, bool or None")

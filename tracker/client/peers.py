@@ -52,7 +52,9 @@ def trusted_users() -> frozenset[int]:
     try:
         others = {int(uid) for uid in named.split(",") if uid.strip()}
     except ValueError:
-        raise ValueError(f"{VARIABLE}={named!r}: numbers of users, with commas between, such as 1001,1002") from None
+        raise ValueError(
+            f"{VARIABLE}={named!r} is not valid; give user ids with commas between, such as 1001,1002"
+        ) from None
     return frozenset({os.geteuid(), _ROOT, *others})
 
 
@@ -89,7 +91,7 @@ def _ask(path: str, users: frozenset[int]) -> _Socket | None:
     """Who listens at a socket file; None: nobody answers there."""
     if not hasattr(os, "O_PATH"):
         there = os.stat(path)
-        log.warning("the relay's socket %s is not used: only Linux says whose it is", path)
+        log.warning("the relay's socket %s is not used: its owner can only be checked on Linux", path)
         return _Socket(-1, (there.st_dev, there.st_ino), None)
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -103,15 +105,15 @@ def _ask(path: str, users: frozenset[int]) -> _Socket | None:
     except OSError as error:
         os.close(descriptor)
         if error.errno == errno.ENOENT:
-            log.warning("the relay's socket %s is not used: /proc is not there, so nobody can say whose it is", path)
+            log.warning("the relay's socket %s is not used: its owner cannot be checked without /proc", path)
             return _Socket(-1, file, None)
         return None
     if listener in users:
         return _Socket(descriptor, file, f"unix:{address}")
     os.close(descriptor)
     log.warning(
-        "the relay's socket %s is not used: user %d listens there, and this process is user %d; if that is right, name "
-        "it: %s=%d",
+        "the relay's socket %s is not used: user %d listens there, and this process runs as user %d; if you trust "
+        "that user, set %s=%d",
         path,
         listener,
         os.geteuid(),

@@ -125,7 +125,7 @@ class Producer:
             yield self.epoch(number)
             if self.next_epoch() <= number:
                 raise RuntimeError(
-                    f"epoch {number} of producer {self.producer!r} was not committed: call report.report(commit=True) "
+                    f"epoch {number} of producer {self.producer!r} was not committed; call report.report(commit=True) "
                     "before you ask for the next one"
                 )
 

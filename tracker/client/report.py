@@ -87,7 +87,7 @@ class Report:
     ) -> None:
         """Many elements at once: the XOR of their labels, and how many were sent and received."""
         if sent < 0 or received < 0:
-            raise ValueError(f"counts are 0 or more, not sent={sent}, received={received}")
+            raise ValueError(f"sent={sent}, received={received} are not valid counts; use 0 or more")
         cell = self._cell(segment, scope, name, end_time)
         cell[0] ^= xor & _ONES_64
         cell[1] += sent
@@ -132,11 +132,13 @@ class Report:
         lengths = [len(scopes), rows, len(xors), len(sents), len(receiveds)]
         times = np.full(rows, NO_END_TIME, np.int64) if end_times is None else _integers("end_times", end_times)
         if {*lengths, len(times)} != {rows}:
-            raise ValueError(f"columns of unequal length: {[*lengths, len(times)]}")
+            raise ValueError(
+                f"the columns have different lengths: {[*lengths, len(times)]}; give each one value for each entry"
+            )
         if rows == 0:
             return
         if sents.min() < 0 or receiveds.min() < 0:
-            raise ValueError("counts are 0 or more")
+            raise ValueError("a count is negative; use 0 or more")
         table = self._substreams
         known = len(table)
         name = table.setdefault
@@ -194,7 +196,7 @@ class Report:
         (Expect(front='control', segment='raw', substream_index=0, elements=20, revise=False),)
         """
         if elements < 0:
-            raise ValueError(f"a front expects 0 elements or more, not {elements}")
+            raise ValueError(f"elements={elements} is not valid; a front expects 0 elements or more")
         self._promises.append(Expect(front, segment, self._substream(scope, name, end_time), elements, revise))
 
     def finish(self, front: str) -> None:
@@ -252,7 +254,7 @@ class Report:
     def _contents(self) -> Contents:
         cells, xor, sent, received = self._combined()
         if len(sent) and max(sent.max(), received.max()) > _MAX_COUNT:
-            raise OverflowError(f"an entry counts at most {_MAX_COUNT} elements: report more often")
+            raise OverflowError(f"an entry counts at most {_MAX_COUNT} elements; report more often")
         return Contents(
             substreams=list(self._substreams),
             end_times=np.array(self._end_times, np.int64),
@@ -308,7 +310,7 @@ class Report:
     def _segment(self, segment: str) -> int:
         index = self._segments.setdefault(segment, len(self._segments))
         if index >> _SEGMENT_BITS:
-            raise OverflowError(f"a report speaks of at most {1 << _SEGMENT_BITS} segments")
+            raise OverflowError(f"a report has at most {1 << _SEGMENT_BITS} segments; split it")
         return index
 
     def _substream(self, scope: str, name: str, end_time: int | None) -> int:
@@ -346,10 +348,10 @@ def checked_epoch(epoch: int | None) -> int | None:
 
     >>> checked_epoch(-1)
     Traceback (most recent call last):
-    ValueError: epochs are 0, 1, 2, … up to 2^62 - 1, not -1
+    ValueError: epoch=-1 is out of range; epochs are 0, 1, 2, … up to 2^62 - 1
     """
     if epoch is not None and not 0 <= epoch <= MAX_EPOCH:
-        raise ValueError(f"epochs are 0, 1, 2, … up to 2^62 - 1, not {epoch}")
+        raise ValueError(f"epoch={epoch} is out of range; epochs are 0, 1, 2, … up to 2^62 - 1")
     return epoch
 
 
@@ -372,4 +374,4 @@ def _integers(name: str, column: ArrayLike) -> NDArray[np.int64]:
 
 def _two_end_times(scope: str, name: str, one: int, other: int) -> ValueError:
     said = " and ".join("none" if time == NO_END_TIME else str(time) for time in (one, other))
-    return ValueError(f"substream {name!r} of scope {scope!r} has one end time, not two: {said}")
+    return ValueError(f"substream {name!r} of scope {scope!r} has two end times, {said}; a substream has one")

@@ -41,7 +41,7 @@ def names(servers: str) -> tuple[str, ...]:
     """
     found = [name for part in servers.split(",") for each in _expanded(part.strip()) for name in _resolved(each)]
     if "" in found or len(set(found)) < len(found):
-        raise ValueError(f"servers={servers!r}: each server is named once, as HOST:PORT, with commas between")
+        raise ValueError(f"servers={servers!r} is not valid; name each server once, as HOST:PORT, with commas between")
     return tuple(sorted(found))
 
 
@@ -79,7 +79,8 @@ def _resolved(name: str) -> list[str]:
     addresses = old or new  # a host with both kinds is the same servers twice
     if len(addresses) != count:
         raise TrackerUnavailable(
-            f"{host} resolves to {len(addresses)} addresses ({', '.join(sorted(addresses))}), not to {count}: a server "
-            "that is missing must not leave its jobs to another. If there are more servers now, say how many"
+            f"{host} resolves to {len(addresses)} addresses ({', '.join(sorted(addresses))}), not to {count}. A "
+            "missing server must not leave its jobs to another; if the number of servers has changed, change the "
+            "number here"
         )
     return sorted(addresses)

@@ -46,4 +46,4 @@ def open_journal(where: str) -> Journal:
         return MemoryJournal()
     if kind == "sqlite" and path:
         return SqliteJournal(path)
-    raise ValueError(f"a journal is 'memory' or 'sqlite:PATH', not {where!r}")
+    raise ValueError(f"{where!r} is not a journal; use 'memory' or 'sqlite:PATH'")

@@ -25,8 +25,8 @@ class Ownership:
             holder = os.pread(self._file, 1000, 0).decode(errors="replace").strip() or "an unknown process"
             os.close(self._file)
             raise JournalLockedError(
-                f"{what} is in use by {holder}: one server at a time writes a journal; "
-                "stop that one first, or give this one a journal of its own"
+                f"{what} is in use by {holder}: only one server at a time may write a journal; "
+                "stop that one first, or give this one its own journal"
             ) from error
         os.ftruncate(self._file, 0)
         since = time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -72,7 +72,7 @@ class SqliteJournal:
         if self._path.is_dir():
             raise JournalError(f"{self._path} is a directory; name a file for the journal")
         if not self._path.parent.is_dir():
-            raise JournalError(f"there is no directory {self._path.parent} for the journal; make it first")
+            raise JournalError(f"there is no directory {self._path.parent} for the journal; create it first")
         try:
             self._ownership = Ownership(self._beside("-lock"), f"the journal {self._path}")
             self._mark = Mark(self._beside("-mark"))
@@ -94,7 +94,7 @@ class SqliteJournal:
         acknowledged = self._mark.found if self._mark.found is not None else 0
         existed = self._path.exists()
         if existed and self._mark.found is None:
-            what = "it is missing or unreadable, so nothing tells whether the journal's tail is all there"
+            what = "it is missing or unreadable, so it is not known whether the journal's tail is complete"
             damage.append(Damage(self._beside("-mark"), what, 0, None, ""))
         connection, problem = self._open(acknowledged)
         last = number
@@ -147,8 +147,8 @@ class SqliteJournal:
         lost = damage[-1].lost
         what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
         return JournalLossError(
-            f"{what} ({found}). Nothing was changed: put the files back from a backup, or go on without what is lost "
-            "by starting once with --accept-loss; the damaged files are kept beside the journal"
+            f"{what} ({found}). Nothing was changed. Restore the files from a backup, or start once with "
+            "--accept-loss to continue without the lost records; the damaged files are kept beside the journal"
         )
 
     def _keep_private(self) -> None:
@@ -227,7 +227,7 @@ class SqliteJournal:
                 if acknowledged and application >> 8 != _APPLICATION >> 8:
                     return connection, "its head is damaged"
                 connection.close()
-                raise JournalError(f"{self._path} is an SQLite file of something else, or of another version's")
+                raise JournalError(f"{self._path} is an SQLite file of something else, or of another version")
             connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
@@ -350,7 +350,9 @@ class SqliteJournal:
         else:
             full, what = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL, str(error)
         if full:
-            return JournalFullError(f"there is no room for the journal {self._path} ({what}); free some and try again")
+            return JournalFullError(
+                f"there is no room for the journal {self._path} ({what}); free some space and retry"
+            )
         return JournalError(f"the journal {self._path} cannot be written: {what}")
 
 

@@ -32,7 +32,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.max_delay < 0 or self.max_pending_bytes < 1:
-            raise ValueError("the delay cannot be negative, and what may be pending must be something")
+            raise ValueError("the delay must not be negative, and max-pending must be above zero")
 
 
 async def relay(options: Options) -> None:

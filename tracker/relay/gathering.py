@@ -53,8 +53,8 @@ class Budget:
         size += _CALL_BYTES
         if self._held and self._held + size > self._most:
             raise FullError(
-                f"max_pending_bytes of the relay is {self._most}, and this would make it {self._held + size}; the "
-                "tracker is slower than its callers, try again later"
+                f"limit max_pending_bytes={self._most} of the relay exceeded: the request needs {self._held + size}; "
+                "the tracker is slower than its callers: retry later"
             )
         self._held += size
         try:

@@ -51,18 +51,20 @@ def bound(server: grpc.aio.Server, listen: str, mode: int) -> Iterator[str]:
         return
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal():
-        raise ValueError(f"listen on unix:PATH or HOST:PORT, such as 127.0.0.1:7655, not {listen!r}")
+        raise ValueError(
+            f"{listen!r} is not an address to listen on; use unix:PATH or HOST:PORT, such as 127.0.0.1:7655"
+        )
     yield f"{host}:{_add_port(server, listen)}"
 
 
 def _usable(listen: str) -> Path:
     path = Path(listen.removeprefix(_UNIX))
     if not path.is_absolute():
-        raise ValueError(f"a socket's path is absolute, such as unix:/run/relay.sock, not {listen!r}")
+        raise ValueError(f"{listen!r} is not an absolute path; use one such as unix:/run/relay.sock")
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise ValueError(
-            f"the path of a socket has at most {_LONGEST_PATH} bytes, and this one {len(os.fsencode(path))}: {path}. "
-            "Give --listen unix:PATH a shorter one, and its clients TRACKER_RELAY=unix:PATH"
+            f"the socket's path has {len(os.fsencode(path))} bytes, and at most {_LONGEST_PATH} are allowed: {path}. "
+            "Use a shorter one: --listen unix:PATH, and TRACKER_RELAY=unix:PATH for its clients"
         )
     return path
 
@@ -81,7 +83,7 @@ def _lock(path: Path) -> Iterator[None]:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             raise CannotListenError(
-                f"cannot listen on {path}: its lock {beside} is no file of this user ({os.geteuid()}); "
+                f"cannot listen on {path}: its lock {beside} is not a file of this user ({os.geteuid()}); "
                 "remove it, or listen elsewhere"
             )
         try:
@@ -136,11 +138,13 @@ def _clear(path: Path) -> None:
     except OSError as error:
         raise CannotListenError(f"cannot listen on {path}: {error}") from error
     if not stat.S_ISSOCK(found.st_mode):
-        raise CannotListenError(f"cannot listen on {path}: it is there and no socket; remove it, or listen elsewhere")
+        raise CannotListenError(
+            f"cannot listen on {path}: a file that is not a socket exists there; remove it, or listen elsewhere"
+        )
     if found.st_uid != os.geteuid():
         raise CannotListenError(
-            f"cannot listen on {path}: the socket there is user {found.st_uid}'s, not this one's ({os.geteuid()}); "
-            "let that user remove it, or listen elsewhere"
+            f"cannot listen on {path}: the socket there belongs to user {found.st_uid}, not to this one "
+            f"({os.geteuid()}); let that user remove it, or listen elsewhere"
         )
     if _is_alive(path):
         raise CannotListenError(
@@ -177,4 +181,6 @@ def _add_port(server: grpc.aio.Server, address: str) -> int:
     try:
         return server.add_insecure_port(address)
     except RuntimeError as error:
-        raise CannotListenError(f"cannot listen on {address}; is it taken, or not this node's?") from error
+        raise CannotListenError(
+            f"cannot listen on {address}; check that no other program uses it and that it is this node's"
+        ) from error

@@ -83,12 +83,12 @@ class Relay(grpc.GenericRpcHandler):
         if meant != self._server:
             if meant not in self._strangers and len(self._strangers) < 100:
                 self._strangers.add(meant)
-                log.warning("callers mean another tracker and have to go there directly", extra={"server": meant})
+                log.warning("the callers use another tracker and must call it directly", extra={"server": meant})
             await _abort(
                 context,
                 grpc.StatusCode.UNAVAILABLE,
                 "ANOTHER_TRACKER",
-                f"this relay speaks to {self._server}, not to {meant}",
+                f"this relay sends to {self._server}, not to {meant}",
             )
 
     def _passing_on(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
@@ -162,7 +162,7 @@ class Relay(grpc.GenericRpcHandler):
             if full:
                 await _refuse(context, full[0])
             if self._stopping:
-                await _abort(context, grpc.StatusCode.UNAVAILABLE, "STOPPING", "the relay is stopping; try again")
+                await _abort(context, grpc.StatusCode.UNAVAILABLE, "STOPPING", "the relay is stopping; retry")
             raise
         finally:
             self._lasting.discard(call)
@@ -178,7 +178,7 @@ def _metadata(context: Context) -> tuple[tuple[str, str | bytes], ...]:
 async def _abort_like(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
     """End a call as the tracker's ended, with all that the tracker said about it."""
     if (error.code(), error.details()) == _BROKEN:
-        await _abort(context, grpc.StatusCode.UNAVAILABLE, "BROKEN", "the tracker ended the stream; try again")
+        await _abort(context, grpc.StatusCode.UNAVAILABLE, "BROKEN", "the tracker ended the stream; retry")
     await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
 
 

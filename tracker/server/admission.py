@@ -54,23 +54,33 @@ class Admission:
         match command:
             case DefineJob() if self._tracker.last_seq(job) is None and not self._defining[job]:
                 jobs = self._tracker.count_jobs() + sum(map(self._is_new, self._defining))
-                check("max_jobs", jobs + 1, "delete jobs that are over")
+                check("max_jobs", jobs + 1, "delete jobs that have finished")
             case OpenProducer() if not self._tracker.has_producer(job, command.producer):
                 opening = {} if waiting is None else +waiting.producers
                 if command.producer not in opening:
                     new_ones = sum(not self._tracker.has_producer(job, producer) for producer in opening)
                     producers = self._tracker.count_producers(job) + new_ones
-                    check("max_producers", producers + 1, "forget producers that will not come back")
+                    check("max_producers", producers + 1, "forget producers that will not return")
             case Drain() if self._drains:
                 wanted = self._tracker.waiting_drains(job, command.deployment)
-                check("max_pending_drains", wanted and wanted + self._drains, "cancel drains that nobody will meet")
+                check(
+                    "max_pending_drains",
+                    wanted and wanted + self._drains,
+                    "cancel drains of deployments that will not be defined",
+                )
             case Subscribe():
-                check("max_subscription_events", command.max_events or 0, "acknowledge more often")
+                check(
+                    "max_subscription_events",
+                    command.max_events or 0,
+                    "acknowledge more often, and ask for a smaller max_events",
+                )
                 names = {*self._tracker.subscription_names(job), *(+waiting.subscriptions if waiting else ())}
-                check("max_subscriptions", len(names | {command.name}), "unsubscribe those that nobody reads any more")
+                check(
+                    "max_subscriptions", len(names | {command.name}), "end subscriptions that have no reader any more"
+                )
                 asked = len(command.segments) + len(command.scopes)
                 asked += self._tracker.names_subscribed_to(job, besides=command.name)
-                check("max_subscribed_names", asked, "ask for fewer segments and scopes, or for all")
+                check("max_subscribed_names", asked, "name fewer segments and scopes, or leave the filter out")
         return new
 
     def _is_new(self, job: str) -> bool:

@@ -52,7 +52,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.retention_s < 0 or self.snapshot_bytes < 0:
-            raise ValueError("neither the retention nor the bytes between snapshots can be negative")
+            raise ValueError("retention and the bytes between snapshots must not be negative")
 
 
 class CannotListenError(Exception):
@@ -174,10 +174,10 @@ def _return_memory() -> None:
 def _bind(server: grpc.aio.Server, listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal():
-        raise ValueError(f"listen on HOST:PORT, such as 127.0.0.1:7654, not {listen!r}")
+        raise ValueError(f"{listen!r} is not an address to listen on; use HOST:PORT, such as 127.0.0.1:7654")
     try:
         return host, server.add_insecure_port(listen)
     except RuntimeError as error:
         raise CannotListenError(
-            f"cannot listen on {listen}; is another server there, or is the host not this machine's?"
+            f"cannot listen on {listen}; check that no other server uses it and that the host is this machine"
         ) from error

@@ -151,7 +151,8 @@ class Intake:
         refused = Refused(
             "RESOURCE_EXHAUSTED",
             "LIMIT",
-            f"max_pending_bytes is {self._limits.max_pending_bytes}, and more than that is being received; {_LATER}",
+            f"limit max_pending_bytes={self._limits.max_pending_bytes} exceeded by the requests that are being "
+            f"received; {_LATER}",
         )
         with suppress(Exception):
             await self._turn_away(context, refused)
@@ -181,11 +182,11 @@ class Intake:
 
     def _check_size(self, method: Method, size: int) -> None:
         check = self._limits.check
-        check("max_message_bytes", size, "say it in several messages")
+        check("max_message_bytes", size, "split the request")
         if method is Method.DEFINE_JOB:
             check("max_spec_bytes", size, "shorten names, combine segments and fronts")
         elif method not in (Method.REPORT, Method.COMMIT):
-            check("max_question_bytes", size, "names have at most 512 bytes")
+            check("max_question_bytes", size, "a name has at most 512 bytes")
 
     def _middling_report(self, data: bytes) -> Command | None:
         """The command of a report that is neither small nor large; None: it has to be taken apart first.
@@ -226,13 +227,13 @@ class Intake:
         Raises:
             Refused: ``LIMIT``, ``MALFORMED``.
         """
-        self._limits.check("max_message_bytes", len(data), "say it in several messages")
-        self._limits.check("max_question_bytes", len(data), "ask for less at once")
+        self._limits.check("max_message_bytes", len(data), "split the request")
+        self._limits.check("max_question_bytes", len(data), "ask for less in one call")
         wirecounts.check(data, _question_shape(kind), self._limits)
         return codec.parse(kind, data)
 
 
-_LATER = "try again later"
+_LATER = "retry later"
 _question_shapes: dict[type[Any], wirecounts.Shape] = {}
 
 

@@ -65,11 +65,11 @@ class Limits:
 
         >>> Limits(max_jobs=2).check("max_jobs", 3, "delete one first")
         Traceback (most recent call last):
-        tracker.contract.refusal.Refused: LIMIT: max_jobs is 2, and this would make it 3; delete one first
+        tracker.contract.refusal.Refused: LIMIT: limit max_jobs=2 exceeded: the request needs 3; delete one first
         """
         limit = getattr(self, name)
         if wanted > limit:
-            message = f"{name} is {limit}, and this would make it {wanted}; {remedy}"
+            message = f"limit {name}={limit} exceeded: the request needs {wanted}; {remedy}"
             raise Refused("RESOURCE_EXHAUSTED", "LIMIT", message)
 
 
@@ -87,8 +87,8 @@ def parse_limits(settings: list[str]) -> Limits:
     for setting in settings:
         name, _, number = setting.partition("=")
         if name not in known:
-            raise ValueError(f"there is no limit {name!r}; there are {', '.join(known)}")
+            raise ValueError(f"{name!r} is not a limit; use one of {', '.join(known)}")
         if not number.isdecimal() or int(number) == 0:
-            raise ValueError(f"{setting!r}: a limit is given as NAME=NUMBER, the number above 0")
+            raise ValueError(f"{setting!r} is not a valid limit; write NAME=NUMBER with a number above 0")
         values[name] = int(number)
     return Limits(**values)

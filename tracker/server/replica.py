@@ -61,8 +61,8 @@ class Replica:
         if state is not None:
             if state["form"] not in _READ:
                 raise JournalError(
-                    f"the snapshot is of form {state['form']}, and this version reads forms {_READ}; start the version "
-                    "that wrote it, or a newer one"
+                    f"the snapshot has format {state['form']}, and this version reads formats {_READ}; start the "
+                    "version that wrote it, or a newer one"
                 )
             self._tracker = Tracker.load(state["tracker"])
             self._retention = state["retention"]
@@ -114,7 +114,7 @@ class Replica:
             # A fault in the program, which the command met when it was taken, too. To stop here would be to stop
             # at every start; what its caller was answered then was that the command had failed.
             log.exception(
-                "a command failed again at recovery; it counts for nothing, the others go on",
+                "a command failed again at recovery; it is skipped, and the others are carried out",
                 extra={"record": number, "method": method.name, "job": job, "time": record.at},
             )
 
@@ -190,8 +190,8 @@ def _method(number: int, record: Record) -> Method:
         return Method(record.method)
     except ValueError:
         raise JournalError(
-            f"record {number} of the journal is of kind {record.method}, which version {tracker.__version__} does not "
-            "know: a newer version wrote it; start that one"
+            f"record {number} of the journal has kind {record.method}, which version {tracker.__version__} cannot "
+            "read: a newer version wrote it; start that version"
         ) from None
 
 
@@ -200,7 +200,7 @@ def _left_out(recovery: Recovery, accept_loss: bool, asked: frozenset[int]) -> f
     answered = sorted(asked - recovery.unanswered - recovery.set_aside)
     if answered and not accept_loss:
         raise JournalLossError(
-            f"records {answered} had been acknowledged, or may have been; to go on without them, add --accept-loss"
+            f"records {answered} were acknowledged, or may have been; to continue without them, add --accept-loss"
         )
     suspect = recovery.suspect
     if not suspect or suspect in asked | recovery.set_aside:
@@ -209,8 +209,8 @@ def _left_out(recovery: Recovery, accept_loss: bool, asked: frozenset[int]) -> f
         return asked | {suspect}
     if recovery.starts >= _STARTS:
         log.error(
-            "the last starts ended while the same record was replayed; if this one does, too, give the process more "
-            "memory, or start it once with --set-aside %d --accept-loss",
+            "the last starts ended during the replay of the same record; if this one ends there, too, give the "
+            "process more memory, or start it once with --set-aside %d --accept-loss",
             suspect,
             extra={"record": suspect, "starts": recovery.starts},
         )
@@ -223,7 +223,7 @@ def _leave_out(journal: Journal, number: int, record: Record, answered: bool) ->
         job = read_command(method, record.payload).job
     except Exception:  # whatever is wrong with it, it is left out
         job = ""
-    why = "asked for" if answered else "the process ended while it was carried out; nobody had been answered"
+    why = "asked for" if answered else "the process ended while the command was carried out; no caller had an answer"
     journal.set_aside(number, record, why)
     log.error(
         "a command is left out of the journal from now on",

@@ -31,7 +31,7 @@ def check_room(tracker: Tracker, command: Command, limits: Limits, new: int) -> 
         case DefineJob(spec):
             wanted = sum(bool(fed) for _, fed in spec.front_segments) * len(spec.segments)
             limits.check(
-                "max_front_segments", wanted, "let fronts feed all segments, combine some, or use several jobs"
+                "max_front_segments", wanted, "let fronts feed all segments, combine fronts, or use several jobs"
             )
         case Report():
             _check_report(tracker, command, limits, new)
@@ -41,7 +41,7 @@ def check_room(tracker: Tracker, command: Command, limits: Limits, new: int) -> 
             _check_promises(tracker, command, limits)
         case Drain():
             waiting = tracker.waiting_drains(command.job, command.deployment)
-            limits.check("max_pending_drains", waiting, "cancel drains of deployments that will not come")
+            limits.check("max_pending_drains", waiting, "cancel drains of deployments that will not be defined")
 
 
 def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) -> None:
@@ -51,7 +51,11 @@ def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) ->
     check = limits.check
     _check_named(job, limits, new, stages=not report.commit)
     if report.entry_count:
-        check("max_events", job.events + 1, "wait until retention drops some, or define the job with a shorter one")
+        check(
+            "max_events",
+            job.events + 1,
+            "wait until retention drops events, or define the job with a shorter retention",
+        )
     if not report.commit:
         check("max_staged_units", job.staged_units + len(report.units), "commit or revoke staged epochs")
         entries = job.staged_entries + report.entry_count + len(report.promises)
@@ -63,20 +67,28 @@ def _check_named(job: Counts | None, limits: Limits, new: int, stages: bool = Fa
     check = limits.check
     if new and job is not None:
         there = job.open_substreams + new
-        check("max_open_substreams", there, "report known substreams by id, close and abandon what is over")
+        check(
+            "max_open_substreams", there, "report known substreams by id, and close or abandon those that are complete"
+        )
         staged = job.staged_substreams + new
         if stages:
-            check("max_staged_substreams", staged, "commit or revoke staged epochs; late names go with retention")
+            check(
+                "max_staged_substreams",
+                staged,
+                "commit or revoke staged epochs; retention removes names of late substreams",
+            )
         cells = (job.open_substreams + staged) * job.segments
-        check("max_cells", cells, "close and abandon what is over, or combine segments")
-        check("max_tombstones", job.tombstones + new, "let the job forget old names: define it with `remember`")
+        check("max_cells", cells, "close or abandon substreams that are complete, or combine segments")
+        check("max_tombstones", job.tombstones + new, "define the job with `remember`, so that it forgets old names")
 
 
 def _check_promises(tracker: Tracker, command: Report | Commit, limits: Limits) -> None:
     """Room for numbers, and for frontiers of scopes."""
     expected = sum(isinstance(promise, Expect) for promise in command.promises)
     if expected and (counts := tracker.counts(command.job)) is not None:
-        limits.check("max_expected", counts.expected + expected, "expect fewer substreams at a time, or close by name")
+        limits.check(
+            "max_expected", counts.expected + expected, "give counts for fewer substreams at a time, or close by name"
+        )
     scopes = {promise.scope for promise in command.promises if isinstance(promise, Frontier)} - {None}
     job = tracker.counts(command.job) if scopes else None
     if job is not None:

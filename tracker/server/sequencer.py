@@ -59,7 +59,7 @@ class _Group:
 
 def stopping() -> Refused:
     """What callers are told when the server stops."""
-    return Refused("UNAVAILABLE", "STOPPING", "the server is stopping; try again, it or its successor will answer")
+    return Refused("UNAVAILABLE", "STOPPING", "the server is stopping; retry until it or its successor answers")
 
 
 class Sequencer:
@@ -131,7 +131,7 @@ class Sequencer:
             return self._carry_out(command, at)
         wanted = self._pending_bytes + len(payload)
         if self._pending_bytes:
-            self._limits.check("max_pending_bytes", wanted, "the journal is slower than the callers; try again later")
+            self._limits.check("max_pending_bytes", wanted, "the journal is slower than the callers; retry later")
         pending = _Pending(Record(method, at, payload), command, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
         self._pending_bytes = wanted

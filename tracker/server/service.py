@@ -183,7 +183,7 @@ class Service:
 
     async def _report_stream(self, context: Context) -> AsyncIterator[bytes]:
         """One answer for each report, in order; the next ones are taken while the first wait for the journal."""
-        self._limits.check("max_report_streams", len(self._report_streams) + 1, "report through fewer streams")
+        self._limits.check("max_report_streams", len(self._report_streams) + 1, "use fewer report streams")
         answers: asyncio.Queue[_Streamed] = asyncio.Queue()
         self._report_streams.add(answers)
         room = asyncio.Semaphore(_AHEAD)
@@ -356,7 +356,9 @@ def _after(page_token: str) -> int:
     if not page_token:
         return -1
     if not page_token.isdecimal() or not page_token.isascii() or len(page_token) > _TOKEN:
-        raise Refused.malformed(f"page_token is {page_token[:60]!r}; it is the next_page_token of the page before")
+        raise Refused.malformed(
+            f"page_token={page_token[:60]!r} is not valid; use the next_page_token of the page before"
+        )
     return int(page_token)
 
 
@@ -367,7 +369,9 @@ def _refusal(error: Exception) -> Refused:
         return error
     log.error("a call failed", exc_info=error)
     error.__traceback__ = None
-    return Refused("INTERNAL", "FAULT", f"a fault in the server ({type(error).__name__}); its log tells more")
+    return Refused(
+        "INTERNAL", "FAULT", f"an internal error in the server ({type(error).__name__}); see the server's log"
+    )
 
 
 async def _abort(context: Context, error: Exception) -> None:

@@ -110,7 +110,7 @@ class Ticker:
         pause = _FIRST_PAUSE_S if before is None else min(2 * before.pause, _LONGEST_PAUSE_S)
         self._suspended[job] = _Suspended(time.monotonic() + pause, pause)
         log.error(
-            "a tick failed; this job's timers are tried again later, other jobs' go on",
+            "a tick failed; this job's timers are tried again later, those of other jobs are not affected",
             exc_info=error,
             extra={"job": job, "again_in_s": pause},
         )

@@ -189,7 +189,7 @@ def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequ
     if not request.subscription:
         return EventFilter(request.segments, request.scopes)
     if request.segments or request.scopes:
-        raise Refused.malformed("a subscription has a filter of its own: name no segments and scopes beside it")
+        raise Refused.malformed("a subscription has its own filter; leave segments and scopes out")
     return tracker.filter_of(request.job, request.subscription)
 
 
@@ -244,8 +244,10 @@ class Readers:
 
     @contextmanager
     def _counted(self, names: int = 0) -> Iterator[None]:
-        self._limits.check("max_watchers", self._count + 1, "end a watch that nobody reads, or raise it")
-        self._limits.check("max_watched_names", self._names + names, "ask for everything, or name fewer")
+        self._limits.check("max_watchers", self._count + 1, "end watches without a reader, or raise the limit")
+        self._limits.check(
+            "max_watched_names", self._names + names, "leave the filter out, or name fewer segments and scopes"
+        )
         self._count += 1
         self._names += names
         try:

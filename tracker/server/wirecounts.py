@@ -26,33 +26,36 @@ _LONGEST = 4096  # bytes of a field that need no look at its limit
 
 #: (message, field) -> the limit, and what to do about it; every other repeated field has `max_repeated`.
 _LIMITS = {
-    ("ReportRequest", "units"): ("max_report_units", "report in several pieces"),
-    ("ReportRequest", "scopes"): ("max_report_substreams", "report in several pieces"),
-    ("ReportRequest", "names"): ("max_report_substreams", "report in several pieces"),
-    ("ReportRequest", "scope_index"): ("max_report_substreams", "report in several pieces"),
-    ("ReportRequest", "end_times"): ("max_report_substreams", "report in several pieces"),
-    ("ReportRequest", "substream_ids"): ("max_report_substreams", "report in several pieces"),
+    ("ReportRequest", "units"): ("max_report_units", "split the report"),
+    ("ReportRequest", "scopes"): ("max_report_substreams", "split the report"),
+    ("ReportRequest", "names"): ("max_report_substreams", "split the report"),
+    ("ReportRequest", "scope_index"): ("max_report_substreams", "split the report"),
+    ("ReportRequest", "end_times"): ("max_report_substreams", "split the report"),
+    ("ReportRequest", "substream_ids"): ("max_report_substreams", "split the report"),
     ("ReportRequest", "segments"): ("max_segments", "name each segment once"),
-    ("ReportRequest", "substream_index"): ("max_report_entries", "report in several pieces, each a unit"),
-    ("ReportRequest", "segment_index"): ("max_report_entries", "report in several pieces, each a unit"),
-    ("ReportRequest", "xor"): ("max_report_entries", "report in several pieces, each a unit"),
-    ("ReportRequest", "sent"): ("max_report_entries", "report in several pieces, each a unit"),
-    ("ReportRequest", "received"): ("max_report_entries", "report in several pieces, each a unit"),
-    ("ReportRequest", "promises"): ("max_promises", "promise a frontier instead of closing by name, or in pieces"),
-    ("CommitRequest", "promises"): ("max_promises", "promise a frontier, or in several pieces"),
-    ("Units", "names"): ("max_report_units", "make the epochs smaller"),
+    ("ReportRequest", "substream_index"): ("max_report_entries", "split the report into several units"),
+    ("ReportRequest", "segment_index"): ("max_report_entries", "split the report into several units"),
+    ("ReportRequest", "xor"): ("max_report_entries", "split the report into several units"),
+    ("ReportRequest", "sent"): ("max_report_entries", "split the report into several units"),
+    ("ReportRequest", "received"): ("max_report_entries", "split the report into several units"),
+    ("ReportRequest", "promises"): (
+        "max_promises",
+        "promise a frontier instead of closing by name, or split the report",
+    ),
+    ("CommitRequest", "promises"): ("max_promises", "promise a frontier, or split the commit"),
+    ("Units", "names"): ("max_report_units", "use smaller epochs"),
     ("JobSpec", "segments"): ("max_segments", "combine segments"),
     ("Segment", "feeds"): ("max_feeds", "combine segments"),
     ("JobSpec", "fronts"): ("max_fronts", "combine fronts"),
     ("JobSpec", "front_segments"): ("max_fronts", "combine fronts"),
-    ("FrontSegments", "segments"): ("max_feeds", "name no segments, if the front feeds most of them"),
-    ("WatchRequest", "segments"): ("max_filter_names", "ask for everything, or in several watches"),
-    ("WatchRequest", "scopes"): ("max_filter_names", "ask for everything, or in several watches"),
-    ("ListEventsRequest", "segments"): ("max_filter_names", "ask for everything, or several times"),
-    ("ListEventsRequest", "scopes"): ("max_filter_names", "ask for everything, or several times"),
-    ("SubscribeRequest", "segments"): ("max_filter_names", "ask for fewer segments and scopes, or for all"),
-    ("SubscribeRequest", "scopes"): ("max_filter_names", "ask for fewer segments and scopes, or for all"),
-    ("ListSubstreamsRequest", "scopes"): ("max_filter_names", "ask for everything, or several times"),
+    ("FrontSegments", "segments"): ("max_feeds", "leave the segments out if the front feeds most of them"),
+    ("WatchRequest", "segments"): ("max_filter_names", "leave the filter out, or use several watches"),
+    ("WatchRequest", "scopes"): ("max_filter_names", "leave the filter out, or use several watches"),
+    ("ListEventsRequest", "segments"): ("max_filter_names", "leave the filter out, or make several calls"),
+    ("ListEventsRequest", "scopes"): ("max_filter_names", "leave the filter out, or make several calls"),
+    ("SubscribeRequest", "segments"): ("max_filter_names", "name fewer segments and scopes, or leave the filter out"),
+    ("SubscribeRequest", "scopes"): ("max_filter_names", "name fewer segments and scopes, or leave the filter out"),
+    ("ListSubstreamsRequest", "scopes"): ("max_filter_names", "leave the filter out, or make several calls"),
 }
 #: Fields that are counted together.
 _TOGETHER = {("ReportRequest", "substream_ids"): ("ReportRequest", "names")}
@@ -101,7 +104,7 @@ def shape_of(message: Descriptor) -> Shape:
     for each in message.fields:
         if each.is_repeated:
             key = (message.name, each.name)
-            limit, remedy = _LIMITS.get(key, (_OTHER, "send less at once"))
+            limit, remedy = _LIMITS.get(key, (_OTHER, "send a smaller request"))
             width = 0 if each.type in _UNPACKABLE else _WIDTH.get(each.type, 1)
             shape.repeated[each.number] = _Counted(_TOGETHER.get(key, key), limit, remedy, width)
         if each.type == FieldDescriptor.TYPE_MESSAGE:
@@ -123,7 +126,7 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
     >>> spec = wire.JobSpec(segments=[wire.Segment(name="a"), wire.Segment(name="b")])
     >>> check(wire.DefineJobRequest(spec=spec).SerializeToString(), shape_of(wire.DefineJobRequest.DESCRIPTOR), small)
     Traceback (most recent call last):
-    tracker.contract.refusal.Refused: LIMIT: max_segments is 1, and this would make it 2; combine segments
+    tracker.contract.refusal.Refused: LIMIT: limit max_segments=1 exceeded: the request needs 2; combine segments
     """
     counts: dict[tuple[str, str], int] = {}
     others = 0
@@ -136,15 +139,17 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
                 more = (stop - start) // counted.width if counted.width and kind == 2 else 1
                 count = counts[counted.key] = counts.get(counted.key, 0) + more
                 if stop - start > _LONGEST and not counted.width and number not in inside.nested:
-                    limits.check("max_field_bytes", stop - start, "names have at most 512 bytes")
+                    limits.check("max_field_bytes", stop - start, "a name has at most 512 bytes")
                 if count > getattr(limits, counted.limit):
                     limits.check(counted.limit, count, counted.remedy)
             else:
                 if stop - start > _LONGEST and number not in inside.nested:
-                    limits.check("max_field_bytes", stop - start, "names have at most 512 bytes")
+                    limits.check("max_field_bytes", stop - start, "a name has at most 512 bytes")
                 others += 1
                 if others > limits.max_repeated:
-                    limits.check("max_repeated", others, "give each field once; was it made from another proto?")
+                    limits.check(
+                        "max_repeated", others, "give each field once; check that the client was built from this proto"
+                    )
             if kind == 2 and number in inside.nested:
                 left.append((start, stop, inside.nested[number]))
 

@@ -53,7 +53,7 @@ class ShardedClient:
         self, address: str, ordering: Ordering = "none", timeout: float = 10.0, retry_for: float = 60.0
     ) -> None:
         if ordering not in ("none", "scope", "global"):
-            raise ValueError(f"ordering is one of 'none', 'scope', 'global', not {ordering!r}")
+            raise ValueError(f"ordering={ordering!r} is not a known value; use one of 'none', 'scope', 'global'")
         self._address = address
         self._ordering: Ordering = ordering
         self._timeout = timeout
@@ -119,8 +119,8 @@ class ShardedClient:
         """
         if spec.ordering != self._ordering:
             raise ValueError(
-                f"job {spec.job!r} has ordering {spec.ordering!r}, and its client {self._ordering!r}: a sharded job's "
-                "ordering is given to both: ShardedClient(…, ordering=…)"
+                f"job {spec.job!r} has ordering {spec.ordering!r}, and its client {self._ordering!r}; give a sharded "
+                "job's ordering to both: ShardedClient(…, ordering=…)"
             )
         if spec.ordering == "global" and not (spec.fronts and spec.progress):
             raise ValueError(
@@ -152,9 +152,9 @@ class ShardedClient:
                     raise TrackerError(
                         "FAILED_PRECONDITION",
                         "OTHER_SERVERS",
-                        f"OTHER_SERVERS: {server} has job {other!r}, and by this list of servers and this ordering it "
-                        f"would be {own!r}. A job's servers and ordering are the same in all its clients, for as long "
-                        f"as it lives: use those it was defined with, or drain it and delete all of its shards: "
+                        f"OTHER_SERVERS: {server} has job {other!r}, but with this list of servers and this ordering "
+                        f"it would be {own!r}. All clients of a job need the same servers and ordering for as long "
+                        f"as it exists: use those it was defined with, or drain it and delete all its shards: "
                         f"tracker delete-job {other} --server {server}",
                     )
 
@@ -270,7 +270,7 @@ class ShardedClient:
         shards = self._shards(job)
         position = beginning(len(shards)) if after is None else after
         if len(position.seqs) != len(shards):
-            raise ValueError(f"the position is of {len(position.seqs)} shards, and the job has {len(shards)}")
+            raise ValueError(f"the position has {len(position.seqs)} shards, but the job has {len(shards)}")
         state = Merge(self._ordering == "global", position)
         watches = [
             client.watch(name, state.after(shard), segments, scopes, log_id)
@@ -287,8 +287,8 @@ class ShardedClient:
         raise TrackerError(
             "UNIMPLEMENTED",
             "NOT_SHARDED",
-            f"NOT_SHARDED: job {job!r} is shared by several servers, and subscription {name!r} would be one on each: "
-            "keep `ShardedWatch.position` beside what it led to, and watch from there",
+            f"NOT_SHARDED: job {job!r} is shared by several servers, so subscription {name!r} would be one on each; "
+            "store `ShardedWatch.position` with your results, and watch from there",
         )
 
     def wait_for_end(

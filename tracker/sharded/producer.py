@@ -95,7 +95,7 @@ class ShardedProducer:
             yield self.epoch(number)
             if self.next_epoch() <= number:
                 raise RuntimeError(
-                    f"epoch {number} of producer {self.producer!r} was not committed on every shard: call "
+                    f"epoch {number} of producer {self.producer!r} was not committed on every shard; call "
                     "report.report(commit=True) before you ask for the next one"
                 )
 
