@@ -160,7 +160,7 @@ def test_a_relay_to_another_tracker_is_not_used(
     assert client.producer("same", "q", "r1").commit(0, units=["a"]) == 0
     assert client.job("same").in_flight == 1
     assert far.job("same").producers[0].staged_epochs == ()
-    assert "callers mean another tracker" in relay.log
+    assert "the callers use another tracker" in relay.log
 
 
 def test_a_relay_that_stands_still_is_passed_by(server: Server, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,11 +285,11 @@ def test_one_relay_at_a_socket_and_a_successor_after_its_death(server: Server, r
     ("listen", "status", "said"),
     [
         ("unix:relative.sock", 2, "absolute"),
-        (f"unix:/{'x' * 120}", 2, "at most 107 bytes, and this one 121: /x"),
-        (f"unix:/{'ä' * 60}", 2, "Give --listen unix:PATH a shorter one, and its clients TRACKER_RELAY=unix:PATH"),
+        (f"unix:/{'x' * 120}", 2, "has 121 bytes, and at most 107 are allowed: /x"),
+        (f"unix:/{'ä' * 60}", 2, "Use a shorter one: --listen unix:PATH, and TRACKER_RELAY=unix:PATH for its clients"),
         ("7655", 2, "unix:PATH or HOST:PORT"),
         ("unix:/proc/nowhere/relay.sock", 1, "cannot listen on /proc/nowhere/relay.sock"),
-        ("unix:{tmp}/file", 1, "it is there and no socket"),
+        ("unix:{tmp}/file", 1, "a file that is not a socket exists there"),
         ("192.0.2.1:0", 1, "cannot listen on 192.0.2.1:0"),
     ],
     ids=["relative", "long", "long in bytes", "port alone", "no directory", "a file", "not this node's"],
