@@ -14,6 +14,7 @@ from tests.core.layouts import small_pages
 from tracker.contract.commands import FinishFront
 from tracker.core import DefineJob, OpenProducer, Report, Spec, Tracker
 from tracker.core.cells import BLOCK, DENSE, Cells, DenseCells, Entries, SparseCells, cells_for, relaid
+from tracker.core.codec import dump_accounts
 from tracker.core.graph import Graph
 from tracker.core.opentimes import NONE_OPEN, OpenTimes
 from tracker.journal.snapshots import decode, encode
@@ -181,7 +182,7 @@ def test_memory_depends_on_what_was_touched_and_not_on_the_segments() -> None:
         column = getattr(accounts.cells, name)
         if isinstance(column, np.ndarray) and name != "words":
             assert column.nbytes < 3_000 * 1_000, name
-    dump = accounts.dump()
+    dump = dump_accounts(accounts)
     assert sum(c.nbytes for c in [*dump["touched"], dump["done"], *dump["marked"]]) < 2 * 60 * 3_000
 
 

@@ -9,6 +9,7 @@ import pytest
 from tracker.contract.events import Advanced, Body, Drained, Ended, Event, Late
 from tracker.contract.values import Reason
 from tracker.core import dropped as module
+from tracker.core.codec_log import dump_dropped, load_dropped
 from tracker.core.dropped import Dropped
 from tracker.core.filters import EventFilter
 
@@ -42,7 +43,7 @@ def test_any_filter_against_a_list_of_what_was_dropped(seed: int, places: int, m
         dropped.note(event)
         gone.append(event)
         if random.random() < 0.2:
-            dropped = Dropped.load(dropped.dump())
+            dropped = load_dropped(dump_dropped(dropped))
         wanted = EventFilter(
             random.sample([f"g{n}" for n in range(5)], random.randrange(3)),
             random.sample([f"t{n}" for n in range(7)], random.randrange(3)),

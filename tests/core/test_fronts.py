@@ -1,4 +1,4 @@
-"""Very many fronts: what one of them does is not looked for in all the others."""
+"""Very many fronts: what one of them does is not looked for in all the others. And the groups that they make."""
 
 from __future__ import annotations
 
@@ -34,3 +34,19 @@ def test_each_finish_looks_at_few_fronts(at_once: bool, monkeypatch: pytest.Monk
     received = [*SENT[:5], 0, 1]
     _, events = driver.run(report("p1", 1000, "u", [received], commit=True))
     assert events == [["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0]]
+
+
+def test_segments_that_wait_for_the_same_fronts_share_a_group_after_a_restart_too() -> None:
+    """With a group for each segment everything that is closed costs as many times as much."""
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    segments = [["a", ["b"]], ["b", ["c"]], ["c", []]]
+    frontier = [["frontier", "f0", None, 5]]
+    for line in (
+        define(segments=segments, fronts=["f0"]),
+        start("p1"),
+        report("p1", 0, "u", [SENT], frontier, commit=True),
+    ):
+        driver.run(line)
+    loaded = Tracker.load(tracker.dump())
+    assert [len(each._jobs["job"].fronts.groups) for each in (tracker, loaded)] == [1, 1]

@@ -20,7 +20,7 @@ stays ended (`tombstones`); a deployment is brought to its end by its drain (`dr
 `names` finds a name's row, `messages` checks what comes in (and `checking` what would be refused, before a command is
 kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
 `dropped` tells what it has let go, and `remembered` which runs and deployments are over. How much a command may touch
-is in `reach`; what can be asked in `views`; what a snapshot keeps in `dumps`.
+is in `reach`; what can be asked in `views`; what a snapshot keeps in `codec`.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -327,58 +326,44 @@ class Accounts:
         self.cells = relaid(self.cells, rows, self._capacity, segments, reason, kept)
         self.segments = segments
 
-    # ------------------------------------------------------------ dump and load
+    # ------------------------------------------------------------ from a snapshot
 
-    def dump(self) -> dict[str, Any]:
-        """The substreams as plain values and columns, in the order of their ids."""
-        rows = self.in_use(0)
-        rows = rows[np.argsort(self.ids_of(rows), kind="stable")]
-        return {
-            "segments": self.segments,
-            "next_id": self.next_id,
-            "ids": self.ids_of(rows) if rows.size else np.empty(0, np.int64),
-            "names": [self.names[row] for row in rows.tolist()],
-            "scope_names": list(self.scope_names),
-            "free_scopes": list(self._free_scopes),
-            "scope": self.scope[rows],
-            "flags": self.flags[rows],
-            "end_time": self.end_time[rows],
-            "created": self.created[rows],
-            "changed": self.changed[rows],
-            **self.cells.dump(rows),
-        }
+    def restore(
+        self, ids: Rows, next_id: int, names: Sequence[str], scope_names: Sequence[str], free_scopes: Sequence[int]
+    ) -> Rows:
+        """Give rows to substreams that had these ids, in accounts that have none; `enter` follows.
 
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> Accounts:
-        """The accounts that gave `dump`."""
-        ids: NDArray[np.int64] = dump["ids"]
-        segments: int = dump["segments"]
-        accounts = cls(segments, int(ids[0]) if len(ids) else dump["next_id"])
-        accounts.scope_names = list(dump["scope_names"])
-        accounts._free_scopes = list(dump["free_scopes"])
-        free = set(accounts._free_scopes)
-        accounts.scope_number = {name: i for i, name in enumerate(accounts.scope_names) if i not in free}
-        accounts._rows_of_scope = [0] * len(accounts.scope_names)
+        Args:
+            ids: ascending.
+            next_id: that the next new substream gets.
+            names: one for each of `ids`.
+            scope_names: by number.
+            free_scopes: the numbers that stand for no scope.
+
+        Returns:
+            their rows.
+        """
+        self.scope_names = list(scope_names)
+        self._free_scopes = list(free_scopes)
+        free = set(free_scopes)
+        self.scope_number = {name: number for number, name in enumerate(scope_names) if number not in free}
+        self._rows_of_scope = [0] * len(self.scope_names)
         pages, counts = np.unique(ids >> PAGE_BITS, return_counts=True)
-        accounts._grow(len(pages) << PAGE_BITS)
+        self._grow(len(pages) << PAGE_BITS)
         for page, count in zip(pages.tolist(), counts.tolist(), strict=True):
-            accounts.next_id = page << PAGE_BITS
-            accounts._in_use[accounts._open_page()] = count
-        accounts.next_id = dump["next_id"]
-        slots = np.repeat(np.arange(len(pages)), counts)
-        rows = (slots << PAGE_BITS) | (ids & (PAGE - 1))
-        for row, name in zip(rows.tolist(), dump["names"], strict=True):
-            accounts.names[row] = name
-        accounts.life.load(rows, dump["flags"])
-        for column in ("scope", "end_time", "created", "changed"):
-            getattr(accounts, column)[rows] = dump[column]
-        if len(rows):
-            accounts.cells.load(rows, dump)
-            accounts.cells.count_in_flight(rows[accounts.life.is_open(rows)])
-            scopes = accounts.scope[rows].astype(np.int64)
-            accounts._count_scopes(scopes, 1)
-            accounts.table.add(scopes, dump["names"], rows)
-        return accounts
+            self.next_id = page << PAGE_BITS
+            self._in_use[self._open_page()] = count
+        self.next_id = next_id
+        rows: Rows = (np.repeat(np.arange(len(pages)), counts) << PAGE_BITS) | (ids & (PAGE - 1))
+        for row, name in zip(rows.tolist(), names, strict=True):
+            self.names[row] = name
+        return rows
+
+    def enter(self, rows: Rows) -> None:
+        """Rows, whose names and scopes are in place, are found by them from now on."""
+        scopes = self.scope[rows].astype(np.int64)
+        self._count_scopes(scopes, 1)
+        self.table.add(scopes, [self.names[row] for row in rows.tolist()], rows)
 
 
 __all__ = ["NO_END_TIME", "Accounts", "Entries", "Rows"]

@@ -8,7 +8,6 @@ close is kept one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from tracker.contract.values import NO_END_TIME
 
 from .accounts import Accounts, Rows
 from .expecting import Expectations, Key
-from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter, in_order
+from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter
 from .fronts import Fronts
 from .lifecycle import CLOSED, ENDED, KNOWN, SOLE
 from .timeindex import TimeIndex
@@ -571,21 +570,3 @@ class Closing:
             turned = rows[(self.closed_on(rows) != before[1]).any(axis=1)]
             self._dirty.append(turned)
             self._date(turned)
-
-    # ------------------------------------------------------------ dump and load
-
-    def dump(self) -> list[Any]:
-        """What was closed by name."""
-        return [
-            (id_, [(front, in_order(supporters)) for front, supporters in closes.items()])
-            for id_, closes in self._closes.items()
-        ]
-
-    def load(self, dump: list[Any], expectations: dict[str, Any]) -> None:
-        """Take over what `dump` gave, and that of the expectations; the flags and the fronts are in place."""
-        self.expectations.load(expectations)
-        for id_, closes in dump:
-            self._closes[id_] = {
-                front: {FIRM if by is None else (by[0], by[1]) for by in supporters} for front, supporters in closes
-            }
-        self.regroup()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from tracker.contract.values import DrainState
 
@@ -26,12 +25,3 @@ class DrainRecord:
     def under_way(self) -> bool:
         """Asked for, and neither done nor cancelled; a drain that timed out goes on."""
         return self.state in UNDER_WAY
-
-    def dump(self) -> dict[str, Any]:
-        """The drain as plain values."""
-        return {**asdict(self), "state": self.state.number}
-
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> DrainRecord:
-        """The drain that gave `dump`."""
-        return cls(DrainState.of(dump["state"]), dump["drain_id"], dump["deadline"])

@@ -9,7 +9,7 @@ refused that missed nothing, and only one that is further back than the last dro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from tracker.contract.events import Event
 
@@ -78,18 +78,3 @@ class Dropped:
             if seq > found and wanted.covers(segment, None):
                 found = seq
         return found
-
-    def dump(self) -> list[Any]:
-        """The numbers as plain values."""
-        places = [[segment, scope, seq] for (segment, scope), seq in self._places.items()]
-        return [self.last, self._everywhere, places, list(self._segments.items())]
-
-    @classmethod
-    def load(cls, dump: list[Any]) -> Dropped:
-        """The numbers that gave `dump`."""
-        last, everywhere, places, segments = dump
-        dropped = cls(last)
-        dropped._everywhere = everywhere
-        dropped._places = {(segment, scope): seq for segment, scope, seq in places}
-        dropped._segments = {segment: seq for segment, seq in segments}  # noqa: C416 - pairs may be lists
-        return dropped

@@ -12,7 +12,7 @@ last that was missing.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,6 +184,12 @@ class Expectations:
         self._expect(id_)
         return True
 
+    def restore(self, id_: int, numbers: dict[Key, int]) -> None:
+        """What a snapshot had for a substream of which nothing is expected yet."""
+        self._numbers[id_] = numbers
+        self.count += len(numbers)
+        self._expect(id_)
+
     def withdraw(self, supporter: Supporter, keys: Iterable[tuple[int, Key]]) -> list[int]:
         """Take back what an epoch has given, but where the substream has ended since.
 
@@ -298,26 +304,3 @@ class Expectations:
             return False
         announced[segment] = expected
         return True
-
-    # ------------------------------------------------------------ dump and load
-
-    def dump(self) -> dict[str, Any]:
-        """The numbers as plain values."""
-        return {
-            "numbers": [(id_, [(*key, n) for key, n in numbers.items()]) for id_, numbers in self._numbers.items()],
-            "given": [(id_, *key, list(given)) for (id_, key), given in self._given.items()],
-            "announced": [(id_, list(segments.items())) for id_, segments in self._announced.items()],
-        }
-
-    def load(self, dump: dict[str, Any]) -> None:
-        """Take over what `dump` gave."""
-        for id_, numbers in dump.get("numbers", ()):
-            self._numbers[id_] = {(segment, front): number for segment, front, number in numbers}
-            self.count += len(numbers)
-            self._expect(id_)
-        for id_, segment, front, given in dump.get("given", ()):
-            self._given[id_, (segment, front)] = [
-                (FIRM if by is None else (by[0], by[1]), number) for by, number in given
-            ]
-        for id_, segments in dump.get("announced", ()):
-            self._announced[id_] = {segment: number for segment, number in segments}  # noqa: C416 - pairs may be lists

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 UNSET = -(2**63) - 1  #: below every time: nothing promised
 EVERYTHING = 2**63  #: above every time, and above having none: all have finished
@@ -168,19 +168,6 @@ class Floors:
         floors.of_all = min((each.of_all for each in several), default=UNSET)
         scopes = {scope for each in several for scope in each.by_scope}
         floors.by_scope = {scope: min(each.read(scope) for each in several) for scope in scopes}
-        return floors
-
-    def dump(self) -> list[Any]:
-        """The floors as plain values."""
-        # UNSET and EVERYTHING need more than 64 bits.
-        return [str(self.of_all), [(scope, str(floor)) for scope, floor in self.by_scope.items()]]
-
-    @classmethod
-    def load(cls, dump: list[Any]) -> Floors:
-        """The floors that gave `dump`."""
-        floors = cls()
-        floors.of_all = int(dump[0])
-        floors.by_scope = {scope: int(floor) for scope, floor in dump[1]}
         return floors
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .frontgroups import FIRM, UNSET, Floors, Front, FrontGroup, Supporter, in_order
+from .frontgroups import FIRM, UNSET, Floors, Front, FrontGroup, Supporter
 from .graph import Graph
 
 
@@ -145,53 +145,3 @@ class Fronts:
         if floors.of_all > UNSET:
             front.firm[None] = floors.of_all
         return front
-
-    # ------------------------------------------------------------ dump and load
-
-    def dump(self) -> dict[str, Any]:
-        """The fronts as plain values."""
-        return {
-            "fronts": [
-                {
-                    "name": front.name,
-                    "owner": front.owner,
-                    "owned_in": front.owned_in,
-                    "firm": list(front.firm.items()),
-                    "soft": list(front.soft),
-                    "finishers": in_order(front.finishers),
-                    "drained_in": front.drained_in,
-                    "idle": front.idle,
-                    "heard_at": front.heard_at,
-                    "last_promise": front.last_promise,
-                }
-                for front in self.by_name.values()
-            ],
-            "scoped": sorted(self.scoped),
-            "floors_by_segment": [floors.dump() for floors in self.floors()],
-        }
-
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> Fronts:
-        """The fronts that gave `dump`."""
-        fronts = cls((), 0)
-        for each in dump["fronts"]:
-            front = fronts.by_name[each["name"]] = Front(each["name"], each["heard_at"])
-            front.owner, front.owned_in = each["owner"], each["owned_in"]
-            front.firm = {scope: time for scope, time in each["firm"]}  # noqa: C416 - pairs may be lists
-            front.soft = [(_supporter(by), scope, time) for by, scope, time in each["soft"]]
-            front.finishers = {_supporter(by) for by in each["finishers"]}
-            front.drained_in, front.idle, front.last_promise = each["drained_in"], each["idle"], each["last_promise"]
-        fronts.scoped = set(dump["scoped"])
-        return fronts
-
-    @staticmethod
-    def load_floors(dump: dict[str, Any], segments: int) -> list[Floors]:
-        """The floors by segment of the fronts that gave `dump`."""
-        if "floors_by_segment" not in dump:  # of a version in which every segment waited for every front
-            return [Floors.load([dump["floor_of_all"], dump["floors"]])] * segments
-        return [Floors.load(floors) for floors in dump["floors_by_segment"]]
-
-
-def _supporter(value: Any) -> Supporter:
-    """A supporter as it was before it went through a list."""
-    return FIRM if value is None else (value[0], value[1])

@@ -108,10 +108,6 @@ class _Retained:
             if kept is not None:
                 yield _event(self._seqs[at], kept)
 
-    def dump(self) -> list[Any]:
-        """The events, each after its number."""
-        return [[seq, *kept] for seq, kept in self._events.items()]
-
 
 class EventLog:
     """The events of one job.
@@ -250,28 +246,6 @@ class EventLog:
     def oldest_at(self) -> int | None:
         """When the oldest event within retention happened (ns)."""
         return self._events[self._passed][0] if self._passed < len(self._events) else None
-
-    def dump(self) -> dict[str, Any]:
-        """The log as plain values."""
-        return {
-            "log_id": self.log_id,
-            "first_seq": self._first,
-            "events": self._events[self._passed :],
-            "retained": self.retained.dump(),
-            "dropped": self.dropped.dump(),
-        }
-
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> EventLog:
-        """The log that gave `dump`. Who waits for what is retained, subscriptions say when they are loaded."""
-        log = cls(dump["log_id"])
-        log._first = dump["first_seq"]
-        # Version 0.1 dumped neither of the two: whatever was before the first event had been dropped.
-        log.dropped = Dropped.load(dump["dropped"]) if "dropped" in dump else Dropped(dump["first_seq"] - 1)
-        for seq, *kept in dump.get("retained", ()):
-            log.retained.add(seq, tuple(kept), 0)
-        log._events = list(map(tuple, dump["events"]))
-        return log
 
 
 def _kept(at: int, deployment: str, body: Body) -> _Kept:

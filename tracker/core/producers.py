@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -232,76 +232,3 @@ class Producer:
         named = [row for epoch in self.staged.values() for row in epoch.closed_rows()]
         named += [pledge.row for epoch in self.staged.values() for pledge in epoch.expectations()]
         return [*rows, np.array(named, np.int64)]  # what is held has not ended, and stays anyway
-
-
-# ---------------------------------------------------------------- dump and load
-
-_PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf, ExpectOf)
-
-
-def dump_producer(producer: Producer, ids_of: Any) -> dict[str, Any]:
-    """A producer as plain values; rows as ids."""
-
-    def dump_entries(entries: Entries) -> list[Any]:
-        return [ids_of(entries.rows), *entries[1:]]
-
-    def dump_pledge(pledge: Pledge) -> list[Any]:
-        fields = list(pledge)
-        if isinstance(pledge, CloseOf | ExpectOf):
-            fields[1] = int(ids_of(np.array([pledge.row]))[0])
-        return [_PLEDGES.index(type(pledge)), *fields]
-
-    rows = np.array(list(producer.holds), np.int64)
-    return {
-        "name": producer.name,
-        "number": producer.number,
-        "mode": int(producer.mode),
-        "run": producer.run,
-        "last_run": producer.last_run,
-        "seals": producer.seals,
-        "settled": producer.settled,
-        "past": list(producer.past),
-        "committed": producer.committed,
-        "heard_at": producer.heard_at,
-        "holds": [ids_of(rows) if rows.size else rows, list(producer.holds.values())],
-        "staged": [
-            {
-                "epoch": number,
-                "sealing": epoch.sealing,
-                "sealed": epoch.sealed,
-                "pieces": [
-                    [list(piece.units), dump_entries(piece.entries), [dump_pledge(p) for p in piece.pledges]]
-                    for piece in epoch.pieces
-                ],
-                "folded": [dump_entries(entries) for entries in epoch.folded],
-            }
-            for number, epoch in producer.staged.items()
-        ],
-    }
-
-
-def load_producer(dump: dict[str, Any], rows_of: Any) -> Producer:
-    """The producer that gave `dump`."""
-
-    def load_entries(columns: list[Any]) -> Entries:
-        return Entries(rows_of(columns[0].astype(np.uint64)), *columns[1:])
-
-    def load_pledge(fields: list[Any]) -> Pledge:
-        kind, *values = fields
-        if _PLEDGES[kind] in (CloseOf, ExpectOf):
-            values[1] = int(rows_of(np.array([values[1]], np.uint64))[0])
-        pledge: Pledge = _PLEDGES[kind](*values)
-        return pledge
-
-    producer = Producer(dump["name"], dump["number"], Mode(dump["mode"]), dump["heard_at"])
-    producer.run, producer.last_run = dump["run"], dump["last_run"]
-    producer.seals, producer.settled = dump["seals"], dump["settled"]
-    producer.past, producer.committed = Newest(dump["past"]), dump["committed"]
-    ids, epochs = dump["holds"]
-    producer.holds = dict(zip(rows_of(ids.astype(np.uint64)).tolist(), epochs, strict=True))
-    for each in dump["staged"]:
-        epoch = producer.staged[each["epoch"]] = Epoch(each["sealing"], each["sealed"])
-        for units, entries, pledges in each["pieces"]:
-            epoch.add(Piece(tuple(units), load_entries(entries), tuple(load_pledge(p) for p in pledges)))
-        epoch.folded = [load_entries(entries) for entries in each["folded"]]
-    return producer

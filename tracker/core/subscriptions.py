@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 from tracker.contract.answers import Acknowledged, Subscribed
 from tracker.contract.commands import Ack, Subscribe
@@ -299,35 +299,15 @@ class Subscriptions:
         waiting = subscription.waiting
         return len(waiting) - done, self._log.retained.at(waiting[done]) if done < len(waiting) else None
 
-    # ------------------------------------------------------------ dump and load
+    # ------------------------------------------------------------ from a snapshot
 
-    def dump(self) -> list[Any]:
-        """The subscriptions as plain values; what each waits for follows from the log."""
-        return [
-            [
-                each.name,
-                sorted(each.wanted.segments),
-                sorted(each.wanted.scopes),
-                each.acknowledged,
-                each.max_age,
-                each.max_events,
-                each.created,
-                each.last_ack,
-                each.expired,
-                each.expired_because,
-            ]
-            for each in self._by_name.values()
-        ]
+    def restore(self, subscription: Subscription) -> None:
+        """A subscription as it stood; it waits for what the log has retained."""
+        self._by_name[subscription.name] = subscription
+        self._wait_for_retained(subscription)
 
-    @classmethod
-    def load(cls, log: EventLog, dump: list[Any]) -> Subscriptions:
-        """The subscriptions that gave `dump`."""
-        subscriptions = cls(log)
-        for name, segments, scopes, *rest in dump:
-            subscription = Subscription(name, EventFilter(segments, scopes), *rest)
-            subscriptions._by_name[name] = subscription
-            subscriptions._wait_for_retained(subscription)
-        for seq in log.retained.unclaimed():  # those who waited for them had not been dealt with
-            log.retained.join(seq)
-            subscriptions._left.append(seq)
-        return subscriptions
+    def release_unclaimed(self) -> None:
+        """All are restored: what is retained for nobody had not been let go yet."""
+        for seq in self._log.retained.unclaimed():
+            self._log.retained.join(seq)
+            self._left.append(seq)

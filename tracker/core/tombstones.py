@@ -134,17 +134,11 @@ class Tombstones:
             return None
         return max(self._swept, 0) * _SECOND + remember + remember // _SWEEPS + _SECOND
 
-    def dump(self) -> dict[str, Any]:
-        """The tombstones as columns."""
-        runs = self._runs or [_Run(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))]
-        return _joined(runs)._asdict() | {"until": self._until, "swept": self._swept}
+    def all(self) -> _Run:
+        """All that take up memory, as columns."""
+        return _joined(self._runs or [_Run(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))])
 
-    @classmethod
-    def load(cls, dump: dict[str, Any]) -> Tombstones:
-        """The tombstones that gave `dump`."""
-        stones = cls()
-        stones._until, stones._swept = dump["until"], dump["swept"]
-        run = _Run(dump["high"], dump["low"], dump["second"])
-        if len(run.high):
-            stones._push(run)
-        return stones
+    def put(self, high: NDArray[np.uint64], low: NDArray[np.uint32], second: NDArray[np.uint32]) -> None:
+        """The columns that `all` gave."""
+        if len(high):
+            self._push(_Run(high, low, second))

@@ -25,7 +25,7 @@ from tracker.contract.refusal import Refused
 from tracker.contract.status import Counts, DrainStatus, Explained, JobStatus, SubscriptionStatus, SubstreamStatus
 from tracker.contract.values import DrainState
 
-from . import checking, deployments, draining, dumps, reach, timers, views
+from . import checking, codec, deployments, draining, reach, timers, views
 from .drains import DrainRecord
 from .filters import EVERYTHING, EventFilter
 from .handlers import HANDLERS
@@ -460,8 +460,8 @@ class Tracker:
         job = self._jobs.get(name)
         pending = self._pending.get(name, {})
         return {
-            "jobs": [] if job is None else [dumps.dump(job)],
-            "pending": [[name, deployment, drain.dump()] for deployment, drain in pending.items()],
+            "jobs": [] if job is None else [codec.dump_job(job)],
+            "pending": [[name, deployment, codec.dump_drain(drain)] for deployment, drain in pending.items()],
         }
 
     @staticmethod
@@ -479,10 +479,10 @@ class Tracker:
         tracker = cls(dump["log_prefix"], dump["retention"])
         tracker._logs = dump["logs"]
         for each in dump["jobs"]:
-            job = dumps.load(each)
+            job = codec.load_job(each)
             tracker._jobs[job.spec.job] = job
         for name, deployment, drain in dump["pending"]:
-            tracker._pending.setdefault(name, {})[deployment] = DrainRecord.load(drain)
+            tracker._pending.setdefault(name, {})[deployment] = codec.load_drain(drain)
         return tracker
 
 

@@ -1,0 +1,375 @@
+"""What a snapshot keeps of a job: each part as plain values and columns, and back again, side by side.
+
+What is derived (indexes, heaps, the rows to look at) is not kept but made anew. Rows are used again and so are kept as
+ids; sets are kept in an order of their own, so that the same state gives the same bytes. What it means that an older
+version did not write a value stands beside the line that reads it. The events and their readers are in `codec_log`.
+
+`tests/core/test_codec.py` holds every field of every class of the state to coming back, or to being listed as derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tracker.contract.bounds import bounded
+from tracker.contract.commands import Spec
+from tracker.contract.values import DrainState, Mode, Ordering
+
+from .accounts import Accounts, Entries, Rows
+from .closing import Closing
+from .codec_log import dump_log, dump_subscriptions, load_log, load_subscriptions
+from .drains import DrainRecord
+from .expecting import Expectations
+from .frontgroups import FIRM, Floors, Front, Supporter, in_order
+from .fronts import Fronts
+from .graph import Graph
+from .job import Job
+from .lifecycle import CLOSED, ENDED, KNOWN
+from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
+from .remembered import Newest, Numbers
+from .tombstones import Tombstones
+
+Values: TypeAlias = dict[str, Any]
+IdsOf: TypeAlias = Callable[[Rows], Rows]
+RowsOf: TypeAlias = Callable[[Any], Rows]
+
+
+def dump_job(job: Job) -> Values:
+    """The job as plain values; nothing in it is shared with the job."""
+    return {
+        "spec": dump_spec(job.spec),
+        "log": dump_log(job.log),
+        "subscriptions": dump_subscriptions(job.subscriptions),
+        "now": job.now,
+        "incarnation": job.incarnation,
+        "left": list(job.left),
+        "drain": dump_drain(job.drain),
+        "producer_names": list(job.numbers.names),
+        "read_segments": sorted(job.read_segments),
+        "producers": [dump_producer(producer, job.accounts.ids_of) for producer in job.producers.values()],
+        "late_reports": job.late_reports,
+        "late_by_id": list(job.late_by_id.items()),
+        "accounts": dump_accounts(job.accounts),
+        "fronts": dump_fronts(job.fronts),
+        "closes": dump_closes(job.closing),
+        "expectations": dump_expectations(job.closing.expectations),
+        "advanced": list(job.ends.advanced.items()),
+        "tombstones": dump_tombstones(job.tombstones),
+    }
+
+
+def load_job(values: Values) -> Job:
+    """The job that gave these values."""
+    spec = load_spec(values["spec"])
+    job = Job(spec, Graph(spec.segments), "", values["now"])
+    job.log = load_log(values["log"])
+    job.subscriptions = load_subscriptions(job.log, values.get("subscriptions", []))  # version 0.1 had none
+    job.incarnation = values["incarnation"]
+    job.left = Newest(values["left"])
+    job.drain = load_drain(values["drain"])
+    job.numbers = Numbers(values["producer_names"])
+    job.read_segments = set(values.get("read_segments", job.graph.names))  # version 0.1 did not know
+    job.late_reports = values["late_reports"]
+    job.late_by_id = dict(map(tuple, values["late_by_id"]))
+    accounts = load_accounts(values["accounts"])
+    fronts, floors = load_fronts(values["fronts"], len(job.graph))
+    job.begin(accounts, fronts, floors)
+    load_expectations(job.closing.expectations, values.get("expectations", {}))  # older dumps have none
+    load_closes(job.closing, values["closes"])
+    if "tombstones" in values:  # older dumps have none
+        job.tombstones = load_tombstones(values["tombstones"])
+    job.ends.advanced = dict(map(tuple, values["advanced"]))
+    for each in values["producers"]:
+        producer = load_producer(each, accounts.rows_of)
+        job.producers[producer.name] = producer
+        for epoch in producer.staged.values():
+            units, entries = epoch.size
+            job.staged_units += units
+            job.staged_entries += entries
+    _find_anew(job)
+    return job
+
+
+def _find_anew(job: Job) -> None:
+    """What is to be looked at next, and what may be forgotten, which no dump has."""
+    accounts = job.accounts
+    # Those that balance and yet have not ended wait for others, or for the next evaluation.
+    closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
+    if closed.size:
+        job.dirty.append(accounts.cells.endable(closed, job.graph)[0])
+    over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(ENDED))])
+    over = over[np.argsort(accounts.changed[over], kind="stable")]
+    since, starts = np.unique(accounts.changed[over], return_index=True)
+    if over.size:
+        job.to_forget.extend(zip(since.tolist(), np.split(over, starts[1:]), strict=True))
+
+
+# ---------------------------------------------------------------- spec, drain
+
+
+def dump_spec(spec: Spec) -> list[Any]:
+    return [
+        spec.job,
+        spec.deployment,
+        [[name, list(feeds)] for name, feeds in spec.segments],
+        list(spec.fronts),
+        int(spec.ordering),
+        spec.progress,
+        spec.stall_after,
+        spec.expire_after,
+        spec.idle_after,
+        spec.retention,
+        spec.remember,
+        [[front, list(segments)] for front, segments in spec.front_segments],
+    ]
+
+
+def load_spec(fields: list[Any]) -> Spec:
+    job, deployment, segments, fronts, ordering, *rest = fields
+    front_segments = rest.pop() if isinstance(rest[-1], list) else []  # version 0.1 had none
+    spec = Spec(
+        job,
+        deployment,
+        tuple((name, tuple(feeds)) for name, feeds in segments),
+        tuple(fronts),
+        Ordering(ordering),
+        *rest,
+    )
+    return bounded(replace(spec, front_segments=tuple((front, tuple(feeds)) for front, feeds in front_segments)))
+
+
+def dump_drain(drain: DrainRecord) -> Values:
+    return {"state": drain.state.number, "drain_id": drain.drain_id, "deadline": drain.deadline}
+
+
+def load_drain(values: Values) -> DrainRecord:
+    return DrainRecord(DrainState.of(values["state"]), values["drain_id"], values["deadline"])
+
+
+# ---------------------------------------------------------------- producers and what they have staged
+
+_PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf, ExpectOf)
+
+
+def dump_producer(producer: Producer, ids_of: IdsOf) -> Values:
+    rows = np.array(list(producer.holds), np.int64)
+    return {
+        "name": producer.name,
+        "number": producer.number,
+        "mode": int(producer.mode),
+        "run": producer.run,
+        "last_run": producer.last_run,
+        "seals": producer.seals,
+        "settled": producer.settled,
+        "past": list(producer.past),
+        "committed": producer.committed,
+        "heard_at": producer.heard_at,
+        "holds": [ids_of(rows) if rows.size else rows, list(producer.holds.values())],
+        "staged": [dump_epoch(number, epoch, ids_of) for number, epoch in producer.staged.items()],
+    }
+
+
+def load_producer(values: Values, rows_of: RowsOf) -> Producer:
+    producer = Producer(values["name"], values["number"], Mode(values["mode"]), values["heard_at"])
+    producer.run, producer.last_run = values["run"], values["last_run"]
+    producer.seals, producer.settled = values["seals"], values["settled"]
+    producer.past, producer.committed = Newest(values["past"]), values["committed"]
+    ids, epochs = values["holds"]
+    producer.holds = dict(zip(rows_of(ids.astype(np.uint64)).tolist(), epochs, strict=True))
+    producer.staged = dict(load_epoch(each, rows_of) for each in values["staged"])
+    return producer
+
+
+def dump_epoch(number: int, epoch: Epoch, ids_of: IdsOf) -> Values:
+    return {
+        "epoch": number,
+        "sealing": epoch.sealing,
+        "sealed": epoch.sealed,
+        "pieces": [
+            [list(piece.units), dump_entries(piece.entries, ids_of), [dump_pledge(p, ids_of) for p in piece.pledges]]
+            for piece in epoch.pieces
+        ],
+        "folded": [dump_entries(entries, ids_of) for entries in epoch.folded],
+    }
+
+
+def load_epoch(values: Values, rows_of: RowsOf) -> tuple[int, Epoch]:
+    epoch = Epoch(values["sealing"], values["sealed"])
+    for units, entries, pledges in values["pieces"]:
+        resolved = tuple(load_pledge(pledge, rows_of) for pledge in pledges)
+        epoch.add(Piece(tuple(units), load_entries(entries, rows_of), resolved))
+    epoch.folded = [load_entries(entries, rows_of) for entries in values["folded"]]
+    return values["epoch"], epoch
+
+
+def dump_entries(entries: Entries, ids_of: IdsOf) -> list[Any]:
+    return [ids_of(entries.rows), *entries[1:]]
+
+
+def load_entries(columns: list[Any], rows_of: RowsOf) -> Entries:
+    return Entries(rows_of(columns[0].astype(np.uint64)), *columns[1:])
+
+
+def dump_pledge(pledge: Pledge, ids_of: IdsOf) -> list[Any]:
+    fields = list(pledge)
+    if isinstance(pledge, CloseOf | ExpectOf):
+        fields[1] = int(ids_of(np.array([pledge.row]))[0])
+    return [_PLEDGES.index(type(pledge)), *fields]
+
+
+def load_pledge(fields: list[Any], rows_of: RowsOf) -> Pledge:
+    kind, *values = fields
+    if _PLEDGES[kind] in (CloseOf, ExpectOf):
+        values[1] = int(rows_of(np.array([values[1]], np.uint64))[0])
+    pledge: Pledge = _PLEDGES[kind](*values)
+    return pledge
+
+
+# ---------------------------------------------------------------- substreams
+
+
+def dump_accounts(accounts: Accounts) -> Values:
+    """In the order of their ids. The cells' columns are their layout's."""
+    rows = accounts.in_use(0)
+    rows = rows[np.argsort(accounts.ids_of(rows), kind="stable")]
+    return {
+        "segments": accounts.segments,
+        "next_id": accounts.next_id,
+        "ids": accounts.ids_of(rows) if rows.size else np.empty(0, np.int64),
+        "names": [accounts.names[row] for row in rows.tolist()],
+        "scope_names": list(accounts.scope_names),
+        "free_scopes": list(accounts._free_scopes),
+        "scope": accounts.scope[rows],
+        "flags": accounts.flags[rows],
+        "end_time": accounts.end_time[rows],
+        "created": accounts.created[rows],
+        "changed": accounts.changed[rows],
+        **accounts.cells.dump(rows),
+    }
+
+
+def load_accounts(values: Values) -> Accounts:
+    ids = values["ids"]
+    accounts = Accounts(values["segments"], int(ids[0]) if len(ids) else values["next_id"])
+    rows = accounts.restore(ids, values["next_id"], values["names"], values["scope_names"], values["free_scopes"])
+    accounts.life.load(rows, values["flags"])
+    for column in ("scope", "end_time", "created", "changed"):
+        getattr(accounts, column)[rows] = values[column]
+    if len(rows):
+        accounts.cells.load(rows, values)
+        accounts.cells.count_in_flight(rows[accounts.life.is_open(rows)])
+        accounts.enter(rows)
+    return accounts
+
+
+def dump_tombstones(stones: Tombstones) -> Values:
+    return stones.all()._asdict() | {"until": stones._until, "swept": stones._swept}
+
+
+def load_tombstones(values: Values) -> Tombstones:
+    stones = Tombstones()
+    stones._until, stones._swept = values["until"], values["swept"]
+    stones.put(values["high"], values["low"], values["second"])
+    return stones
+
+
+# ---------------------------------------------------------------- fronts and what they have promised
+
+
+def dump_fronts(fronts: Fronts) -> Values:
+    return {
+        "fronts": [dump_front(front) for front in fronts],
+        "scoped": sorted(fronts.scoped),
+        "floors_by_segment": [dump_floors(floors) for floors in fronts.floors()],
+    }
+
+
+def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[Floors]]:
+    """The fronts, and the floors by segment."""
+    fronts = Fronts((), 0)
+    for each in values["fronts"]:
+        fronts.by_name[each["name"]] = load_front(each)
+    fronts.scoped = set(values["scoped"])
+    if "floors_by_segment" not in values:  # of a version in which every segment waited for every front
+        return fronts, [load_floors([values["floor_of_all"], values["floors"]])] * segments
+    # Segments whose floors are the same have them in one place: only those can share a group.
+    shared: dict[Any, Floors] = {}
+    for of_all, by_scope in values["floors_by_segment"]:
+        shared.setdefault((of_all, frozenset(map(tuple, by_scope))), load_floors([of_all, by_scope]))
+    return fronts, [shared[of_all, frozenset(map(tuple, by_scope))] for of_all, by_scope in values["floors_by_segment"]]
+
+
+def dump_front(front: Front) -> Values:
+    return {
+        "name": front.name,
+        "owner": front.owner,
+        "owned_in": front.owned_in,
+        "firm": list(front.firm.items()),
+        "soft": list(front.soft),
+        "finishers": in_order(front.finishers),
+        "drained_in": front.drained_in,
+        "idle": front.idle,
+        "heard_at": front.heard_at,
+        "last_promise": front.last_promise,
+    }
+
+
+def load_front(values: Values) -> Front:
+    front = Front(values["name"], values["heard_at"])
+    front.owner, front.owned_in = values["owner"], values["owned_in"]
+    front.firm = dict(map(tuple, values["firm"]))
+    front.soft = [(_supporter(by), scope, time) for by, scope, time in values["soft"]]
+    front.finishers = {_supporter(by) for by in values["finishers"]}
+    front.drained_in, front.idle, front.last_promise = values["drained_in"], values["idle"], values["last_promise"]
+    return front
+
+
+def dump_floors(floors: Floors) -> list[Any]:
+    # UNSET and EVERYTHING need more than 64 bits.
+    return [str(floors.of_all), [(scope, str(floor)) for scope, floor in floors.by_scope.items()]]
+
+
+def load_floors(values: list[Any]) -> Floors:
+    floors = Floors()
+    floors.of_all = int(values[0])
+    floors.by_scope = {scope: int(floor) for scope, floor in values[1]}
+    return floors
+
+
+def _supporter(value: Any) -> Supporter:
+    return FIRM if value is None else (value[0], value[1])
+
+
+def dump_closes(closing: Closing) -> list[Any]:
+    return [
+        (id_, [(front, in_order(supporters)) for front, supporters in closes.items()])
+        for id_, closes in closing._closes.items()
+    ]
+
+
+def load_closes(closing: Closing, values: list[Any]) -> None:
+    """Once the flags, the fronts and the expectations are in place."""
+    for id_, closes in values:
+        closing._closes[id_] = {front: {_supporter(by) for by in supporters} for front, supporters in closes}
+    closing.regroup()
+
+
+def dump_expectations(expectations: Expectations) -> Values:
+    return {
+        "numbers": [(id_, [(*key, n) for key, n in numbers.items()]) for id_, numbers in expectations._numbers.items()],
+        "given": [(id_, *key, list(given)) for (id_, key), given in expectations._given.items()],
+        "announced": [(id_, list(segments.items())) for id_, segments in expectations._announced.items()],
+    }
+
+
+def load_expectations(expectations: Expectations, values: Values) -> None:
+    for id_, numbers in values.get("numbers", ()):
+        expectations.restore(id_, {(segment, front): number for segment, front, number in numbers})
+    for id_, segment, front, given in values.get("given", ()):
+        expectations._given[id_, (segment, front)] = [(_supporter(by), number) for by, number in given]
+    for id_, segments in values.get("announced", ()):
+        expectations._announced[id_] = dict(map(tuple, segments))
