@@ -9,7 +9,7 @@ PACKAGES := tracker spark_client experiments benchmarks
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that is killed on the way
 	@$(BIN)/python -m examples.flights.demo
+
+demo-delays: $(STAMP) ## two weeks of the flights in hourly steps: how soon each result is out, as a table and a picture
+	@$(BIN)/python -m examples.flights.delays
 
 demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, while everything is killed
 	@bash scripts/fetch_jars.sh >/dev/null

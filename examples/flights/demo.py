@@ -5,6 +5,9 @@ with several delays. When a file of the replay has been published, all of them d
 next one appears; so all are timed by one clock, the replay's. Half way the tracker is killed without warning while a
 batch is under way, and started again seconds later; the pipeline waits for it and goes on.
 
+A year fits into a few minutes because a file covers 61 hours. Such steps show what is released, but not how soon:
+no release can be timed more finely than a step. `delays.py` times releases in steps of one hour.
+
 The exit status is 0 if the released table is exact: every window there, once, and equal to a batch computation; 1 if
 not; 2 if the demonstration could not run. That a watermark loses rows is no failure of the demonstration.
 """
@@ -17,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +28,10 @@ from types import FrameType
 
 import pandas as pd
 
-from examples.flights import picture, pipeline, replay, truth
+from examples.flights import pipeline, replay, truth
 from examples.flights.agent import TrackerDiedError, TrackerProcess
 from examples.flights.baseline import Copies, WatermarkBaseline
-from examples.flights.outcome import Outcome, judge, table
+from examples.flights.outcome import COUNTS, Outcome, judge, table
 from examples.flights.progress import Progress
 from examples.flights.replay import DataMissingError, Replay
 from examples.flights.spark import JavaMissingError, local_session
@@ -161,29 +164,55 @@ def _kill_and_restart(tracker: TrackerProcess, down_for: float, progress: Progre
     progress.say(f"tracker back after {down_for:g} s: pid {tracker.pid}, same port, same journal")
 
 
-def conclude(result: Result, options: Options, artifacts: Path) -> int:
-    """Say and draw what came of it; the exit status."""
-    outcomes = [result.tracked, *result.watermarks]
-    text = f"""
-Windows (airport, scheduled day, carrier) of {options.days} days, replayed in steps of {options.span} hours:
-
-{table(outcomes)}
-
-at once: released in the same step as the last flight of the airport's day was known;
-median to longest: from the departure of that flight to the release, on the replay's clock.
-
-tracker: {result.tracked.comparison};
+def summary(result: Result) -> str:
+    """What a reader wants to know besides the table: whether it is exact, and what the kill changed."""
+    return f"""tracker: {result.tracked.comparison};
          {result.before:,} windows were released before it was killed, {result.tracked.released - result.before:,} after
 """
-    print(text)
-    (artifacts / "outcome.txt").write_text(text)
-    picture.draw(outcomes, options.span, artifacts / "release-delay.png")
-    print(f"picture: {artifacts / 'release-delay.png'}")
+
+
+def verdict(result: Result) -> int:
+    """Print whether the released table is exact; the exit status."""
     if result.exact:
         print("exact: the released table is what a batch computation over the same rows gives")
         return 0
     print("NOT EXACT: the released table is not what it has to be", file=sys.stderr)
     return 1
+
+
+def conclude(result: Result, options: Options, artifacts: Path) -> int:
+    """Print and keep the outcome; the exit status."""
+    text = f"""
+Windows (airport, scheduled day, carrier) of {options.days} days, replayed in steps of {options.span} hours:
+
+{table([result.tracked, *result.watermarks], COUNTS)}
+
+{summary(result)}"""
+    print(text)
+    (artifacts / "outcome.txt").write_text(text)
+    return verdict(result)
+
+
+def carry_out(options: Options, artifacts: Path, conclude: Callable[[Result, Options, Path], int]) -> int:
+    """Run, and conclude; whatever goes wrong on the way is cleaned up, and named if a user can mend it.
+
+    Args:
+        options: what to replay.
+        artifacts: the directory for what is kept. It is emptied first.
+        conclude: prints and keeps the result, and returns the exit status.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    progress = Progress()
+    try:
+        shutil.rmtree(artifacts, ignore_errors=True)
+        artifacts.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="flights-", ignore_cleanup_errors=True) as directory:
+            result = run(options, Path(directory), progress)
+    except (DataMissingError, JavaMissingError, TrackerDiedError, OSError) as error:
+        print(f"\ndemo: {error}", file=sys.stderr)
+        return 2
+    progress.say("replayed")
+    return conclude(result, options, artifacts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -205,18 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--artifacts", type=Path, default=ARTIFACTS, help=f"default {ARTIFACTS}")
     given = parser.parse_args(arguments)
     options = Options(given.first_day, given.days, given.span, tuple(given.delays), given.port)
-    signal.signal(signal.SIGTERM, _terminate)
-    progress = Progress()
-    try:
-        shutil.rmtree(given.artifacts, ignore_errors=True)
-        given.artifacts.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="flights-", ignore_cleanup_errors=True) as directory:
-            result = run(options, Path(directory), progress)
-    except (DataMissingError, JavaMissingError, TrackerDiedError, OSError) as error:
-        print(f"\ndemo: {error}", file=sys.stderr)
-        return 2
-    progress.say("replayed")
-    return conclude(result, options, given.artifacts)
+    return carry_out(options, given.artifacts, conclude)
 
 
 def _terminate(number: int, _: FrameType | None) -> None:

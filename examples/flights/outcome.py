@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -77,13 +77,29 @@ def judge(
     return Outcome(name, windows[[*KEY, "hours", "files", "wrong"]], int(lost), comparison)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+Column = tuple[str, Callable[[Outcome], str]]  #: a heading, and the cell of one outcome
+
+#: What came out.
+COUNTS: Sequence[Column] = (
+    ("released", lambda way: f"{way.released:,}"),
+    ("wrong", lambda way: f"{way.wrong:,}"),
+    ("never", lambda way: f"{way.never:,}"),
+    ("rows lost", lambda way: f"{way.lost:,}"),
+)
+
+#: How soon, in hours; of use only if the replay's steps are short beside the delays.
+DELAYS: Sequence[Column] = (
+    ("at once", lambda way: f"{way.at_once:.0%}"),
+    ("median", lambda way: f"{way.windows['hours'].quantile(0.5):.1f} h"),
+    ("95 %", lambda way: f"{way.windows['hours'].quantile(0.95):.1f} h"),
+    ("longest", lambda way: f"{way.windows['hours'].max():.1f} h"),
+)
+
+
+def table(outcomes: Sequence[Outcome], columns: Sequence[Column]) -> str:
     """The outcomes side by side, as text."""
-    rows = [["", "released", "wrong", "never", "rows lost", "at once", "median", "95 %", "longest"]]
-    for each in outcomes:
-        counts = [f"{count:,}" for count in (each.released, each.wrong, each.never, each.lost)]
-        hours = [f"{each.windows['hours'].quantile(share):.0f} h" for share in (0.5, 0.95, 1.0)]
-        rows.append([each.name, *counts, f"{each.at_once:.1%}", *hours])
+    rows = [["", *(heading for heading, _ in columns)]]
+    rows += [[each.name, *(cell(each) for _, cell in columns)] for each in outcomes]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["   ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,24 @@ def test_a_replay_with_a_killed_tracker_is_exact_and_leaves_nothing_behind(tmp_p
     assert "tracker back" in done.stdout
     assert "there, exactly once, equal" in done.stdout
     assert done.stderr == ""
-    assert {path.name for path in artifacts.iterdir()} == {"outcome.txt", "release-delay.png"}
+    assert {path.name for path in artifacts.iterdir()} == {"outcome.txt"}
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_day_in_hourly_steps_is_released_by_the_tracker_in_the_hour_in_which_it_ends(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.flights.delays", "--days", "1", "--artifacts", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    # The tracker is killed before the only day is over, so it is exact, and says that nothing was out before.
+    assert "there, exactly once, equal" in done.stdout, done.stdout + done.stderr
+    kept = pd.read_csv(tmp_path / "windows.csv")
+    assert kept[kept["released_by"] == "tracker"]["hours"].between(0, 1).all()
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

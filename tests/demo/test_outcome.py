@@ -1,13 +1,15 @@
-"""What the demonstration says of a released table: its figures, its picture, its exit status."""
+"""What the demonstrations print, draw and keep of a released table, and their exit status."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from examples.flights import demo, replay, truth
+from examples.flights import delays, demo, picture, replay, truth
 from examples.flights.outcome import Outcome, judge
 
 DAYS, SPAN = 3, 5
@@ -91,5 +93,33 @@ def test_the_exit_status_tells_whether_the_table_is_exact(
     result = demo.Result(judged(released), [judged(exact), judged(exact.iloc[:50])], before)
     status = demo.conclude(result, demo.Options(days=DAYS, span=SPAN), tmp_path)
     assert status == (0 if fault == "none" else 1)
-    assert (tmp_path / "release-delay.png").read_bytes().startswith(b"\x89PNG")
     assert "some way" in (tmp_path / "outcome.txt").read_text()
+
+
+def test_the_delays_are_printed_drawn_and_kept_window_by_window(
+    exact: pd.DataFrame,
+    judged,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+) -> None:
+    later = exact.assign(file=(exact["file"] + 2).clip(upper=exact["file"].max()))
+    result = demo.Result(judged(exact), [judged(later), judged(exact.iloc[:50])], before=40)
+    assert delays.conclude(result, demo.Options(days=DAYS, span=SPAN), tmp_path) == 0
+    assert (tmp_path / "release-delay.png").read_bytes().startswith(b"\x89PNG")
+    kept = pd.read_csv(tmp_path / "windows.csv")
+    assert len(kept) == 3 * len(exact)
+    median = judged(later).windows["hours"].median()
+    assert f" {median:.1f} h " in (tmp_path / "outcome.txt").read_text()
+
+
+def test_all_that_a_picture_shows_lies_inside_its_frame(
+    exact: pd.DataFrame,
+    judged,  # type: ignore[no-untyped-def]
+) -> None:
+    """Titles and labels are measured as they are drawn, with names and counts as long as they come."""
+    poorer = exact.assign(flights=exact["flights"] - 1)
+    ways = [replace(judged(poorer.iloc[:50]), name=f"watermark, {hours} hours") for hours in (1, 24)]
+    figure = picture.figure([judged(exact), *ways])
+    FigureCanvasAgg(figure).draw()  # the layout is made while it is drawn
+    drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert 0 <= drawn.x0 < drawn.x1 <= width
+    assert 0 <= drawn.y0 < drawn.y1 <= height
