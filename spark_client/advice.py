@@ -10,30 +10,31 @@ from typing import Final
 from spark_client.errors import TrackingError
 from tracker.client import TrackerUnavailable
 
-#: How a job begins anew, where what is known of it in two places does not fit together any more.
+#: How a job is started again from the beginning, where checkpoints and tracker no longer match.
 _ANEW: Final = (
-    "begin the job anew: stop all its queries, run `tracker delete-job {job} --force --server {server}`, and start "
-    "them with new checkpoints, and with new paths for channels and results"
+    "start the job again from the beginning: stop all its queries, run `tracker delete-job {job} --force --server "
+    "{server}`, and start them with new checkpoints, and with new paths for channels and results"
 )
 
 _ADVICE: Final = {
-    "FENCED": "Another run of this query has taken over, or this one was closed: only one may run on a checkpoint",
-    "MISSING_UNITS": "A task had its report acknowledged, and the tracker does not have it: was its journal lost? The "
+    "FENCED": "Another run of this query has taken over, or this run was closed; only one run at a time may use a "
+    "checkpoint",
+    "MISSING_UNITS": "The tracker has lost a report that it had acknowledged; check whether its journal was lost. The "
     "batch was not committed; restart the query",
-    "EPOCH_REWOUND": "The query's checkpoint is older than what the tracker knows of it, as if it was restored from a "
-    "backup: start the query with the checkpoint that it last had. If that is lost, " + _ANEW,
-    "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking another deployment=",
+    "EPOCH_REWOUND": "The query's checkpoint is older than its last commit at the tracker, as after a restore from a "
+    "backup: start the query with its last checkpoint. If that is lost, " + _ANEW,
+    "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking a new deployment=",
     "INCOMPATIBLE_GRAPH": "Drain the running deployment first, so that nothing is open, or give Tracking(force=True)",
-    "DRAINED": "The job has been drained: start with another deployment=",
-    "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost, so the tracker knows nothing of what this "
-    "query's checkpoint is about: " + _ANEW,
-    "EVENTS_EXPIRED": "Events that the query has not read were dropped: " + _ANEW,
+    "DRAINED": "The job has been drained: start with a new deployment=",
+    "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost, so this query's checkpoint does not match "
+    "the tracker any more: " + _ANEW,
+    "EVENTS_EXPIRED": "The tracker has dropped events that the query had not read: " + _ANEW,
     "DEPLOYMENT_MISMATCH": "The job has moved on to another deployment: use that one, or a new name",
-    "EXPECT_CONFLICT": "A count was given before as another number, and stands. While its substream is open another "
-    "takes its place with tracking.expect(…, revise=True), or Schedule(…, revise=True)",
-    "FRONT_OWNED": "Another query speaks for the same source{owner}. If it still runs: a source belongs to one query. "
-    "If this query took its place, since its checkpoint is lost or a new one was wanted: what that one had read is "
-    "counted, and would be counted twice, so " + _ANEW + ". Only if this query's source begins exactly where that one "
+    "EXPECT_CONFLICT": "The substream already has another count, which stays. While the substream is open, replace it "
+    "with tracking.expect(…, revise=True), or Schedule(…, revise=True)",
+    "FRONT_OWNED": "Another query reads the same source{owner}. If it still runs, stop one: a source belongs to one "
+    "query. If this query replaces it, with a new checkpoint: the rows that the other query had read are counted, and "
+    "would be counted twice, so " + _ANEW + ". Only if this query's source begins exactly where the other one "
     "stopped: `tracker forget-producer {job} {producer} --server {server}`, and start it again",
 }
 
@@ -50,7 +51,7 @@ def advice(reason: str, message: str, job: str, server: str) -> str:
         server: the tracker's address; empty: not known.
 
     >>> advice("DRAINED", "", "shop", "localhost:7654")
-    'The job has been drained: start with another deployment='
+    'The job has been drained: start with a new deployment='
     """
     found = _OWNER.search(message)
     names = {

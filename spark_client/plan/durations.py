@@ -39,7 +39,7 @@ def length(spark: SparkSession, duration: Duration, what: str) -> int:
     """
     micros = microseconds(spark, duration, what)
     if micros <= 0:
-        raise UsageError(f"{what}: {duration!r} is not above zero: give a length such as '10 minutes'")
+        raise UsageError(f"{what}: {duration!r} is not above zero; give a length such as '10 minutes'")
     return micros
 
 

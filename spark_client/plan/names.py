@@ -57,7 +57,7 @@ def alike(names: Iterable[str], spark: SparkSession) -> list[str]:
 
 
 def check_columns(df: DataFrame, what: str) -> None:
-    """Refuses rows whose columns cannot be told apart, or are called as ours are.
+    """Refuses rows whose columns cannot be told apart, or have reserved names.
 
     Args:
         df: the rows; they may have `_tracker`.
@@ -70,10 +70,10 @@ def check_columns(df: DataFrame, what: str) -> None:
     if doubled := alike(columns, df.sparkSession):
         raise UsageError(
             f"{what}: Spark cannot tell the columns {doubled} apart, or their names are empty: rename or drop some, "
-            "before or in the same step"
+            "before this step or in it"
         )
     if ours := [name for name in columns if name.lower().startswith(TRACKER)]:
-        raise UsageError(f"{what}: the columns {ours} begin with {TRACKER!r}, as ours do: rename them")
+        raise UsageError(f"{what}: the columns {ours} begin with {TRACKER!r}, which is reserved: rename them")
 
 
 def _encodable(name: str) -> bool:

@@ -103,7 +103,7 @@ def test_a_checkpoint_that_was_restored_from_a_backup_is_refused_and_the_advice_
     shutil.move(tmp_path / "backup", kept.checkpoint)
     message = kept.refusal()
     assert "EPOCH_REWOUND" in message
-    assert "as if it was restored from a backup" in message
+    assert "as after a restore from a backup" in message
     (begin_anew,) = commands(message)
     follow(begin_anew)
     kept.life = 2  # new checkpoints, new paths

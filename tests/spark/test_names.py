@@ -47,7 +47,7 @@ REFUSED_SOURCES: list[tuple[str, Callable[[DataFrame], DataFrame], str]] = [
         r"columns \['X', 'x'\] apart",
     ),
     ("empty", lambda df: df.withColumnRenamed("part", ""), r"names are empty"),
-    ("ours", lambda df: df.withColumnRenamed("part", "_Tracker_bell"), "begin with '_tracker', as ours do"),
+    ("ours", lambda df: df.withColumnRenamed("part", "_Tracker_bell"), "begin with '_tracker', which is reserved"),
 ]
 
 
