@@ -2,6 +2,7 @@
 
     python scripts/test_matrix.py                  # all
     python scripts/test_matrix.py 4.1 4.3
+    python scripts/test_matrix.py 4.1 --tests tests/spark_internals
 
 Each release has an environment of its own in `.cache/matrix`, with that PySpark, this checkout, and everything else at
 the versions of constraints.txt. An environment is made once and works offline then; it is made again when something
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,14 +63,16 @@ class Outcome:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("releases", nargs="*", metavar="RELEASE", help="such as 4.1 or 4.1.4 (default: all)")
-    wanted = parser.parse_args().releases
+    parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help="others than the usual ones")
+    given = parser.parse_args()
+    wanted: list[str] = given.releases
     chosen = [each for each in RELEASES if not wanted or any(matches(each, name) for name in wanted)]
     if unknown := [name for name in wanted if not any(matches(each, name) for each in RELEASES)]:
         parser.error(f"{unknown[0]} is none of {', '.join(RELEASES)}")
     outcomes: list[Outcome] = []
     for number, release in enumerate(chosen, 1):
         print(f"\nSpark {release} ({number} of {len(chosen)})", flush=True)
-        outcomes.append(run(release))
+        outcomes.append(run(release, given.tests))
     print()
     for each in outcomes:
         print(f"{each.release:8} {'failed' if each.failed else 'passed':8} {each.said:32} {each.seconds:5.0f} s")
@@ -81,7 +84,7 @@ def matches(release: str, name: str) -> bool:
     return f"{release}.".startswith(f"{name}.")
 
 
-def run(release: str) -> Outcome:
+def run(release: str, tests: Sequence[str]) -> Outcome:
     """Test one release."""
     try:
         python = environment(release)
@@ -92,7 +95,7 @@ def run(release: str) -> Outcome:
     environ = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     begun = time.monotonic()
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-m", "not slow", f"--junit-xml={record}"]
-    status = subprocess.run([*command, *TESTS], cwd=ROOT, env=environ, check=False).returncode
+    status = subprocess.run([*command, *tests], cwd=ROOT, env=environ, check=False).returncode
     return Outcome(release, status != 0, counts(record), time.monotonic() - begun)
 
 

@@ -99,7 +99,7 @@ class KafkaChannel(JsonChannel):
 
     def check(self, path: Path) -> None:
         spark = SparkSession.getActiveSession()
-        assert spark is not None  # the batch's
+        assert spark is not None  # the program's: a batch runs in one that has it
         rows, _, labels = _labels_of(path, lambda: self.in_files(spark, [path]), self.form)
         if labels < rows:
             raise self._doubled(rows, labels)

@@ -5,9 +5,8 @@ Relies on ``_SimpleStreamReaderWrapper`` and ``PythonStreamingSourceRunner``, be
 
 - One reader, in one process of its own, serves a query from its start until it stops, so it can keep what it knows. If
   that were otherwise, its calls would cost more, and a run with ``availableNow`` might take what came meanwhile.
-- A query that goes on from a checkpoint begins to read where its last batch ended: ``initialOffset`` only counts where
-  there is no batch yet. Before Spark 4.2 this hangs on Spark planning the last batch again. If that were otherwise,
-  rows would be read twice.
+- A query that goes on from a checkpoint begins to read where its last batch ended: ``initialOffset`` is asked, more
+  than once, only where there is no batch yet. If that were otherwise, rows would be read twice.
 - A batch is planned from the sources in the order in which the plan has them. If that were otherwise, a run with
   ``availableNow`` might end before what it has ended is released; the next start releases it.
 - Iterators of rows are copied, so they have to be of lists.

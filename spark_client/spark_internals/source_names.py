@@ -1,8 +1,9 @@
 """What a source written in Python is called, so that Spark takes the name for one.
 
 Relies on what Spark does with the name that ``format(…)`` is given (``DataSource.lookupDataSource``): one with signs
-such as ``.`` or ``/`` it may take for a class, a package or a path, whatever is registered. Fails closed: under a name
-that Spark takes for something else, the query does not start. Since Spark 4.0.
+such as ``.`` or ``/`` it may take for a class, a package or a path. Spark 4.0.5 and 4.3.0 take any name that is
+registered, and nothing promises it. Fails closed: under a name that Spark takes for something else, the query does not
+start. Since Spark 4.0.
 """
 
 from __future__ import annotations
