@@ -14,10 +14,10 @@ import numpy as np
 
 from tracker.contract.values import NO_END_TIME, Mode, Ordering
 from tracker.core import Tracker
-from tracker.core.frontgroups import FIRM
 from tracker.core.job import Job
 from tracker.core.lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, NAMED, PARTLY_ENDED, SOLE
 from tracker.core.opentimes import NONE_OPEN
+from tracker.core.provisional import COMMITTED
 
 
 def broken(tracker: Tracker) -> str:
@@ -124,7 +124,7 @@ def _limits_are_the_least_of_the_fronts(job: Job) -> None:
 
 def _what_is_held_is_flagged(job: Job) -> None:
     """A row is flagged as held while any producer holds it, and no longer."""
-    held = {row for producer in job.producers.values() for row in producer.holds}
+    held = {row for rows in job.provisional.awaiting.values() for row in rows}
     _same(set(np.flatnonzero(job.accounts.flags & AWAITING_RECOMMIT).tolist()), held)
 
 
@@ -146,17 +146,32 @@ def _what_can_be_withdrawn_is_staged(job: Job) -> None:
         if producer.mode is Mode.IMMEDIATE
         for number in producer.staged
     }
+    provisional, closing = job.provisional, job.closing
     for front in job.fronts:
-        assert {by for by, _, _ in front.soft} <= staged, front.name
-        assert front.finishers <= {FIRM, *staged}, front.name
-    for closes in job.closing._closes.values():
-        for supporters in closes.values():
-            assert supporters, "a close of nobody"
-            assert supporters <= {FIRM, *staged}, supporters
-    for given in job.closing.expectations._given.values():
-        supporters = {by for by, _ in given}
-        assert supporters <= {FIRM, *staged}, supporters
-        assert supporters != {FIRM}, "it cannot be withdrawn, and is kept as if it could"
+        tentative = provisional.frontiers.get(front.name, [])
+        assert {by for by, _, _ in tentative} <= staged, front.name
+        expected = dict(front.committed)
+        for _, scope, time in tentative:
+            expected[scope] = max(time, expected.get(scope, time))
+        _same(front.promised, expected)
+        finishes = provisional.finishes.get(front.name, set())
+        assert finishes <= staged, front.name
+        assert not (finishes and front.finish_committed), front.name
+        _same(front.finished, front.finish_committed or bool(finishes))
+    assert provisional.frontiers.keys() | provisional.finishes.keys() <= job.fronts.by_name.keys()
+    closes = [(id_, *each) for id_, fronts in provisional.closes.items() for each in fronts.items()]
+    for id_, front_name, origins in closes:
+        assert origins, "a close of nobody"
+        assert origins <= staged, origins
+        if front_name:
+            assert closing.is_closed_by_name(id_, front_name), front_name
+        else:
+            assert job.accounts.flags[job.accounts.row_of(id_)] & SOLE, "the sole owner's"
+    for id_, key, given in [(id_, *each) for id_, keys in provisional.numbers.items() for each in keys.items()]:
+        origins = {by for by, _ in given if by is not COMMITTED}
+        assert origins <= staged, origins
+        assert origins, "it cannot be withdrawn, and is kept as if it could"
+        _same(closing.expectations.of(id_).get(key), given[-1][1])
 
 
 def _expectations_are_counted(job: Job) -> None:

@@ -99,6 +99,7 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
     "Lifecycle": {},
     "Fronts": {"groups": "made of the fronts and their floors, which are compared", "group_of": "goes with it"},
     "Floors": {},
+    "Provisional": {"_ids": "made of the closes and the numbers"},
 }
 
 #: Fields of which every state has the same value, all the same.

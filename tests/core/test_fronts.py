@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.core.test_readings import SENT, define, report, start
@@ -13,12 +15,15 @@ from tracker.core.frontgroups import Front
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one epoch", "one by one"])
 def test_each_finish_looks_at_few_fronts(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each looked at all, ten thousand finishes took twenty minutes."""
-    looks, times = 0, Front.firm_time
+    looks = 0
 
-    def firm_time(front: Front, scope: str | None) -> int:
-        nonlocal looks
-        looks += 1
-        return times(front, scope)
+    def counted(read: Callable[[Front, str | None], int]) -> Callable[[Front, str | None], int]:
+        def read_and_count(front: Front, scope: str | None) -> int:
+            nonlocal looks
+            looks += 1
+            return read(front, scope)
+
+        return read_and_count
 
     names = [f"f{n}" for n in range(300)]
     driver = Driver(Tracker("log"))
@@ -26,7 +31,8 @@ def test_each_finish_looks_at_few_fronts(at_once: bool, monkeypatch: pytest.Monk
     for line in (define(fronts=names), start("p1"), report("p1", 0, "u", [SENT], frontiers, commit=True)):
         driver.run(line)
     driver.run(report("p1", 1, "u", promises=[["finish", "f299"]], commit=True))
-    monkeypatch.setattr(Front, "firm_time", firm_time)
+    for name in ("closing_time", "committed_time"):
+        monkeypatch.setattr(Front, name, counted(getattr(Front, name)))
     finishes = [["finish", name] for name in names[:299]]
     for epoch, promises in enumerate([finishes] if at_once else [[each] for each in finishes], 2):
         assert driver.run(report("p1", epoch, "u", promises=promises, commit=True))[0] == {"outcome": "APPLIED"}

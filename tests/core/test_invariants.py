@@ -15,6 +15,7 @@ from tracker.core.ends import Ends
 from tracker.core.expecting import Expectations
 from tracker.core.log import _Retained
 from tracker.core.names import NameTable
+from tracker.core.provisional import Provisional
 
 FAULTS = [
     (Accounts, "finish"),
@@ -25,7 +26,7 @@ FAULTS = [
     (NameTable, "remove"),
     (Closing, "_review"),
     (Ends, "_leave"),
-    (Expectations, "settle"),
+    (Provisional, "commit"),
     (Expectations, "touched"),
     (_Retained, "join"),
 ]

@@ -9,7 +9,7 @@ in `timers`. Its events go into its log.
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
 folded by XOR, and two counts. Read `lifecycle` first: it has the states of a substream, and all that moves it from one
 to the next. Nothing takes effect before its epoch is committed (`producers` has what is staged), so a retried task or a
-zombie can never end anything; in IMMEDIATE mode it does, and is taken out again.
+zombie can never end anything; in IMMEDIATE mode it does, and is taken out again, which is all in `provisional`.
 
 Fronts promise what they will not send any more (`fronts`, in `frontgroups` for the segments that wait for the same
 ones), or how much they send (`expecting`); what all of them have promised is closed (`closing`), and `timeindex` finds

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from tracker.contract.values import NO_END_TIME
 
 from .accounts import Accounts, Rows
-from .expecting import Expectations, Key
-from .frontgroups import EVERYTHING, FIRM, Front, FrontGroup, Supporter
+from .expecting import Expectations
+from .frontgroups import EVERYTHING, UNSET, Front, FrontGroup
 from .fronts import Fronts
 from .lifecycle import CLOSED, ENDED, KNOWN, SOLE
+from .producers import ExpectOf
 from .timeindex import TimeIndex
 
 SOLE_OWNER = ""  #: in the place of a front: closed by the caller as the only source
@@ -41,7 +42,7 @@ class Closing:
         self._accounts = accounts
         self._fronts = fronts
         self._dirty = dirty
-        self._closes: dict[int, dict[str, set[Supporter]]] = {}  # by id: the fronts that closed it by name
+        self._closes: dict[int, dict[str, None]] = {}  # by id: the fronts that closed it by name, the first first
         self._turned: list[Rows] = []  # (row, group) closed, or opened again, since `note`; none twice in a part
         self.expectations = Expectations(accounts)
         self._counted: set[int] = set()  # ids of which more may have been sent than expected, since `exceeded`
@@ -243,36 +244,47 @@ class Closing:
 
     # ------------------------------------------------------------ promises
 
-    def close(self, row: int, front: str, supporter: Supporter) -> None:
+    def close(self, row: int, front: str) -> None:
         """A front (or the sole owner) closes a known row by name."""
         accounts = self._accounts
         if accounts.flags[row] & ENDED:
             return
-        id_ = accounts.id_of(row)
         if front == SOLE_OWNER:
-            firmly = bool(accounts.flags[row] & SOLE) and SOLE_OWNER not in self._closes.get(id_, ())
             accounts.life.close_by_sole_owner(row)
-            if not firmly and (supporter is not FIRM or id_ in self._closes):
-                self._closes.setdefault(id_, {}).setdefault(SOLE_OWNER, set()).add(supporter)
         else:
-            self._closes.setdefault(id_, {}).setdefault(front, set()).add(supporter)
+            self._closes.setdefault(accounts.id_of(row), {})[front] = None
             self._watch(row)
+        self._review(row)
+
+    def is_closed_by_name(self, id_: int, front: str) -> bool:
+        """Whether a front has closed a substream by name."""
+        return front in self._closes.get(id_, ())
+
+    def reopen(self, row: int, front: str) -> None:
+        """A close by name is taken back."""
+        id_ = self._accounts.id_of(row)
+        if front == SOLE_OWNER:
+            self._accounts.life.reopen_by_sole_owner(row)
+        else:
+            self._closes[id_].pop(front, None)
+            if not self._closes[id_]:
+                del self._closes[id_]
         self._review(row)
 
     def _watch(self, row: int) -> None:
         for times in self._times:
             times.watch(row)
 
-    def expect(self, row: int, segment: int, front: str, number: int, revise: bool, supporter: Supporter) -> bool:
+    def expect(self, pledge: ExpectOf) -> bool:
         """A front expects so many elements of a known row on a segment.
 
         Returns:
             whether another number stands now than before.
         """
-        changed = self.expectations.give(row, segment, front, number, revise, supporter)
+        changed = self.expectations.give(pledge)
         if changed:
-            self._watch(row)
-            self.look_at([row])
+            self._watch(pledge.row)
+            self.look_at([pledge.row])
         return changed
 
     def look_at(self, rows: Iterable[int]) -> None:
@@ -352,12 +364,9 @@ class Closing:
         self._accounts.changed[rows] = self.now
         self._accounts.life.touch(rows)
 
-    def advance(self, front: Front, scope: str | None, time: int, supporter: Supporter) -> None:
+    def raise_frontier(self, front: Front, scope: str | None, time: int) -> None:
         """A front has promised a frontier, for a scope or for every one."""
-        before, after = self._fronts.advance(front, scope, time, supporter)
-        if supporter is FIRM:
-            for place in front.groups:
-                self._fronts.groups[place].raise_floors([scope])
+        before, after = self._fronts.promise(front, scope, time)
         if after <= before:
             return
         for place in front.groups:
@@ -365,6 +374,12 @@ class Closing:
             several = len(self._fronts.groups[place].members) > 1
             if scope is None and several and (self._closes or self.expectations):
                 self._times[place].advance_named(before, after)
+
+    def commit_frontier(self, front: Front, scope: str | None, time: int) -> None:
+        """Nobody can take that back any more."""
+        front.committed[scope] = max(time, front.committed.get(scope, UNSET))
+        for place in front.groups:
+            self._fronts.groups[place].raise_floors([scope])
 
     def _pass(self, rows: Rows, place: int) -> None:
         """Close for a group those of open rows that are not yet, since all of its fronts' times have passed them."""
@@ -377,23 +392,27 @@ class Closing:
         if rows.size:
             self._mark(rows, place, True)
 
-    def finish(self, front: Front, supporter: Supporter) -> None:
+    def finish(self, front: Front) -> None:
         """A front has finished."""
-        finished_before = front.finished
-        firmly_before = FIRM in front.finishers
-        front.finishers.add(supporter)
-        if finished_before and (supporter is not FIRM or firmly_before):
+        if front.finished:
             return
+        front.finished = True
         groups = [self._fronts.groups[place] for place in front.groups]
         if any(group.has_idle for group in groups):
             self.fronts_changed()  # the last that is awake may have finished: then the idle ones are waited for
             return
         for place, group in zip(front.groups, groups, strict=True):
-            group.raise_floors([None])
             if group.limit(None) == EVERYTHING:
                 self._close_all(place)
             self._times[place].advance(None, 0, 0, self._fronts.scoped)
         self._review_named()
+
+    def commit_finish(self, front: Front) -> None:
+        """Nobody can take that back any more."""
+        if not front.finish_committed:
+            front.finish_committed = True
+            for place in front.groups:
+                self._fronts.groups[place].raise_floors([None])
 
     def _close_all(self, place: int) -> None:
         """All fronts of a group have finished: the untimed ones are closed, too, which stand in no index."""
@@ -435,65 +454,6 @@ class Closing:
         found: Rows = rows[self._accounts.life.is_open(rows)]
         return found
 
-    # ------------------------------------------------------------ taking promises back, making them firm
-
-    def withdraw(self, supporter: Supporter, ids: Iterable[int], numbers: Iterable[tuple[int, Key]] = ()) -> None:
-        """Take back the promises of an epoch that was revoked.
-
-        Args:
-            supporter: the epoch.
-            ids: of the substreams that it closed by name.
-            numbers: (id, key) of what it expected.
-        """
-        for id_ in self.expectations.withdraw(supporter, numbers):
-            row = self._accounts.row_of(id_)
-            if not self._accounts.flags[row] & ENDED:
-                self._accounts.changed[row] = self.now
-                self._accounts.life.touch(row)
-                self.look_at([row])
-        for front in self._fronts:
-            front.soft = [promise for promise in front.soft if promise[0] != supporter]
-            front.finishers.discard(supporter)
-            if not front.finished:
-                front.drained_in = False
-        for id_ in ids:
-            self._unsupport(id_, supporter)
-        self.fronts_changed()
-        self.note()
-
-    def _unsupport(self, id_: int, supporter: Supporter) -> None:
-        closes = self._closes.get(id_)
-        if closes is None:
-            return
-        row = self._accounts.row_of(id_)
-        for front, supporters in list(closes.items()):
-            supporters.discard(supporter)
-            if not supporters:
-                del closes[front]
-                if front == SOLE_OWNER:
-                    self._accounts.life.reopen_by_sole_owner(row)
-        if not closes:
-            del self._closes[id_]
-        self._review(row)
-
-    def settle(self, supporter: Supporter, ids: Iterable[int], numbers: Iterable[tuple[int, Key]] = ()) -> None:
-        """An epoch was committed, and its frontiers and finishes are firm by now: so are its closes and numbers.
-
-        Args:
-            supporter: the epoch.
-            ids: of the substreams that it closed by name.
-            numbers: (id, key) of what it expected.
-        """
-        self.expectations.settle(supporter, numbers)
-        for front in self._fronts:
-            front.soft = [promise for promise in front.soft if promise[0] != supporter]
-            front.finishers.discard(supporter)
-        for id_ in ids:
-            for supporters in self._closes.get(id_, {}).values():
-                if supporter in supporters:
-                    supporters.discard(supporter)
-                    supporters.add(FIRM)
-
     # ------------------------------------------------------------ other fronts, or other segments that they feed
 
     def closed_by_name_by_all(self, segments: Iterable[int]) -> list[int]:
@@ -530,7 +490,7 @@ class Closing:
 
     def adopt_close(self, id_: int, name: str) -> None:
         """An added front has closed what all the others had; `regroup` follows."""
-        self._closes.setdefault(id_, {}).setdefault(name, set()).add(FIRM)
+        self._closes.setdefault(id_, {})[name] = None
 
     def remove_front(self, name: str) -> None:
         """A front is waited for no more; `regroup` follows."""

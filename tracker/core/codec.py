@@ -9,7 +9,7 @@ version did not write a value stands beside the line that reads it. The events a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -20,16 +20,17 @@ from tracker.contract.commands import Spec
 from tracker.contract.values import DrainState, Mode, Ordering
 
 from .accounts import Accounts, Entries, Rows
-from .closing import Closing
+from .closing import SOLE_OWNER, Closing
 from .codec_log import dump_log, dump_subscriptions, load_log, load_subscriptions
 from .drains import DrainRecord
 from .expecting import Expectations
-from .frontgroups import FIRM, Floors, Front, Supporter, in_order
+from .frontgroups import Floors, Front
 from .fronts import Fronts
 from .graph import Graph
 from .job import Job
 from .lifecycle import CLOSED, ENDED, KNOWN
 from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
+from .provisional import COMMITTED, Origin, Provisional
 from .remembered import Newest, Numbers
 from .tombstones import Tombstones
 
@@ -50,13 +51,13 @@ def dump_job(job: Job) -> Values:
         "drain": dump_drain(job.drain),
         "producer_names": list(job.numbers.names),
         "read_segments": sorted(job.read_segments),
-        "producers": [dump_producer(producer, job.accounts.ids_of) for producer in job.producers.values()],
+        "producers": [dump_producer(job, producer) for producer in job.producers.values()],
         "late_reports": job.late_reports,
         "late_by_id": list(job.late_by_id.items()),
         "accounts": dump_accounts(job.accounts),
-        "fronts": dump_fronts(job.fronts),
-        "closes": dump_closes(job.closing),
-        "expectations": dump_expectations(job.closing.expectations),
+        "fronts": dump_fronts(job.fronts, job.provisional),
+        "closes": dump_closes(job.closing, job.provisional),
+        "expectations": dump_expectations(job.closing.expectations, job.provisional),
         "advanced": list(job.ends.advanced.items()),
         "tombstones": dump_tombstones(job.tombstones),
     }
@@ -78,13 +79,14 @@ def load_job(values: Values) -> Job:
     accounts = load_accounts(values["accounts"])
     fronts, floors = load_fronts(values["fronts"], len(job.graph))
     job.begin(accounts, fronts, floors)
-    load_expectations(job.closing.expectations, values.get("expectations", {}))  # older dumps have none
-    load_closes(job.closing, values["closes"])
+    load_tentative(job.provisional, values["fronts"]["fronts"])
+    load_expectations(job, values.get("expectations", {}))  # older dumps have none
+    load_closes(job, values["closes"])
     if "tombstones" in values:  # older dumps have none
         job.tombstones = load_tombstones(values["tombstones"])
     job.ends.advanced = dict(map(tuple, values["advanced"]))
     for each in values["producers"]:
-        producer = load_producer(each, accounts.rows_of)
+        producer = load_producer(job, each)
         job.producers[producer.name] = producer
         for epoch in producer.staged.values():
             units, entries = epoch.size
@@ -155,8 +157,9 @@ def load_drain(values: Values) -> DrainRecord:
 _PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf, ExpectOf)
 
 
-def dump_producer(producer: Producer, ids_of: IdsOf) -> Values:
-    rows = np.array(list(producer.holds), np.int64)
+def dump_producer(job: Job, producer: Producer) -> Values:
+    ids_of, awaiting = job.accounts.ids_of, job.provisional.awaiting.get(producer.name, {})
+    rows = np.array(list(awaiting), np.int64)
     return {
         "name": producer.name,
         "number": producer.number,
@@ -168,18 +171,22 @@ def dump_producer(producer: Producer, ids_of: IdsOf) -> Values:
         "past": list(producer.past),
         "committed": producer.committed,
         "heard_at": producer.heard_at,
-        "holds": [ids_of(rows) if rows.size else rows, list(producer.holds.values())],
+        "holds": [ids_of(rows) if rows.size else rows, list(awaiting.values())],
         "staged": [dump_epoch(number, epoch, ids_of) for number, epoch in producer.staged.items()],
     }
 
 
-def load_producer(values: Values, rows_of: RowsOf) -> Producer:
+def load_producer(job: Job, values: Values) -> Producer:
+    rows_of = job.accounts.rows_of
     producer = Producer(values["name"], values["number"], Mode(values["mode"]), values["heard_at"])
     producer.run, producer.last_run = values["run"], values["last_run"]
     producer.seals, producer.settled = values["seals"], values["settled"]
     producer.past, producer.committed = Newest(values["past"]), values["committed"]
     ids, epochs = values["holds"]
-    producer.holds = dict(zip(rows_of(ids.astype(np.uint64)).tolist(), epochs, strict=True))
+    if epochs:
+        job.provisional.awaiting[producer.name] = dict(
+            zip(rows_of(ids.astype(np.uint64)).tolist(), epochs, strict=True)
+        )
     producer.staged = dict(load_epoch(each, rows_of) for each in values["staged"])
     return producer
 
@@ -280,9 +287,9 @@ def load_tombstones(values: Values) -> Tombstones:
 # ---------------------------------------------------------------- fronts and what they have promised
 
 
-def dump_fronts(fronts: Fronts) -> Values:
+def dump_fronts(fronts: Fronts, provisional: Provisional) -> Values:
     return {
-        "fronts": [dump_front(front) for front in fronts],
+        "fronts": [dump_front(front, provisional) for front in fronts],
         "scoped": sorted(fronts.scoped),
         "floors_by_segment": [dump_floors(floors) for floors in fronts.floors()],
     }
@@ -303,14 +310,16 @@ def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[Floors]]:
     return fronts, [shared[of_all, frozenset(map(tuple, by_scope))] for of_all, by_scope in values["floors_by_segment"]]
 
 
-def dump_front(front: Front) -> Values:
+def dump_front(front: Front, provisional: Provisional) -> Values:
+    """What is tentative has its origins, and what is committed None in their place."""
+    committed = [COMMITTED] if front.finish_committed else []
     return {
         "name": front.name,
         "owner": front.owner,
         "owned_in": front.owned_in,
-        "firm": list(front.firm.items()),
-        "soft": list(front.soft),
-        "finishers": in_order(front.finishers),
+        "firm": list(front.committed.items()),
+        "soft": list(provisional.frontiers.get(front.name, ())),
+        "finishers": [*committed, *sorted(provisional.finishes.get(front.name, ()))],
         "drained_in": front.drained_in,
         "idle": front.idle,
         "heard_at": front.heard_at,
@@ -321,11 +330,21 @@ def dump_front(front: Front) -> Values:
 def load_front(values: Values) -> Front:
     front = Front(values["name"], values["heard_at"])
     front.owner, front.owned_in = values["owner"], values["owned_in"]
-    front.firm = dict(map(tuple, values["firm"]))
-    front.soft = [(_supporter(by), scope, time) for by, scope, time in values["soft"]]
-    front.finishers = {_supporter(by) for by in values["finishers"]}
+    front.committed.update(map(tuple, values["firm"]))
+    front.finished, front.finish_committed = bool(values["finishers"]), COMMITTED in values["finishers"]
     front.drained_in, front.idle, front.last_promise = values["drained_in"], values["idle"], values["last_promise"]
     return front
+
+
+def load_tentative(provisional: Provisional, fronts: list[Values]) -> None:
+    """What fronts that are in place have promised, and can be taken back."""
+    for each in fronts:
+        origins = {_origin(by) for by in each["finishers"]}
+        if origins and COMMITTED not in origins:
+            provisional.finishes[each["name"]] = origins
+        if each["soft"]:
+            provisional.frontiers[each["name"]] = [(_origin(by), scope, time) for by, scope, time in each["soft"]]
+            provisional.promise_anew(each["name"])
 
 
 def dump_floors(floors: Floors) -> list[Any]:
@@ -340,36 +359,50 @@ def load_floors(values: list[Any]) -> Floors:
     return floors
 
 
-def _supporter(value: Any) -> Supporter:
-    return FIRM if value is None else (value[0], value[1])
+def _origin(value: Any) -> Any:
+    return COMMITTED if value is None else (value[0], value[1])
 
 
-def dump_closes(closing: Closing) -> list[Any]:
-    return [
-        (id_, [(front, in_order(supporters)) for front, supporters in closes.items()])
-        for id_, closes in closing._closes.items()
-    ]
+def dump_closes(closing: Closing, provisional: Provisional) -> list[Any]:
+    """By id, the fronts that closed it by name; of the sole owner's closes only those that can be taken back."""
+    closes: dict[int, list[Any]] = {
+        id_: [(front, _by(provisional.closes.get(id_, {}).get(front, ()))) for front in fronts]
+        for id_, fronts in closing._closes.items()
+    }
+    for id_, fronts in provisional.closes.items():
+        if SOLE_OWNER in fronts:
+            closes.setdefault(id_, []).append((SOLE_OWNER, _by(fronts[SOLE_OWNER])))
+    return list(closes.items())
 
 
-def load_closes(closing: Closing, values: list[Any]) -> None:
+def _by(origins: Iterable[Origin]) -> list[Origin | None]:
+    return [*sorted(origins)] or [COMMITTED]
+
+
+def load_closes(job: Job, values: list[Any]) -> None:
     """Once the flags, the fronts and the expectations are in place."""
     for id_, closes in values:
-        closing._closes[id_] = {front: {_supporter(by) for by in supporters} for front, supporters in closes}
-    closing.regroup()
+        for front, by in closes:
+            if front != SOLE_OWNER:
+                job.closing._closes.setdefault(id_, {})[front] = None
+            if COMMITTED not in by:
+                job.provisional.keep_close(id_, front, {_origin(each) for each in by})
+    job.closing.regroup()
 
 
-def dump_expectations(expectations: Expectations) -> Values:
+def dump_expectations(expectations: Expectations, provisional: Provisional) -> Values:
     return {
         "numbers": [(id_, [(*key, n) for key, n in numbers.items()]) for id_, numbers in expectations._numbers.items()],
-        "given": [(id_, *key, list(given)) for (id_, key), given in expectations._given.items()],
+        "given": [(id_, *key, list(given)) for id_, keys in provisional.numbers.items() for key, given in keys.items()],
         "announced": [(id_, list(segments.items())) for id_, segments in expectations._announced.items()],
     }
 
 
-def load_expectations(expectations: Expectations, values: Values) -> None:
+def load_expectations(job: Job, values: Values) -> None:
+    expectations = job.closing.expectations
     for id_, numbers in values.get("numbers", ()):
         expectations.restore(id_, {(segment, front): number for segment, front, number in numbers})
     for id_, segment, front, given in values.get("given", ()):
-        expectations._given[id_, (segment, front)] = [(_supporter(by), number) for by, number in given]
+        job.provisional.keep_numbers(id_, (segment, front), [(_origin(by), number) for by, number in given])
     for id_, segments in values.get("announced", ()):
         expectations._announced[id_] = dict(map(tuple, segments))

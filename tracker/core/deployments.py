@@ -17,11 +17,12 @@ from tracker.contract.values import DrainState, Reason
 from . import epochs
 from .accounts import Accounts
 from .drains import DrainRecord
-from .frontgroups import FIRM, Floors
+from .frontgroups import Floors
 from .fronts import Fronts
 from .graph import Graph
 from .job import Job
 from .lifecycle import CLOSED, ENDED, KNOWN
+from .producers import ExpectOf
 
 
 def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
@@ -136,8 +137,8 @@ def _clear_the_way(job: Job) -> None:
         job.drain = DrainRecord(DrainState.CANCELLED, job.drain.drain_id)
         for front in job.fronts:
             if front.drained_in:
-                front.finishers.clear()
-                front.drained_in = False
+                front.finished = front.finish_committed = front.drained_in = False
+                job.provisional.forget_finish(front.name)
         job.closing.fronts_changed()
     for producer in job.producers.values():
         epochs.revoke(job, producer, sorted(producer.staged))
@@ -155,7 +156,6 @@ def _start_afresh(job: Job, graph: Graph) -> None:
     job.incarnation += 1
     for producer in job.producers.values():
         producer.fence()
-        producer.holds.clear()
         for number in list(producer.staged):  # without entries or promises, or it would not have been drained
             job.unstage(producer, number)
     job.late_by_id.clear()
@@ -215,7 +215,7 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
             closing.adopt_close(id_, name)
         for row, segment in met_by_all:
             if segment in numbers:
-                closing.expectations.give(row, segment, name, 0, False, FIRM)
+                closing.expectations.give(ExpectOf(name, row, segment, 0, False))
     fronts.by_name = {name: fronts.by_name[name] for name in job.spec.fronts}
     fronts.lead(job.spec.front_segments, graph, floors)
     fronts.raise_floors()

@@ -8,7 +8,7 @@ until the epoch is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -18,12 +18,9 @@ from tracker.contract.refusal import Refused
 from tracker.contract.values import Mode
 
 from .accounts import Entries
-from .expecting import Key
-from .frontgroups import FIRM
 from .job import NO_ENTRIES, Job, or_none
-from .lifecycle import ENDED
 from .messages import check_name
-from .producers import Epoch, FinishOf, FrontierOf, Producer
+from .producers import FinishOf, FrontierOf, Producer
 
 
 def open_producer(job: Job, command: OpenProducer) -> Opened:
@@ -93,7 +90,7 @@ def forget_producer(job: Job, name: str) -> None:
     for front in job.fronts:
         if front.owner == name:
             front.owner = None
-    _release(job, producer, list(producer.holds))
+    _look_at(job, job.provisional.release(name))
     del job.producers[name]
     job.evaluate()
     job.numbers.collect(job.producers, lambda: job.accounts.cells.used_producers(job.accounts.in_use(0)))
@@ -133,58 +130,28 @@ def _commit_one(job: Job, producer: Producer, number: int) -> None:
     producer.committed = max(number, producer.committed)
     pledges = [pledge for piece in epoch.pieces for pledge in piece.pledges]
     if producer.mode is Mode.IMMEDIATE:
-        firmly = [pledge for pledge in pledges if isinstance(pledge, FrontierOf | FinishOf)]
-        job.keep_promises(firmly, FIRM)
-        job.closing.settle((producer.name, number), _ids(job, epoch.closed_rows()), _numbers(job, epoch))
+        job.keep_promises(pledge for pledge in pledges if isinstance(pledge, FrontierOf | FinishOf))
+        job.provisional.commit((producer.name, number))
         _release_committed(job, producer)
     else:
         entries = [piece.entries for piece in epoch.pieces if len(piece.entries.rows)]
-        job.apply(producer, Entries.concatenate(entries) if entries else NO_ENTRIES, pledges, FIRM)
-
-
-def _ids(job: Job, rows: Sequence[int]) -> list[int]:
-    ids: list[int] = job.accounts.ids_of(np.array(rows, np.int64)).tolist() if rows else []
-    return ids
-
-
-def _numbers(job: Job, epoch: Epoch) -> list[tuple[int, Key]]:
-    """What an epoch expected."""
-    pledges = epoch.expectations()
-    return [(job.accounts.id_of(pledge.row), (pledge.segment, pledge.front)) for pledge in pledges]
+        job.apply(producer, Entries.concatenate(entries) if entries else NO_ENTRIES, pledges)
 
 
 def revoke(job: Job, producer: Producer, numbers: Iterable[int]) -> None:
-    """Epochs never happened. In IMMEDIATE mode what they did is undone and what they touched is held."""
+    """Epochs never happened. In IMMEDIATE mode what they did is undone, and what they touched awaits their return."""
     for number in numbers:
         epoch = job.unstage(producer, number)
-        if producer.mode is not Mode.IMMEDIATE:
-            continue
-        for entries in epoch.folded:
-            accounts = job.accounts
-            for row in np.unique(entries.rows[~accounts.life.are(entries.rows, ENDED)]).tolist():
-                producer.holds[row] = max(number, producer.holds.get(row, number))
-                accounts.life.await_recommit(row)
-                accounts.life.touch(row)
-                accounts.changed[row] = job.now
-            has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
-            accounts.cells.unfold(entries.where(~has_ended))
-            if job.closing.expectations:
-                job.closing.expectations.touched(entries.rows)
-                job.closing.look_at(job.closing.expectations.among(entries.rows))
-        job.closing.withdraw((producer.name, number), _ids(job, epoch.closed_rows()), _numbers(job, epoch))
+        if producer.mode is Mode.IMMEDIATE:
+            job.provisional.revoke((producer.name, number), epoch.folded, job.now)
 
 
 def _release_committed(job: Job, producer: Producer) -> None:
-    if producer.holds:
-        free = [row for row, epoch in producer.holds.items() if epoch <= producer.committed]
-        if free:
-            _release(job, producer, free)
-            job.evaluate()
+    if _look_at(job, job.provisional.release(producer.name, producer.committed)):
+        job.evaluate()
 
 
-def _release(job: Job, producer: Producer, rows: list[int]) -> None:
-    for row in rows:
-        del producer.holds[row]
-        if not any(row in other.holds for other in job.producers.values()):
-            job.accounts.life.recommit(row)
-            job.dirty.append(np.array([row]))
+def _look_at(job: Job, rows: list[int]) -> bool:
+    if rows:
+        job.dirty.append(np.array(rows))
+    return bool(rows)

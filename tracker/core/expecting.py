@@ -1,8 +1,7 @@
 """How many elements fronts have promised: numbers by substream, segment and front.
 
-Of the numbers that a front has given for a substream on a segment, the last one stands. One given in IMMEDIATE mode
-can be withdrawn until its epoch is committed; then the one before it stands again. What a removed front has promised
-is kept in the name of nobody (`REMOVED`), because its elements are among those that were sent.
+Of the numbers that a front has given for a substream on a segment, the last one stands. What a removed front has
+promised is kept in the name of nobody (`REMOVED`), because its elements are among those that were sent.
 
 This module knows numbers, and no fronts that are waited for: what a number closes is `Closing`'s to see. It costs
 nothing while nobody expects anything; with numbers, an entry costs one comparison of columns, unless it may be the
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from .accounts import Accounts, Rows
 from .cells import distinct
-from .frontgroups import FIRM, Supporter
+from .producers import ExpectOf
 
 REMOVED = ""  #: in the place of a front: fronts that were removed, together
 
@@ -56,7 +55,6 @@ class Expectations:
         self._accounts = accounts
         self.count = 0  #: numbers that stand
         self._numbers: dict[int, dict[Key, int]] = {}  # by id: what stands
-        self._given: dict[tuple[int, Key], list[tuple[Supporter, int]]] = {}  # where any can be withdrawn: all, in turn
         self._announced: dict[int, dict[int, int]] = {}  # by id and segment: the number that more was sent than
         # By row: nothing can be met or exceeded while fewer than so many were sent on that segment.
         self._least: NDArray[np.uint64] = np.zeros(0, np.uint64)
@@ -159,82 +157,40 @@ class Expectations:
 
     # ------------------------------------------------------------ numbers come and go
 
-    def give(self, row: int, segment: int, front: str, number: int, revise: bool, supporter: Supporter) -> bool:
-        """A front gives a number. One that differs from what stands, and does not revise it, is ignored.
+    def accepts(self, pledge: ExpectOf, before: int | None) -> bool:
+        """Whether a number counts where another may stand: one that differs, and does not revise it, is ignored."""
+        return before is None or before == pledge.elements or pledge.revise
+
+    def give(self, pledge: ExpectOf) -> bool:
+        """A front gives a number.
 
         Returns:
             whether another number stands now than before.
         """
-        id_ = self._accounts.id_of(row)
-        key = (segment, front)
+        id_, key = self._accounts.id_of(pledge.row), (pledge.segment, pledge.front)
         before = self.of(id_).get(key)
-        if before is not None and before != number and not revise:
-            return False
-        given = self._given.get((id_, key))
-        if supporter is FIRM:
-            self._given.pop((id_, key), None)
-        elif given is None:
-            self._given[id_, key] = [*([] if before is None else [(FIRM, before)]), (supporter, number)]
+        return self.accepts(pledge, before) and self.replace(id_, key, pledge.elements)
+
+    def replace(self, id_: int, key: Key, number: int | None) -> bool:
+        """Have another number stand, or none; whether it is another."""
+        numbers = self._numbers.setdefault(id_, {})
+        before = numbers.get(key)
+        if number is None:
+            numbers.pop(key, None)
         else:
-            given.append((supporter, number))
-        if before == number:
-            return False
-        self.count += before is None
-        self._numbers.setdefault(id_, {})[key] = number
-        self._expect(id_)
-        return True
+            numbers[key] = number
+        self.count += (number is not None) - (before is not None)
+        if not numbers:
+            del self._numbers[id_]
+        if before != number:
+            self._expect(id_)
+        return before != number
 
     def restore(self, id_: int, numbers: dict[Key, int]) -> None:
         """What a snapshot had for a substream of which nothing is expected yet."""
         self._numbers[id_] = numbers
         self.count += len(numbers)
         self._expect(id_)
-
-    def withdraw(self, supporter: Supporter, keys: Iterable[tuple[int, Key]]) -> list[int]:
-        """Take back what an epoch has given, but where the substream has ended since.
-
-        Args:
-            supporter: the epoch.
-            keys: (id, key) of all that it may have given.
-
-        Returns:
-            the ids for which other numbers, or none, stand now.
-        """
-        changed = []
-        for id_, key in keys:
-            given = self._given.pop((id_, key), None)
-            row = self._accounts.row_of(id_)
-            if given is None or self._accounts.reason(row, key[0]):
-                continue
-            left = [each for each in given if each[0] != supporter]
-            self._keep(id_, key, left)
-            before = self._numbers[id_][key]
-            if left and left[-1][1] == before:
-                continue
-            if left:
-                self._numbers[id_][key] = left[-1][1]
-            else:
-                del self._numbers[id_][key]
-                self.count -= 1
-            self._expect(id_)
-            changed.append(id_)
-            if not self._numbers[id_]:
-                del self._numbers[id_]
-        return changed
-
-    def settle(self, supporter: Supporter, keys: Iterable[tuple[int, Key]]) -> None:
-        """An epoch was committed: nobody can withdraw its numbers any more."""
-        for id_, key in keys:
-            given = self._given.pop((id_, key), None)
-            if given is not None:
-                given = [(FIRM if by == supporter else by, number) for by, number in given]
-                # What came before a firm number will never stand again.
-                firm = max((at for at, (by, _) in enumerate(given) if by is FIRM), default=0)
-                self._keep(id_, key, given[firm:])
-
-    def _keep(self, id_: int, key: Key, given: list[tuple[Supporter, int]]) -> None:
-        if any(by is not FIRM for by, _ in given):
-            self._given[id_, key] = given
 
     def remove_front(self, name: str, segments: Container[int]) -> None:
         """A front feeds some segments no more; nothing of what it has given can be withdrawn by now."""

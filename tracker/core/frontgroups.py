@@ -10,22 +10,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeAlias
 
 UNSET = -(2**63) - 1  #: below every time: nothing promised
 EVERYTHING = 2**63  #: above every time, and above having none: all have finished
-
-Supporter: TypeAlias = tuple[str, int] | None
-FIRM: Supporter = None
-
-
-def in_order(supporters: Iterable[Supporter]) -> list[Supporter]:
-    """Supporters as a list that is the same for the same set.
-
-    >>> in_order({("p", 2), FIRM, ("p", 1)})
-    [None, ('p', 1), ('p', 2)]
-    """
-    return sorted(supporters, key=lambda supporter: ("", -1) if supporter is None else supporter)
 
 
 class Front:
@@ -36,17 +23,20 @@ class Front:
         owned_in: the deployment in which the owner last claimed it.
         fed: the segments that it feeds, by number; None: all of them.
         groups: those that wait for it, by their places among the job's.
-        finishers: supporters of its finish; it has finished while there is any.
+        committed: its greatest frontiers by scope (None: for every scope), of which nothing can be taken back.
+        promised: the same with what can be; the same dict where nothing can.
+        finished: it will send nothing more at all; `finish_committed`: and that cannot be taken back.
         drained_in: it finished in the drain under way.
         idle: it is not waited for, as long as another front is.
         heard_at: when its owner was last heard of, or when it was added (ns).
     """
 
     __slots__ = (
+        "committed",
         "drained_in",
         "fed",
-        "finishers",
-        "firm",
+        "finish_committed",
+        "finished",
         "groups",
         "heard_at",
         "idle",
@@ -54,7 +44,7 @@ class Front:
         "name",
         "owned_in",
         "owner",
-        "soft",
+        "promised",
     )
 
     def __init__(self, name: str, heard_at: int) -> None:
@@ -63,9 +53,9 @@ class Front:
         self.owned_in = ""
         self.fed: frozenset[int] | None = None
         self.groups: list[int] = []
-        self.firm: dict[str | None, int] = {}
-        self.soft: list[tuple[Supporter, str | None, int]] = []
-        self.finishers: set[Supporter] = set()
+        self.committed: dict[str | None, int] = {}
+        self.promised = self.committed
+        self.finished = self.finish_committed = False
         self.drained_in = False
         self.idle = False
         self.heard_at = heard_at
@@ -75,38 +65,22 @@ class Front:
         """Whether its elements enter a segment."""
         return self.fed is None or segment in self.fed
 
-    @property
-    def finished(self) -> bool:
-        """It will send nothing more at all."""
-        return bool(self.finishers)
-
-    def firm_time(self, scope: str | None) -> int:
-        """The greatest time that it has firmly promised for a scope (None: for every scope)."""
-        time = self.firm.get(None, UNSET)
-        return time if scope is None else max(time, self.firm.get(scope, UNSET))
-
     def time(self, scope: str | None) -> int:
-        """The same, with what can still be withdrawn."""
-        time = self.firm_time(scope)
-        for _, of, promised in self.soft:
-            if promised > time and (of is None or of == scope):
-                time = promised
-        return time
+        """The greatest time that it has promised for a scope (None: for every scope)."""
+        return _greatest(self.promised, scope)
 
     def closing_time(self, scope: str | None) -> int:
         """The same of a front that may still send; ``EVERYTHING`` once it has finished."""
-        return EVERYTHING if self.finishers else self.time(scope)
+        return EVERYTHING if self.finished else self.time(scope)
 
-    def floor_time(self, scope: str | None) -> int:
-        """What nobody can withdraw; ``EVERYTHING`` once it has firmly finished."""
-        return EVERYTHING if FIRM in self.finishers else self.firm_time(scope)
+    def committed_time(self, scope: str | None) -> int:
+        """What nobody can take back; ``EVERYTHING`` once it has finished for good."""
+        return EVERYTHING if self.finish_committed else _greatest(self.committed, scope)
 
-    def frontiers(self) -> dict[str | None, int]:
-        """The greatest promised times by scope, as promised."""
-        frontiers = dict(self.firm)
-        for _, scope, time in self.soft:
-            frontiers[scope] = max(time, frontiers.get(scope, UNSET))
-        return frontiers
+
+def _greatest(frontiers: dict[str | None, int], scope: str | None) -> int:
+    time = frontiers.get(None, UNSET)
+    return time if scope is None else max(time, frontiers.get(scope, UNSET))
 
 
 class _Least:
@@ -132,7 +106,7 @@ class _Least:
 
 
 class Floors:
-    """The highest times that all fronts then unfinished had firmly promised, by scope; they outlive the fronts."""
+    """The highest times that all fronts then unfinished had promised for good, by scope; they outlive the fronts."""
 
     __slots__ = ("by_scope", "of_all")
 
@@ -231,14 +205,14 @@ class FrontGroup:
         return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)
 
     def raise_floors(self, scopes: Iterable[str | None]) -> None:
-        """Raise the floors of scopes for which firm promises were made, or may count now; None: of all."""
+        """Raise the floors of scopes for which promises were committed, or may count now; None: of all."""
         touched = set(scopes)
         if None in touched:
             touched |= self._scoped
         for scope in touched:
             least = self._firm_leasts.get(scope)
             if least is None:
-                least = self._firm_leasts[scope] = _Least(self.members, partial(Front.floor_time, scope=scope))
+                least = self._firm_leasts[scope] = _Least(self.members, partial(Front.committed_time, scope=scope))
             time = least.read()
             if time == EVERYTHING:  # none is unfinished: the floors stay
                 return

@@ -1,9 +1,8 @@
 """The fronts: who has promised what, and which segments wait for whom.
 
-A promise counts at once, but one made in IMMEDIATE mode can be withdrawn until its epoch is committed: it has a
-*supporter*, the (producer, epoch) that made it, where a firm one has ``FIRM``. A front feeds some segments, or all; a
-segment waits for the fronts that feed it or a segment upstream. What the fronts of a group of segments have promised
-together is `frontgroups`'s to keep.
+What a front has `promised` counts; what it has `committed` cannot be taken back (`provisional` keeps the difference). A
+front feeds some segments, or all; a segment waits for the fronts that feed it or a segment upstream. What the fronts of
+a group of segments have promised together is `frontgroups`'s to keep.
 
 This module knows times, scopes and names, but no substreams: which of those a promise closes is the caller's to see.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .frontgroups import FIRM, UNSET, Floors, Front, FrontGroup, Supporter
+from .frontgroups import UNSET, Floors, Front, FrontGroup
 from .graph import Graph
 
 
@@ -114,13 +113,13 @@ class Fronts:
         stands = self.by_name[front]
         if time is None:
             return not stands.finished and not any(f == front and t is None for f, _, t in besides)
-        reached = stands.frontiers().get(scope, UNSET)
+        reached = stands.promised.get(scope, UNSET)
         for other, of, promised in besides:
             if other == front and of == scope and promised is not None:
                 reached = max(reached, promised)
         return time > reached
 
-    def advance(self, front: Front, scope: str | None, time: int, supporter: Supporter) -> tuple[int, int]:
+    def promise(self, front: Front, scope: str | None, time: int) -> tuple[int, int]:
         """A front's frontier, of a scope or of every scope.
 
         Returns:
@@ -131,17 +130,13 @@ class Fronts:
             for group in self.groups:
                 group.name_scope(scope)
         before = front.time(scope)
-        if supporter is FIRM:
-            if time > front.firm.get(scope, UNSET):
-                front.firm[scope] = time
-        else:
-            front.soft.append((supporter, scope, time))
+        front.promised[scope] = max(time, front.promised.get(scope, UNSET))
         return before, front.time(scope)
 
     def add_front(self, name: str, now: int, floors: Floors) -> Front:
         """A front that is new in a deployment: unfinished, at the floors of the segments that it reaches."""
         front = self.by_name[name] = Front(name, now)
-        front.firm = {scope: time for scope, time in floors.by_scope.items() if time > UNSET}
+        front.committed.update((scope, time) for scope, time in floors.by_scope.items() if time > UNSET)
         if floors.of_all > UNSET:
-            front.firm[None] = floors.of_all
+            front.committed[None] = floors.of_all
         return front

@@ -27,20 +27,22 @@ from .cells import distinct
 from .closing import SOLE_OWNER, Closing
 from .drains import DrainRecord
 from .ends import Ends
-from .frontgroups import Floors, Front, Supporter
+from .frontgroups import Floors, Front
 from .fronts import Fronts
 from .graph import Graph
-from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
+from .lifecycle import CLOSED, ENDED, KNOWN, PARTLY_ENDED
 from .log import EndColumns, EventLog
 from .producers import (
     CloseOf,
     Epoch,
     ExpectOf,
+    FinishOf,
     FrontierOf,
     Piece,
     Pledge,
     Producer,
 )
+from .provisional import Origin, Provisional
 from .remembered import Newest, Numbers
 from .subscriptions import Subscriptions
 from .tombstones import Tombstones
@@ -100,6 +102,7 @@ class Job:
         self.fronts = fronts
         self.dirty: list[Rows] = []
         self.closing = Closing(accounts, fronts, self.dirty)
+        self.provisional = Provisional(accounts, fronts, self.closing)
         self.take(self.now)
         self.ends = self.new_ends()
         self.to_forget: deque[tuple[int, Rows]] = deque()
@@ -213,48 +216,63 @@ class Job:
             self.closing.fronts_changed()
             self.closing.note()
 
-    def keep_promises(self, pledges: Iterable[Pledge], supporter: Supporter) -> None:
+    def keep_promises(self, pledges: Iterable[Pledge], origin: Origin | None = None) -> None:
         """Promises take effect; those of fronts and substreams that are no more do nothing.
 
         Args:
-            supporter: the IMMEDIATE epoch that can still take them back; `FIRM`: nothing can.
+            origin: the IMMEDIATE epoch that can still take them back; None: they are committed.
         """
         for pledge in pledges:
-            if isinstance(pledge, CloseOf):
-                if self.accounts.flags[pledge.row] & KNOWN and (
-                    pledge.front == SOLE_OWNER or pledge.front in self.fronts.by_name
-                ):
-                    self.closing.close(pledge.row, pledge.front, supporter)
+            if not self._can_be_kept(pledge):
                 continue
-            front = self.fronts.by_name.get(pledge.front)
-            if front is None:
-                continue
-            if isinstance(pledge, ExpectOf):
-                self._expect(pledge, supporter)
-            elif isinstance(pledge, FrontierOf):
-                self.closing.advance(front, pledge.scope, pledge.time, supporter)
-            else:
-                self.finish(front, supporter)
+            if origin is not None:
+                self.provisional.note(origin, pledge)
+            elif self.provisional:
+                self.provisional.confirm(pledge)
+            self._keep(pledge)
+            if origin is None:
+                self._commit(pledge)
 
-    def _expect(self, pledge: ExpectOf, supporter: Supporter) -> None:
-        accounts, row = self.accounts, pledge.row
-        if not accounts.flags[row] & KNOWN or accounts.reason(row, pledge.segment):
-            return
-        if self.closing.expect(row, pledge.segment, pledge.front, pledge.elements, pledge.revise, supporter):
-            accounts.changed[row] = self.now
-            accounts.life.touch(row)
+    def _can_be_kept(self, pledge: Pledge) -> bool:
+        if isinstance(pledge, CloseOf) and pledge.front == SOLE_OWNER:
+            return bool(self.accounts.flags[pledge.row] & KNOWN)
+        if pledge.front not in self.fronts.by_name:
+            return False
+        if isinstance(pledge, CloseOf | ExpectOf) and not self.accounts.flags[pledge.row] & KNOWN:
+            return False
+        return not (isinstance(pledge, ExpectOf) and self.accounts.reason(pledge.row, pledge.segment))
 
-    def finish(self, front: Front, supporter: Supporter) -> None:
+    def _keep(self, pledge: Pledge) -> None:
+        if isinstance(pledge, CloseOf):
+            self.closing.close(pledge.row, pledge.front)
+        elif isinstance(pledge, ExpectOf):
+            if self.closing.expect(pledge):
+                self.accounts.changed[pledge.row] = self.now
+                self.accounts.life.touch(pledge.row)
+        elif isinstance(pledge, FrontierOf):
+            self.closing.raise_frontier(self.fronts.by_name[pledge.front], pledge.scope, pledge.time)
+        else:
+            self.finish(self.fronts.by_name[pledge.front])
+
+    def _commit(self, pledge: Pledge) -> None:
+        if isinstance(pledge, FrontierOf):
+            self.closing.commit_frontier(self.fronts.by_name[pledge.front], pledge.scope, pledge.time)
+        elif isinstance(pledge, FinishOf):
+            self.closing.commit_finish(self.fronts.by_name[pledge.front])
+
+    def finish(self, front: Front) -> None:
         """A front will send nothing more."""
         if not front.finished:
             front.drained_in = self.drain.under_way
             front.idle = False
-        self.closing.finish(front, supporter)
+        self.closing.finish(front)
 
     # ------------------------------------------------------------ taking effect
 
-    def apply(self, producer: Producer, entries: Entries, pledges: Sequence[Pledge], supporter: Supporter) -> Entries:
-        """An epoch (or an IMMEDIATE report) takes effect; the entries that were folded in."""
+    def apply(
+        self, producer: Producer, entries: Entries, pledges: Sequence[Pledge], origin: Origin | None = None
+    ) -> Entries:
+        """An epoch takes effect, or a report of the IMMEDIATE epoch `origin`; the entries that were folded in."""
         accounts = self.accounts
         shut = self._make_known(entries, pledges)
         if len(entries.rows):
@@ -282,7 +300,7 @@ class Job:
             if self.closing.expectations:
                 self.closing.expectations.touched(entries.rows)
                 self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())
-        self.keep_promises(pledges, supporter)
+        self.keep_promises(pledges, origin)
         self.evaluate()
         return entries
 
@@ -395,11 +413,7 @@ class Job:
         accounts = self.accounts
         self.closing.leave(rows)
         accounts.changed[rows] = self.now
-        held = rows[accounts.life.are(rows, AWAITING_RECOMMIT)]
-        for row in held.tolist():
-            accounts.life.recommit(row)
-            for producer in self.producers.values():
-                producer.holds.pop(row, None)
+        self.provisional.ended(rows)
         self.to_forget.append((self.now, rows))
 
     # ------------------------------------------------------------ operators

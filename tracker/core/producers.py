@@ -167,14 +167,12 @@ class Producer:
         past: runs that are fenced, the newest of them.
         committed: the last committed epoch; -1: none.
         staged: by epoch.
-        holds: by row, the epoch after whose commit the row may end.
         heard_at: when it was last heard of (ns).
     """
 
     __slots__ = (
         "committed",
         "heard_at",
-        "holds",
         "last_run",
         "mode",
         "name",
@@ -197,7 +195,6 @@ class Producer:
         self.past = Newest()
         self.committed = -1
         self.staged: dict[int, Epoch] = {}
-        self.holds: dict[int, int] = {}
         self.heard_at = now
 
     def open(self, run: str, seals: bool) -> None:
@@ -231,4 +228,4 @@ class Producer:
         rows += [entries.rows for epoch in self.staged.values() for entries in epoch.folded]
         named = [row for epoch in self.staged.values() for row in epoch.closed_rows()]
         named += [pledge.row for epoch in self.staged.values() for pledge in epoch.expectations()]
-        return [*rows, np.array(named, np.int64)]  # what is held has not ended, and stays anyway
+        return [*rows, np.array(named, np.int64)]  # what awaits a commit has not ended, and stays anyway

@@ -11,7 +11,7 @@ from tracker.contract.refusal import Refused
 from tracker.contract.values import Mode
 
 from .accounts import Rows
-from .frontgroups import FIRM, Front
+from .frontgroups import Front
 from .job import Job
 from .messages import Resolved, end_time_conflict
 from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
@@ -117,7 +117,7 @@ def finish_front(job: Job, name: str) -> None:
     """An operator says that a front will never speak again."""
     front = check_finish_front(job, name)
     job.wake([front])
-    job.finish(front, FIRM)
+    job.keep_promises([FinishOf(name)])
     job.evaluate()
 
 

@@ -15,7 +15,6 @@ from tracker.contract.values import DrainState, Mode, Outcome
 
 from . import epochs, promises
 from .accounts import Entries, Rows
-from .frontgroups import FIRM
 from .job import NO_ENTRIES, Job
 from .messages import Resolved, report_of, resolve
 from .producers import FinishOf, FrontierOf, Piece, Producer, check_absent
@@ -125,7 +124,7 @@ def _accept(job: Job, producer: Producer, report: Report, segments: Rows, rows: 
         if report.commit and not any(staged <= report.epoch for staged in producer.staged):
             # The usual way of a plain client: nothing to keep until a commit that comes at once.
             producer.committed = report.epoch
-            job.apply(producer, entries, pledges, FIRM)
+            job.apply(producer, entries, pledges)
             return
         job.stage(producer, report.epoch, Piece(tuple(report.units), entries, pledges))
         return
@@ -159,7 +158,7 @@ def commit(job: Job, command: Commit) -> Committed:
         rows = _enter(job, naming, resolved)
         job.claim(producer, command.promises)
         pledges = [promises.pledge_of(job, promise, rows) for promise in command.promises]
-        job.apply(producer, NO_ENTRIES, pledges, FIRM)
+        job.apply(producer, NO_ENTRIES, pledges)
     return Committed(job.log.last_seq)
 
 

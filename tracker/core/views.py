@@ -92,7 +92,7 @@ def status(job: Job) -> JobStatus:
                 front.name,
                 front.finished,
                 front.idle,
-                {EVERY_SCOPE if scope is None else scope: time for scope, time in front.frontiers().items()},
+                {EVERY_SCOPE if scope is None else scope: time for scope, time in front.promised.items()},
                 front.owner or "",
                 front.last_promise,
                 () if front.fed is None else tuple(job.graph.names[number] for number in sorted(front.fed)),
@@ -287,6 +287,6 @@ def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -
         late_reports=job.late_by_id.get(accounts.id_of(row), 0),
         created=int(accounts.created[row]),
         changed=int(accounts.changed[row]),
-        held_by=tuple(producer.name for producer in job.producers.values() if row in producer.holds),
+        held_by=tuple(name for name in job.producers if row in job.provisional.awaiting.get(name, ())),
         by_drain=any(segment.by_drain for segment in segments),
     )
