@@ -17,7 +17,7 @@ import pytest
 
 from tests.model.generate import generate
 from tests.model.lines import Driver
-from tracker.core import Tracker, cells, dropped
+from tracker.core import Tracker, dropped, layouts
 from tracker.core.cells import Cells
 from tracker.core.filters import EventFilter
 from tracker.core.graph import Graph
@@ -26,7 +26,6 @@ from tracker.journal.snapshots import decode, encode
 #: By class, the fields that are not kept, and what makes them anew.
 DERIVED: Mapping[str, Mapping[str, str]] = {
     "Job": {
-        "dirty": "what balances is looked at again",
         "to_forget": "found by what has ended, or is only named",
         "pinned": "found again when it is to be forgotten",
         "pins_checked": "goes with it",
@@ -58,9 +57,9 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
         "_several": "found by the promises",
         "_finished": "found by the fronts",
         "_turned": "is so only within a command",
-        "_counted": "what is expected is looked at again",
-        "_dirty": "the job's",
     },
+    "Changes": {"_rows": "what balances is looked at again"},
+    "Waiting": {"counted": "what is expected is looked at again"},
     "Expectations": {
         "_least": "the least of the numbers",
         "_segment": "goes with it",
@@ -75,7 +74,6 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
         "_announce": "the job's",
         "_announce_ends": "the job's",
         "_drains": "is so only within a command",
-        "finished": "is so only within a command",
         "_times": "made of the open substreams",
         "_waiting": "what balances is looked at again",
         "_loosened": "is so only within a command",
@@ -215,7 +213,7 @@ def walked() -> Walk:
     walk = Walk()
     for seed in range(60):
         with (
-            mock.patch.object(cells, "DENSE", 1 if seed % 3 == 0 else cells.DENSE),
+            mock.patch.object(layouts, "DENSE", 1 if seed % 3 == 0 else layouts.DENSE),
             mock.patch.object(dropped, "MOST_PLACES", 1 if seed % 4 == 0 else dropped.MOST_PLACES),
         ):
             driver = Driver(Tracker("core"))

@@ -9,16 +9,18 @@ from tests.core.faults import staged_is_miscounted
 from tests.core.layouts import small_pages
 from tests.model.generate import generate
 from tracker.core.accounts import Accounts
-from tracker.core.cells import Cells, DenseCells, SparseCells
+from tracker.core.cells import Cells
 from tracker.core.closing import Closing
+from tracker.core.densecells import DenseCells
 from tracker.core.ends import Ends
 from tracker.core.expecting import Expectations
 from tracker.core.log import _Retained
 from tracker.core.names import NameTable
 from tracker.core.provisional import Provisional
+from tracker.core.sparsecells import SparseCells
 
 FAULTS = [
-    (Accounts, "finish"),
+    (Accounts, "end"),
     (Accounts, "_count_scopes"),
     (Cells, "write_off"),
     (DenseCells, "clear"),

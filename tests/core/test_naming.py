@@ -11,7 +11,7 @@ from tests.model.lines import Driver
 from tracker.contract.commands import OpenProducer
 from tracker.contract.refusal import Refused
 from tracker.core import Tracker
-from tracker.core.messages import check_deployment, check_job_name, check_name, check_scope
+from tracker.core.validation import check_deployment, check_job_name, check_name, check_scope
 
 CHECKS: dict[str, tuple[Callable[[str], None], list[str], list[str]]] = {
     "name": (

@@ -21,11 +21,12 @@ from tests.simulation.dataflow import Dataflow
 from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
 from tracker.contract.refusal import Refused
 from tracker.contract.values import NO_END_TIME, Mode
-from tracker.core.cells import SparseCells
 from tracker.core.closing import Closing
 from tracker.core.expecting import Expectations
 from tracker.core.fronts import Front
+from tracker.core.sparsecells import SparseCells
 from tracker.core.tombstones import Tombstones
+from tracker.core.waiting import Waiting
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
@@ -72,7 +73,7 @@ def test_a_broken_rule_is_found_out(rule: str) -> None:
     pytest.fail(f"nobody noticed that {rule} was broken")
 
 
-def _no_number_is_waited_for(self: Closing, row: int, segment: int) -> bool:
+def _no_number_is_waited_for(self: Waiting, row: int, segment: int) -> bool:
     del self, row, segment
     return True
 
@@ -82,7 +83,7 @@ def _one_less(self: Expectations, id_: int, segment: int) -> int | None:
     return max(0, sum(numbers.values()) - 1) if numbers else None
 
 
-def _frontiers_count(self: Closing, front: Front, row: int) -> bool:
+def _frontiers_count(self: Waiting, front: Front, row: int) -> bool:
     end_time, scope = int(self._accounts.end_time[row]), int(self._accounts.scope[row])
     return end_time != NO_END_TIME and end_time <= front.time(self._accounts.scope_names[scope])
 
@@ -93,9 +94,9 @@ def _no_drain(self: Closing, row: int, segment: int) -> bool:
 
 
 FAULTS = [
-    (Closing, "_complete", _no_number_is_waited_for),
+    (Waiting, "complete", _no_number_is_waited_for),
     (Expectations, "total", _one_less),
-    (Closing, "_closes_without_finish", _frontiers_count),
+    (Waiting, "closes_without_finish", _frontiers_count),
     (Closing, "closed_by_drain", _no_drain),
 ]
 

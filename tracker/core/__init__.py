@@ -1,31 +1,35 @@
 """The tracking state machine: pure, deterministic, without I/O, clock or threads.
 
-How it works, whole before parts. A `Tracker` (`tracker`) holds jobs, takes commands for them, and answers or refuses:
-what it is told and what it gives are the values of `tracker.contract`. A `Job` (`job`) is a job's state and what
-happens when something takes effect; which command makes what take effect is in `reporting` (reports and commits),
-`epochs` (runs), `promises`, `deployments` and `draining`, which `handlers` lists by command, and what time alone does
-in `timers`. Its events go into its log.
+How it works, whole before parts. A `Tracker` (`tracker`) holds jobs, takes commands for them, and answers or refuses;
+what it can be asked is in `questions`. Commands, answers and events are the values of `tracker.contract`. A `Job`
+(`job`) is a job's state and what happens when something takes effect; which command makes what take effect is in
+`reporting` (reports and commits), `epochs` (runs), `promises`, `deployments` and `draining`, which `handlers` lists by
+command, and what time alone does in `timers`. Its events go into its log.
 
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
-folded by XOR, and two counts. Read `lifecycle` first: it has the states of a substream, and all that moves it from one
-to the next. Nothing takes effect before its epoch is committed (`producers` has what is staged), so a retried task or a
-zombie can never end anything; in IMMEDIATE mode it does, and is taken out again, which is all in `provisional`.
+folded by XOR, and two counts; where it lies depends on how many segments there are (`layouts`, `densecells`,
+`sparsecells`). Which substreams a report opens is in `opening`. Read `lifecycle` first: it has the states of a
+substream, and all that moves it from one to the next. Nothing takes effect before its epoch is committed (`producers`
+has what is staged), so a retried task or a zombie can never end anything; in IMMEDIATE mode it does, and is taken out
+again, which is all in `provisional`.
 
 Fronts promise what they will not send any more (`fronts`, in `frontgroups` for the segments that wait for the same
-ones), or how much they send (`expecting`); what all of them have promised is closed (`closing`), and `timeindex` finds
-what a time closes. A closed substream whose accumulators balance on a segment and on everything upstream (`graph`) has
-ended there (`ends`), once, in the contract's order, for which the open end times are kept (`opentimes`). What has ended
-stays ended (`tombstones`); a deployment is brought to its end by its drain (`drains`).
+ones), or how much they send (`expecting`); which of them a substream still waits for is in `waiting`, what waits for
+none is closed (`closing`), and `timeindex` finds what a time closes. A closed substream whose accumulators balance on a
+segment and on everything upstream (`graph`) has ended there (`ends`), once, in the contract's order, for which the open
+end times are kept (`opentimes`). What has ended stays ended (`tombstones`); a deployment is brought to its end by its
+drain (`drains`).
 
-`names` finds a name's row, `messages` checks what comes in (and `checking` what would be refused, before a command is
+`names` finds a name's row, `validation` checks what comes in (and `checking` what would be refused, before a command is
 kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
 `dropped` tells what it has let go, and `remembered` which runs and deployments are over. How much a command may touch
-is in `reach`; what can be asked in `views`; what a snapshot keeps in `codec`.
+is in `reach`; what can be asked of a job in `views`; what a snapshot keeps in `codec`. Whatever a command changes that
+may end something is added to `changes`, which the evaluation after it looks at.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no
-question passes over the open substreams but to list or to end them, to look for stalls when one may be due, or to
-take them over into another graph: what is asked in between is kept as a count or an index.
+question passes over the open substreams but to list or to end them, to look for stalls when one may be due, or to take
+them over into another graph: what is asked in between is kept as a count or an index.
 """
 
 from tracker.contract.answers import *  # noqa: F403 - what a core is told and answers is part of its public face

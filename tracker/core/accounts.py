@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from tracker.contract.values import NO_END_TIME
 
-from .cells import SENT, U8, Entries, Rows, cells_for, extended, relaid
+from .cells import SENT, U8, Entries, Rows, extended
+from .layouts import cells_for, relaid
 from .lifecycle import KNOWN, NAMED, Lifecycle
 from .names import NameTable
 
@@ -310,7 +311,7 @@ class Accounts:
         xor, sent, received, who = self.cells.cell(row, segment)
         return xor, sent, received, (who & 0xFFFFFFFF) - 1, (who >> 32) - 1
 
-    def finish(self, rows: Rows) -> None:
+    def end(self, rows: Rows) -> None:
         """Rows have ended on every segment."""
         self.life.end(rows)
 

@@ -25,7 +25,7 @@ from . import deployments, draining
 from .drains import DrainRecord
 from .handlers import HANDLERS
 from .job import Job
-from .messages import check_deployment, check_job_name, check_name, check_spec
+from .validation import check_deployment, check_job_name, check_name, check_spec
 
 
 def unknown_job(job: str) -> Refused:

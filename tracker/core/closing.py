@@ -7,7 +7,7 @@ close is kept one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from tracker.contract.values import NO_END_TIME
 
 from .accounts import Accounts, Rows
-from .expecting import Expectations
+from .changes import Changes
 from .frontgroups import EVERYTHING, UNSET, Front, FrontGroup
 from .fronts import Fronts
 from .lifecycle import CLOSED, ENDED, KNOWN, SOLE
 from .producers import ExpectOf
 from .timeindex import TimeIndex
+from .waiting import Waiting
 
 SOLE_OWNER = ""  #: in the place of a front: closed by the caller as the only source
 
@@ -29,24 +30,22 @@ class Closing:
     """Keeps which of a job's rows are closed, as the fronts have it.
 
     A row has the flag ``CLOSED`` if it is closed for any group; which ones is kept beside where there are several.
-    What becomes closed, or is again not, is added to `dirty`, a list of rows for the next evaluation; it counts as a
+    What becomes closed, or is again not, is looked at by the next evaluation; it counts as a
     change of the substream once `note` finds it so.
 
     Args:
         accounts: the job's.
         fronts: the job's, in their groups.
-        dirty: the job's list of rows to evaluate.
+        changes: the job's, for the next evaluation.
     """
 
-    def __init__(self, accounts: Accounts, fronts: Fronts, dirty: list[Rows]) -> None:
+    def __init__(self, accounts: Accounts, fronts: Fronts, changes: Changes) -> None:
         self._accounts = accounts
         self._fronts = fronts
-        self._dirty = dirty
-        self._closes: dict[int, dict[str, None]] = {}  # by id: the fronts that closed it by name, the first first
+        self._changes = changes
         self._turned: list[Rows] = []  # (row, group) closed, or opened again, since `note`; none twice in a part
-        self.expectations = Expectations(accounts)
-        self._counted: set[int] = set()  # ids of which more may have been sent than expected, since `exceeded`
-        self.now = 0  #: when the command at hand was taken (ns)
+        self.waiting = Waiting(accounts, fronts)
+        self.expectations = self.waiting.expectations
         self._index()
 
     def _index(self) -> None:
@@ -60,11 +59,6 @@ class Closing:
         ]
 
     # ------------------------------------------------------------ asking
-
-    @property
-    def drains(self) -> bool:
-        """Whether a front has finished in the drain under way."""
-        return any(front.drained_in for front in self._fronts)
 
     def shut(self, scope: str, end_time: int, segment: int) -> bool:
         """Whether the fronts have closed a substream that is not known for a segment, or it lies at or below the
@@ -108,111 +102,22 @@ class Closing:
         if more > 0:
             self._several = np.concatenate([self._several, np.zeros((more, len(self._times)), np.bool_)])
 
-    def waiting_for(self, row: int) -> list[str]:
-        """The fronts that have not closed a row for a segment on which it has not ended."""
-        if self._accounts.flags[row] & SOLE:
-            return []
-        ended = self._accounts.cells.has_ended(np.array([row]))[0]
-        places = {place for segment, place in enumerate(self._fronts.group_of) if not ended[segment]}
-        waiting = {name for place in places for name in self._waiting_for(row, self._fronts.groups[place])}
-        return [front.name for front in self._fronts if front.name in waiting]
-
-    def _waiting_for(self, row: int, group: FrontGroup) -> list[str]:
-        waited = group.waited()
-        if self.expectations and (numbers := self.expectations.of(self._accounts.id_of(row))):
-            # A front that expects some of it is waited for even if it is idle.
-            expecting = {front for _, front in numbers}
-            waited = [front for front in group.unfinished() if front in waited or front.name in expecting]
-        return [front.name for front in waited if not self._closes_without_finish(front, row)]
-
-    def _closes_without_finish(self, front: Front, row: int) -> bool:
-        """Whether a front has closed a row by a promise for it, or for its end time."""
-        accounts = self._accounts
-        id_ = accounts.id_of(row)
-        if self.expectations:
-            segments = [segment for segment, name in self.expectations.of(id_) if name == front.name]
-            if segments:
-                return all(self._met(row, segment) for segment in segments)
-        if front.name in self._closes.get(id_, ()):
-            return True
-        end_time = int(accounts.end_time[row])
-        if end_time == NO_END_TIME:
-            return False
-        return end_time <= front.time(accounts.scope_names[int(accounts.scope[row])])
-
-    def _met(self, row: int, segment: int) -> bool:
-        """Whether all that the fronts expect of a row on a segment was sent."""
-        accounts = self._accounts
-        if accounts.reason(row, segment):
-            return True
-        expected = self.expectations.total(accounts.id_of(row), segment) or 0
-        return self._complete(row, segment) and accounts.sent(row, segment) >= expected
-
-    def _complete(self, row: int, segment: int) -> bool:
-        """Whether each front that feeds the segment has given a number, or has finished."""
-        numbers = self.expectations.of(self._accounts.id_of(row))
-        waited = self._fronts.group(segment).waited()
-        return all((segment, front.name) in numbers for front in waited if front.feeds(segment))
-
     def closed_by_drain(self, row: int, segment: int) -> bool:
         """Whether only fronts that finished in the drain under way have closed a row for a segment."""
         if self._accounts.flags[row] & SOLE or not self.closed_on(np.array([row]))[0, segment]:
             return False
-        return any(
-            front.drained_in and (not self._closes_without_finish(front, row) or self._is_short(front, row))
-            for front in self._fronts.group(segment).members
-        )
-
-    def _is_short(self, front: Front, row: int) -> bool:
-        """Whether fewer were sent than a front and the others expect, also where the row has ended."""
-        id_ = self._accounts.id_of(row)
-        return any(
-            self._accounts.sent(row, segment) < (self.expectations.total(id_, segment) or 0)
-            for segment, name in self.expectations.of(id_)
-            if name == front.name
-        )
+        return self.waiting.cut_short(row, segment)
 
     def closed_by_drain_each(self, rows: Rows) -> NDArray[np.bool_]:
         """The same for each of some rows of which no number is expected, and each segment."""
-        groups = np.stack([self._drained(rows, group) for group in self._fronts.groups], axis=1)
+        groups = np.stack([self.waiting.drained(rows, group) for group in self._fronts.groups], axis=1)
         by_drain: NDArray[np.bool_] = groups[:, self._fronts.group_of] & self.closed_on(rows)
         by_drain[self._accounts.life.are(rows, SOLE)] = False
         return by_drain
 
-    def _drained(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
-        """Which rows a front of a group that finished in the drain had not closed before."""
-        found = np.zeros(len(rows), np.bool_)
-        ids = self._accounts.ids_of(rows).tolist() if self._closes else []
-        named = np.zeros(len(rows), np.bool_)
-        named[[place for place, id_ in enumerate(ids) if id_ in self._closes]] = True
-        for front in group.members:
-            if not front.drained_in:
-                continue
-            left = np.flatnonzero(~found)
-            if not left.size:
-                break
-            still = left[~self._passed(rows[left], front.time)]
-            found[still] = True
-            for place in still[named[still]].tolist():
-                found[place] = front.name not in self._closes[ids[place]]
-        return found
-
     def _closed_by_times(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
         """Which rows the times that the fronts of a group have promised close, or their finishes."""
-        return self._passed(rows, group.limit)
-
-    def _passed(self, rows: Rows, limit_of: Callable[[str], int]) -> NDArray[np.bool_]:
-        """Which rows end no later than a limit that depends on their scope."""
-        accounts = self._accounts
-        scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
-        limits = [limit_of(accounts.scope_names[scope]) for scope in scopes.tolist()]
-        # Numpy has no number below, or above, every time.
-        everything = np.array([limit == EVERYTHING for limit in limits], np.bool_)[which]
-        unset = np.array([limit < -(2**63) for limit in limits], np.bool_)[which]
-        times = np.array([min(max(limit, -(2**63)), 2**63 - 1) for limit in limits], np.int64)[which]
-        end_times = accounts.end_time[rows]
-        closed: NDArray[np.bool_] = everything | (~unset & (end_times != NO_END_TIME) & (end_times <= times))
-        return closed
+        return self.waiting.passed(rows, group.limit)
 
     # ------------------------------------------------------------ substreams come and go
 
@@ -230,9 +135,9 @@ class Closing:
 
     def leave(self, rows: Rows) -> None:
         """Rows have ended on every segment."""
-        if self._closes:
+        if self.waiting.closes:
             for id_ in self._accounts.ids_of(rows).tolist():
-                self._closes.pop(id_, None)
+                self.waiting.closes.pop(id_, None)
         numbers = self._accounts.scope[rows].tolist()
         for times in self._times:
             times.leave(numbers)
@@ -252,13 +157,9 @@ class Closing:
         if front == SOLE_OWNER:
             accounts.life.close_by_sole_owner(row)
         else:
-            self._closes.setdefault(accounts.id_of(row), {})[front] = None
+            self.waiting.closes.setdefault(accounts.id_of(row), {})[front] = None
             self._watch(row)
         self._review(row)
-
-    def is_closed_by_name(self, id_: int, front: str) -> bool:
-        """Whether a front has closed a substream by name."""
-        return front in self._closes.get(id_, ())
 
     def reopen(self, row: int, front: str) -> None:
         """A close by name is taken back."""
@@ -266,9 +167,9 @@ class Closing:
         if front == SOLE_OWNER:
             self._accounts.life.reopen_by_sole_owner(row)
         else:
-            self._closes[id_].pop(front, None)
-            if not self._closes[id_]:
-                del self._closes[id_]
+            self.waiting.closes[id_].pop(front, None)
+            if not self.waiting.closes[id_]:
+                del self.waiting.closes[id_]
         self._review(row)
 
     def _watch(self, row: int) -> None:
@@ -292,27 +193,7 @@ class Closing:
         for row in rows:
             if not self._accounts.flags[row] & ENDED:
                 self._review(row)
-                self._counted.add(self._accounts.id_of(row))
-
-    def exceeded(self) -> list[tuple[int, int, int]]:
-        """News of (row, segment, number expected), in evaluation order, where more was sent than expected."""
-        if not self._counted:
-            return []
-        accounts = self._accounts
-        rows = accounts.rows_of(np.array(sorted(self._counted), np.uint64))
-        self._counted.clear()
-        rows = rows[rows >= 0]
-        rows = accounts.in_order(rows[accounts.life.is_open(rows)])
-        found = []
-        for row in rows.tolist():
-            id_ = accounts.id_of(row)
-            for segment in sorted({segment for segment, _ in self.expectations.of(id_)}):
-                expected = self.expectations.total(id_, segment) or 0
-                if accounts.reason(row, segment) or accounts.sent(row, segment) <= expected:
-                    continue
-                if self._complete(row, segment) and self.expectations.announces(id_, segment, expected):
-                    found.append((row, segment, expected))
-        return found
+                self.waiting.counted.add(self._accounts.id_of(row))
 
     def _review(self, row: int) -> None:
         """Find anew for which groups a row is closed."""
@@ -324,11 +205,11 @@ class Closing:
     def _closed_for(self, row: int) -> list[bool]:
         if self._accounts.flags[row] & SOLE:
             return [True] * len(self._times)
-        return [bool(group.members) and not self._waiting_for(row, group) for group in self._fronts.groups]
+        return [bool(group.members) and not self.waiting.fronts_of(row, group) for group in self._fronts.groups]
 
     def _mark(self, rows: Rows, place: int, closed: bool) -> None:
         self._set(rows, place, closed)
-        self._dirty.append(rows)
+        self._changes.look_at(rows)
         self._turned.append(rows * len(self._times) + place)
 
     def _set(self, rows: Rows, place: int, closed: bool) -> None:
@@ -361,7 +242,7 @@ class Closing:
 
     def _date(self, rows: Rows) -> None:
         # It may stall from now on, however long ago its last entry was.
-        self._accounts.changed[rows] = self.now
+        self._accounts.changed[rows] = self._changes.now
         self._accounts.life.touch(rows)
 
     def raise_frontier(self, front: Front, scope: str | None, time: int) -> None:
@@ -372,7 +253,7 @@ class Closing:
         for place in front.groups:
             self._times[place].advance(scope, before, after, self._fronts.scoped)
             several = len(self._fronts.groups[place].members) > 1
-            if scope is None and several and (self._closes or self.expectations):
+            if scope is None and several and (self.waiting.closes or self.expectations):
                 self._times[place].advance_named(before, after)
 
     def commit_frontier(self, front: Front, scope: str | None, time: int) -> None:
@@ -440,62 +321,18 @@ class Closing:
     def _review_named(self) -> None:
         """Look anew at what was closed by name, or is expected."""
         if self.expectations:
-            self.look_at(self.counted_rows().tolist())
-        if self._closes:
-            ids = np.array(list(self._closes), np.uint64)
+            self.look_at(self.waiting.counted_rows().tolist())
+        if self.waiting.closes:
+            ids = np.array(list(self.waiting.closes), np.uint64)
             for row in self._accounts.rows_of(ids).tolist():
                 self._review(row)
 
-    def counted_rows(self) -> Rows:
-        """The open rows of which any front expects elements."""
-        if not self.expectations:
-            return np.empty(0, np.int64)
-        rows = self._accounts.rows_of(np.array(self.expectations.ids(), np.uint64))
-        found: Rows = rows[self._accounts.life.is_open(rows)]
-        return found
-
     # ------------------------------------------------------------ other fronts, or other segments that they feed
-
-    def closed_by_name_by_all(self, segments: Iterable[int]) -> list[int]:
-        """The ids that every unfinished front that reaches any of some segments has closed by name; none, if no
-        unfinished front reaches one of them."""
-        places = {self._fronts.group_of[segment] for segment in segments}
-        waited = [[front.name for front in self._fronts.groups[place].unfinished()] for place in places]
-        if not waited or not all(waited):
-            return []
-        names = {name for some in waited for name in some}
-        return [id_ for id_, closes in self._closes.items() if names <= closes.keys()]
-
-    def met_by_all(self) -> list[tuple[int, int]]:
-        """(row, segment) of what every unfinished front that feeds the segment expects, if there is such a front, and
-        was sent."""
-        found = []
-        for row in self.counted_rows().tolist():
-            id_ = self._accounts.id_of(row)
-            for segment in {segment for segment, _ in self.expectations.of(id_)}:
-                feeding = {front.name for front in self._fronts.unfinished() if front.feeds(segment)}
-                if (
-                    feeding
-                    and feeding <= self.expectations.on(id_, segment).keys()
-                    and not self._accounts.reason(row, segment)
-                    and self._met(row, segment)
-                ):
-                    found.append((row, segment))
-        return found
 
     def closed_now(self) -> tuple[Rows, NDArray[np.bool_]]:
         """The open rows, and for each and each segment whether it is closed: what `regroup` compares with."""
         rows = self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         return rows, self.closed_on(rows)
-
-    def adopt_close(self, id_: int, name: str) -> None:
-        """An added front has closed what all the others had; `regroup` follows."""
-        self._closes.setdefault(id_, {})[name] = None
-
-    def remove_front(self, name: str) -> None:
-        """A front is waited for no more; `regroup` follows."""
-        for closes in self._closes.values():
-            closes.pop(name, None)
 
     def regroup(self, before: tuple[Rows, NDArray[np.bool_]] | None = None) -> None:
         """Fronts have come or gone, or feed other segments, and their groups are others: find all anew.
@@ -507,7 +344,7 @@ class Closing:
         accounts = self._accounts
         rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         self._turned.clear()
-        ids = np.array(sorted({*self._closes, *self.expectations.ids()}), np.uint64)
+        ids = np.array(sorted({*self.waiting.closes, *self.expectations.ids()}), np.uint64)
         named = accounts.rows_of(ids)
         named = named[np.isin(named, rows)]
         one_by_one = np.union1d(named, rows[accounts.life.are(rows, SOLE)])
@@ -525,8 +362,8 @@ class Closing:
                 self._set(np.array([row]), place, is_closed)
         for row in named.tolist():
             self._watch(row)
-        self._counted |= {accounts.id_of(row) for row in self.counted_rows().tolist()}
+        self.waiting.counted |= {accounts.id_of(row) for row in self.waiting.counted_rows().tolist()}
         if before is not None and rows.size:
             turned = rows[(self.closed_on(rows) != before[1]).any(axis=1)]
-            self._dirty.append(turned)
+            self._changes.look_at(turned)
             self._date(turned)

@@ -143,9 +143,7 @@ def _clear_the_way(job: Job) -> None:
     for producer in job.producers.values():
         epochs.revoke(job, producer, sorted(producer.staged))
     open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
-    for row in job.accounts.in_order(open_rows).tolist():
-        job.ends.force(row, Reason.ABANDONED)
-    job.retire_finished()
+    job.end_by_force(job.accounts.in_order(open_rows).tolist(), Reason.ABANDONED)
     for producer in job.producers.values():
         producer.fence()
 
@@ -173,7 +171,7 @@ def _take_over(job: Job, old_spec: Spec, graph: Graph) -> None:
     another_graph = graph != old_graph
     if not another_graph and (job.spec.ordering, job.spec.progress) != (old_spec.ordering, old_spec.progress):
         _renew_ends(job)
-        job.dirty.append(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED)))
+        job.changes.look_at(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED)))
     if another_graph or _fed(job.spec) != _fed(old_spec):
         _change_fronts(job, _fed(old_spec), graph)
     job.fronts.by_name = {name: job.fronts.by_name[name] for name in job.spec.fronts}
@@ -193,15 +191,15 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
     for name, numbers in added.items():
         reached = set(np.flatnonzero(graph.reached(numbers)).tolist())
         old = [n for segment, n in old_graph.number.items() if graph.number.get(segment) in reached]
-        closes[name] = closing.closed_by_name_by_all(old)
+        closes[name] = closing.waiting.closed_by_name_by_all(old)
         starts[name] = Floors.least([floors[number] for number in old] or floors)
-    met_by_all = closing.met_by_all()
+    met_by_all = closing.waiting.met_by_all()
     for name, segments in old_fed.items():
         lost = segments - fed.get(name, frozenset())
         closing.expectations.remove_front(name, {old_graph.number[segment] for segment in lost})
         if name not in fed:
             del fronts.by_name[name]
-            closing.remove_front(name)
+            closing.waiting.remove_front(name)
     if graph != old_graph:
         kept = [(old, graph.number[name]) for name, old in old_graph.number.items() if name in graph.number]
         accounts.relaid(len(graph), Reason.COMPLETE.number, kept)
@@ -212,7 +210,7 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
     for name, numbers in added.items():
         fronts.add_front(name, job.now, starts[name])
         for id_ in closes[name]:
-            closing.adopt_close(id_, name)
+            closing.waiting.adopt_close(id_, name)
         for row, segment in met_by_all:
             if segment in numbers:
                 closing.expectations.give(ExpectOf(name, row, segment, 0, False))

@@ -63,7 +63,6 @@ class Ends:
         self._announce_ends = announce_ends
         self._drains = False  # ends may say that only a drain has closed what has ended
         self.advanced: dict[str, int] = {}  #: the last time announced, by segment; also of those that are no more
-        self.finished: list[int] = []  #: rows that have ended everywhere since somebody took them from here
         self._times: dict[int, OpenTimes] = {}
         self._waiting: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # by segment and scope
         self._loosened: set[int] = set()  # scopes in which something ended out of order since the last evaluation
@@ -153,23 +152,26 @@ class Ends:
         some = endable.any(axis=1)
         return rows[some], endable[some]
 
-    def evaluate(self, rows: Rows) -> None:
-        """Announce what has ended among `rows`, each given once, and what ordering lets go after it."""
+    def evaluate(self, rows: Rows) -> list[int]:
+        """Announce what has ended among `rows`, each given once, and what ordering lets go after it.
+
+        Returns:
+            the rows that have ended on every segment by it.
+        """
         rows = self._eligible(rows)
         if not rows.size and not self._loosened:
-            return
+            return []
         rows, endable = self._endable(rows)
         if rows.size > 1:
             order = np.lexsort((self._accounts.ids_of(rows), self._accounts.end_time[rows]))
             rows, endable = rows[order], endable[order]
-        self._drains = self._closing.drains
+        self._drains = self._closing.waiting.drains
         if rows.size > _FEW and self._can_be_at_once(rows) and not self._any_waits(rows, endable):
-            self._evaluate_at_once(rows, endable)
-        elif self._ordering is not Ordering.NONE:
-            self._evaluate_in_order(rows, endable)
-        else:
-            for segment, place in np.argwhere(endable.T).tolist():
-                self._end(int(rows[place]), segment, Reason.COMPLETE)
+            return self._evaluate_at_once(rows, endable)
+        if self._ordering is not Ordering.NONE:
+            return self._evaluate_in_order(rows, endable)
+        pairs = ((int(rows[place]), segment) for segment, place in np.argwhere(endable.T).tolist())
+        return [row for row, segment in pairs if self._end(row, segment, Reason.COMPLETE)]
 
     def _can_be_at_once(self, rows: Rows) -> bool:
         """Whether what the end of a row says does not depend on how the row has ended elsewhere just before."""
@@ -195,7 +197,7 @@ class Ends:
                     return True
         return False
 
-    def _evaluate_at_once(self, rows: Rows, endable: NDArray[np.bool_]) -> None:
+    def _evaluate_at_once(self, rows: Rows, endable: NDArray[np.bool_]) -> list[int]:
         accounts, closing = self._accounts, self._closing
         scopes = [accounts.scope_names[number] for number in accounts.scope[rows].tolist()]
         names = [accounts.names[row] for row in rows.tolist()]
@@ -227,11 +229,12 @@ class Ends:
             closing.expectations.touched(rows)
         self._leave_each(rows, endable)
         done = rows[everywhere]
-        accounts.finish(done)
-        self.finished += done.tolist()
+        accounts.end(done)
+        ended: list[int] = done.tolist()
+        return ended
 
-    def _evaluate_in_order(self, rows: Rows, endable: NDArray[np.bool_]) -> None:
-        accounts = self._accounts
+    def _evaluate_in_order(self, rows: Rows, endable: NDArray[np.bool_]) -> list[int]:
+        accounts, ended = self._accounts, []
         loosened, self._loosened = self._loosened, set()
         ids = accounts.ids_of(rows).tolist() if rows.size else []
         candidates = list(zip(accounts.end_time[rows].tolist(), ids, rows.tolist(), strict=True))
@@ -248,9 +251,11 @@ class Ends:
                 if end_time != NO_END_TIME and end_time > self._times[group].least(segment):
                     heapq.heappush(self._waiting[segment, group], (end_time, id_))
                     continue
-                self._end(row, segment, Reason.COMPLETE)
+                if self._end(row, segment, Reason.COMPLETE):
+                    ended.append(row)
                 self._let_go(segment, group, queue)
         self._loosened.clear()
+        return ended
 
     def _let_go(self, segment: int, group: int, queue: list[tuple[int, int, int]]) -> None:
         """Move to `queue` what no longer waits for anything on a segment."""
@@ -271,7 +276,8 @@ class Ends:
         rows, endable = self._endable(self._eligible(np.array([row])))
         return bool(rows.size) and bool(endable[0, segment])
 
-    def _end(self, row: int, segment: int, reason: Reason) -> None:
+    def _end(self, row: int, segment: int, reason: Reason) -> bool:
+        """A row has ended on a segment; whether it has on all now."""
         accounts = self._accounts
         end_time = int(accounts.end_time[row])
         by_drain, expected = False, None
@@ -298,12 +304,12 @@ class Ends:
         accounts.life.end_partly(row)
         self._leave(row, segment)
         if everywhere:
-            accounts.finish(np.array([row]))
-            self.finished.append(row)
+            accounts.end(np.array([row]))
+        return everywhere
 
     def force(self, row: int, reason: Reason) -> None:
         """End a row at once on every segment on which it has not, whatever is in flight."""
-        self._drains = self._closing.drains
+        self._drains = self._closing.waiting.drains
         at = np.array([row])
         for segment in np.flatnonzero(~self._accounts.cells.has_ended(at)[0]).tolist():
             self._end(row, segment, reason)

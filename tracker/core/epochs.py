@@ -19,8 +19,8 @@ from tracker.contract.values import Mode
 
 from .accounts import Entries
 from .job import NO_ENTRIES, Job, or_none
-from .messages import check_name
 from .producers import FinishOf, FrontierOf, Producer
+from .validation import check_name
 
 
 def open_producer(job: Job, command: OpenProducer) -> Opened:
@@ -153,5 +153,5 @@ def _release_committed(job: Job, producer: Producer) -> None:
 
 def _look_at(job: Job, rows: list[int]) -> bool:
     if rows:
-        job.dirty.append(np.array(rows))
+        job.changes.look_at(np.array(rows))
     return bool(rows)

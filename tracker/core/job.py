@@ -14,16 +14,16 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracker.contract.commands import Spec
-from tracker.contract.events import Body, Excess, FrontIdle, Late
+from tracker.contract.events import Body, Excess, FrontIdle
 from tracker.contract.promises import Promise
 from tracker.contract.refusal import Refused
 from tracker.contract.values import Reason
 
+from . import opening
 from .accounts import Accounts, Entries, Rows
-from .cells import distinct
+from .changes import Changes
 from .closing import SOLE_OWNER, Closing
 from .drains import DrainRecord
 from .ends import Ends
@@ -50,7 +50,6 @@ from .tombstones import Tombstones
 NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_U8 = np.empty(0, np.uint64)
 _FEW = 8  # up to so many rows are quicker to go through than to sort
-_MANY = 100_000  # from so many rows on, marking them is quicker than sorting them
 NO_ENTRIES = Entries(NO_ROWS, NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
 
 
@@ -65,7 +64,7 @@ class Job:
 
     Attributes:
         left: deployments that are over.
-        dirty: rows to look at in the next evaluation.
+        changes: what the next evaluation looks at, and when the command at hand was taken.
         to_forget: what may be forgotten after a while, oldest first: (since when, rows).
         pinned: rows that retention would forget, but that are still needed, by staged epochs; `pins_checked`: when
             that was found.
@@ -81,7 +80,7 @@ class Job:
         self.graph = graph
         self.log = EventLog(log_id)
         self.subscriptions = Subscriptions(self.log)
-        self.now = now
+        self.changes = Changes(now)
         self.incarnation = 0
         self.left = Newest()
         self.drain = DrainRecord()
@@ -100,10 +99,9 @@ class Job:
         fronts.lead(self.spec.front_segments, self.graph, floors or [Floors()] * len(self.graph))
         self.accounts = accounts
         self.fronts = fronts
-        self.dirty: list[Rows] = []
-        self.closing = Closing(accounts, fronts, self.dirty)
+        self.changes.clear()
+        self.closing = Closing(accounts, fronts, self.changes)
         self.provisional = Provisional(accounts, fronts, self.closing)
-        self.take(self.now)
         self.ends = self.new_ends()
         self.to_forget: deque[tuple[int, Rows]] = deque()
         self.pinned = NO_ROWS
@@ -123,9 +121,10 @@ class Job:
             self._announce_ends,
         )
 
-    def take(self, now: int) -> None:
-        """A command was taken at `now` (ns): what happens from here on happens then."""
-        self.now = self.closing.now = now
+    @property
+    def now(self) -> int:
+        """When the command at hand was taken (ns): what happens from here on happens then."""
+        return self.changes.now
 
     def announce(self, body: Body) -> None:
         """Append an event to the job's log."""
@@ -274,7 +273,7 @@ class Job:
     ) -> Entries:
         """An epoch takes effect, or a report of the IMMEDIATE epoch `origin`; the entries that were folded in."""
         accounts = self.accounts
-        shut = self._make_known(entries, pledges)
+        shut = opening.make_known(self, entries, pledges)
         if len(entries.rows):
             if self._read_whole is not self.graph:
                 self._note_read(entries)
@@ -286,7 +285,7 @@ class Job:
                 if shut is not None:
                     late |= shut
                 if late.any():
-                    self._announce_late(producer, entries.where(late))
+                    opening.announce_late(self, producer, entries.where(late))
                     entries = entries.where(~late)
                     flags = flags[~late]
             accounts.cells.fold(entries, producer.number)
@@ -296,7 +295,7 @@ class Job:
                 accounts.life.touch(entries.rows)
             closed = (flags & CLOSED) != 0
             if closed.any():
-                self.dirty.append(entries.rows[closed])
+                self.changes.look_at(entries.rows[closed])
             if self.closing.expectations:
                 self.closing.expectations.touched(entries.rows)
                 self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())
@@ -313,106 +312,33 @@ class Job:
         if self.read_segments.issuperset(self.graph.names):
             self._read_whole = self.graph
 
-    def _make_known(self, entries: Entries, pledges: Sequence[Pledge]) -> NDArray[np.bool_] | None:
-        """Substreams that are named come to be known, but for those that the fronts have closed and that had ended.
-
-        Returns:
-            where segments wait for different fronts, the entries of substreams that were not known which the fronts
-            of their segments have closed already.
-        """
-        accounts = self.accounts
-        named = [pledge.row for pledge in pledges if isinstance(pledge, CloseOf | ExpectOf)]
-        rows = np.concatenate([entries.rows, np.array(named, np.int64)]) if named else entries.rows
-        unknown = rows[(accounts.flags[rows] & KNOWN) == 0]
-        if not unknown.size:
-            return None
-        unknown = _distinct([unknown])
-        shut = None
-        if len(self.fronts.groups) > 1:
-            unknown, shut = self._open_in_groups(unknown, entries, pledges)
-        elif self.fronts or self.fronts.has_floor:
-            is_open = [
-                not self.closing.shut(accounts.scope_names[scope], end_time, 0)
-                for scope, end_time in zip(
-                    accounts.scope[unknown].tolist(), accounts.end_time[unknown].tolist(), strict=True
-                )
-            ]
-            unknown = unknown[is_open]
-        if self.tombstones and unknown.size:
-            unknown = unknown[~self.tombstones.has(accounts.named(unknown))]
-        if unknown.size:
-            accounts.life.open_up(unknown)
-            self.closing.join(unknown)
-            self.ends.join(unknown)
-        return shut
-
-    def _open_in_groups(
-        self, unknown: Rows, entries: Entries, pledges: Sequence[Pledge]
-    ) -> tuple[Rows, NDArray[np.bool_]]:
-        """Those of unknown rows that a segment on which they are named still waits for; and the entries on others."""
-        accounts, group_of = self.accounts, self.fronts.group_of
-        named: dict[int, set[int]] = {row: set() for row in unknown.tolist()}
-        for row, segment in zip(entries.rows.tolist(), entries.segments.tolist(), strict=True):
-            if row in named:
-                named[row].add(group_of[segment])
-        for pledge in pledges:
-            if isinstance(pledge, CloseOf) and pledge.row in named:
-                named[pledge.row].update(self.closing.groups_of(pledge.front))
-            elif isinstance(pledge, ExpectOf) and pledge.row in named:
-                named[pledge.row].add(group_of[pledge.segment])
-        shut = {
-            row: self.closing.shut_groups(accounts.scope_names[int(accounts.scope[row])], int(accounts.end_time[row]))
-            for row in named
-        }
-        is_open = [row for row, places in named.items() if not all(shut[row][place] for place in places)]
-        late = [
-            row in shut and shut[row][group_of[segment]]
-            for row, segment in zip(entries.rows.tolist(), entries.segments.tolist(), strict=True)
-        ]
-        return np.array(is_open, np.int64), np.array(late, np.bool_)
-
-    def _announce_late(self, producer: Producer, late: Entries) -> None:
-        """One event for each substream and segment, in order of first mention."""
-        accounts = self.accounts
-        sums: dict[tuple[int, int], list[int]] = {}
-        for row, segment, sent, received in zip(
-            late.rows.tolist(), late.segments.tolist(), late.sent.tolist(), late.received.tolist(), strict=True
-        ):
-            counts = sums.setdefault((row, segment), [0, 0])
-            counts[0] += sent
-            counts[1] += received
-        for (row, segment), (sent, received) in sums.items():
-            scope = accounts.scope_names[int(accounts.scope[row])]
-            self.announce(Late(self.graph.names[segment], scope, accounts.names[row], producer.name, sent, received))
-            id_ = accounts.id_of(row)
-            self.late_by_id[id_] = self.late_by_id.get(id_, 0) + 1
-        self.late_reports += len(sums)
-
     def evaluate(self) -> None:
         """Find and announce what has ended since the last time."""
         self.turned_back = False
         self.closing.note()
-        for row, segment, expected in self.closing.exceeded():
+        for row, segment, expected in self.closing.waiting.exceeded():
             scope = self.accounts.scope_names[int(self.accounts.scope[row])]
             name, sent = self.accounts.names[row], self.accounts.sent(row, segment)
             self.announce(Excess(self.graph.names[segment], scope, name, expected, sent))
-        rows = _distinct(self.dirty) if self.dirty else NO_ROWS
-        self.dirty.clear()
-        self.ends.evaluate(rows)
+        ended = self.ends.evaluate(self.changes.pop_rows())
         if self.fronts and self.spec.progress:
             progress = [group.progress() for group in self.fronts.groups]
             self.ends.advance([progress[place] for place in self.fronts.group_of])
-        self.retire_finished()
+        self._retire(ended)
 
-    def retire_finished(self) -> None:
+    def end_by_force(self, rows: Sequence[int], reason: Reason) -> None:
+        """End rows at once on every segment on which they have not, in this order, whatever of them is in flight."""
+        for row in rows:
+            self.ends.force(row, reason)
+        self._retire(rows)
+
+    def _retire(self, ended: Sequence[int]) -> None:
         """Of what has ended everywhere nothing is owed any more, and its retention begins."""
-        if not self.ends.finished:
+        if not ended:
             return
-        rows: Rows = np.array(self.ends.finished, np.int64)
-        self.ends.finished.clear()
-        accounts = self.accounts
+        rows: Rows = np.array(ended, np.int64)
         self.closing.leave(rows)
-        accounts.changed[rows] = self.now
+        self.accounts.changed[rows] = self.now
         self.provisional.ended(rows)
         self.to_forget.append((self.now, rows))
 
@@ -422,7 +348,7 @@ class Job:
         """End a substream at once, whatever of it is in flight."""
         row = self.known_row(scope, name)
         if not self.accounts.flags[row] & ENDED:
-            self.ends.force(row, Reason.ABANDONED)
+            self.end_by_force([row], Reason.ABANDONED)
         self.evaluate()
 
     def known_row(self, scope: str, name: str) -> int:
@@ -433,16 +359,6 @@ class Job:
                 "UNKNOWN_SUBSTREAM", f"job {self.spec.job!r} has no substream {name!r} in scope {scope!r}"
             )
         return row
-
-
-def _distinct(parts: Sequence[Rows]) -> Rows:
-    """Each row once."""
-    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if rows.size < _MANY:
-        return distinct(rows)
-    mark = np.zeros(int(rows.max()) + 1, np.bool_)  # rows are used again, so this is no longer than what is kept
-    mark[rows] = True
-    return np.flatnonzero(mark)
 
 
 def or_none(epoch: int) -> int | None:

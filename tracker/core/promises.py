@@ -13,8 +13,8 @@ from tracker.contract.values import Mode
 from .accounts import Rows
 from .frontgroups import Front
 from .job import Job
-from .messages import Resolved, end_time_conflict
 from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
+from .validation import Resolved, end_time_conflict
 
 Kept: TypeAlias = tuple[int, list[Piece]]  #: an epoch, and those of its reports that its manifest keeps
 

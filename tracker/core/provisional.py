@@ -86,7 +86,7 @@ class Provisional:
     def _is_closed(self, id_: int, front: str, row: int) -> bool:
         if front == SOLE_OWNER:
             return bool(self._accounts.flags[row] & SOLE)
-        return self._closing.is_closed_by_name(id_, front)
+        return self._closing.waiting.is_closed_by_name(id_, front)
 
     def _note_number(self, origin: Origin, pledge: ExpectOf) -> None:
         id_, key = self._accounts.id_of(pledge.row), (pledge.segment, pledge.front)

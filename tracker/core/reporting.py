@@ -16,8 +16,8 @@ from tracker.contract.values import DrainState, Mode, Outcome
 from . import epochs, promises
 from .accounts import Entries, Rows
 from .job import NO_ENTRIES, Job
-from .messages import Resolved, report_of, resolve
 from .producers import FinishOf, FrontierOf, Piece, Producer, check_absent
+from .validation import Resolved, report_of, resolve
 
 
 def report(job: Job, report: Report) -> Reported:

@@ -27,7 +27,7 @@ from tracker.contract.status import SubscriptionStatus
 from .filters import EventFilter
 from .graph import Graph
 from .log import EventLog
-from .messages import check_name, check_names, check_scope
+from .validation import check_name, check_names, check_scope
 
 _DAY: Final = 24 * 3600 * 10**9
 MAX_AGE: Final = 30 * _DAY  #: where a subscription names none (ns)

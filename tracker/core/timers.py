@@ -106,8 +106,7 @@ def _look_for_stalls(job: Job) -> None:
             _announce_stall(job, row)
     waited = job.now - accounts.changed[rows]
     if expire is not None and (waited >= expire).any():
-        for row in rows[waited >= expire].tolist():
-            job.ends.force(row, Reason.EXPIRED)
+        job.end_by_force(rows[waited >= expire].tolist(), Reason.EXPIRED)
         job.evaluate()
     job.stalls_from = _next_stall(job, stall, expire, patience)
 
@@ -126,7 +125,7 @@ def _missing(job: Job) -> Rows:
     """The rows of which more is expected than was sent on a segment for which they are not closed."""
     if not job.closing.expectations:
         return NO_ROWS
-    missing = job.closing.expectations.missing(job.closing.counted_rows())
+    missing = job.closing.expectations.missing(job.closing.waiting.counted_rows())
     closed = job.closing.closed_on(missing.rows)[np.arange(len(missing.rows)), missing.segments]
     return np.unique(missing.rows[~closed])
 

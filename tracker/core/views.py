@@ -24,8 +24,8 @@ from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, Reason
 from .accounts import BY_DRAIN, Rows
 from .job import Job, or_none
 from .lifecycle import ENDED, KNOWN, STALLED
-from .messages import check_name, check_scope
 from .producers import CloseOf, Epoch, ExpectOf, Producer
+from .validation import check_name, check_scope
 
 _MOST_SEGMENTS = 20_000  # that one page of substreams describes
 _MOST_PAGES = 256  # of ids that are looked through for it
@@ -282,7 +282,7 @@ def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -
         name=accounts.names[row],
         end_time=None if end_time == NO_END_TIME else end_time,
         closed=done or all(segment.closed for segment in segments),
-        waiting_for=() if done else tuple(job.closing.waiting_for(row)),
+        waiting_for=() if done else tuple(job.closing.waiting.waiting_for(row)),
         segments=segments,
         late_reports=job.late_by_id.get(accounts.id_of(row), 0),
         created=int(accounts.created[row]),

@@ -1,0 +1,47 @@
+"""Which layout the cells of a job have, and how they go over into that of another graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .cells import AT_ONCE, Cells, Rows
+from .densecells import DenseCells
+from .sparsecells import SparseCells
+
+DENSE = 8  #: up to so many segments each row has all its cells
+
+
+def cells_for(segments: int) -> Cells:
+    """The layout for so many segments."""
+    return DenseCells(segments) if segments <= DENSE else SparseCells(segments)
+
+
+def relaid(old: Cells, rows: Rows, capacity: int, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> Cells:
+    """The cells for another graph, on all of whose segments each of `rows` has ended.
+
+    Args:
+        old: the cells for the graph before.
+        rows: all that are known.
+        capacity: how many rows to have room for.
+        segments: how many there are now.
+        reason: why rows have ended on segments that are new.
+        kept: (old number, new number) of the segments that stay.
+    """
+    cells = cells_for(segments)
+    cells.grow(capacity)
+    number = np.full(old.segments, -1, np.int64)
+    for before, after in kept:
+        number[before] = after
+    step = max(1, AT_ONCE // max(segments, old.segments))
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        index, at, words = old.touched(part)
+        stays = number[at] >= 0
+        cells.put(part[index[stays]], number[at[stays]], words[stays])
+        reasons = np.full((len(part), segments), reason, np.uint8)
+        for before, after in kept:
+            reasons[:, after] = old.reasons(part, np.full(len(part), before))
+        cells.set_reasons(part, reasons)
+    return cells
