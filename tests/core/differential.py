@@ -65,11 +65,11 @@ def difference(lines: Sequence[Line]) -> str:
         wrong = broken(tracker)
         if wrong:
             return f"line {number + 1}: {wrong}"
-        woken = tracker.take_woken()
+        changed = tracker.pop_changed_jobs()
         ended = line["do"] in ("delete", "unsubscribe") and said[0] == {}
         # A tick may end a subscription, which is no event.
-        if (JOB in woken) != bool(said[1] or ended) and not (line["do"] == "tick" and JOB in woken):
-            return f"line {number + 1}: woken: {woken}, events: {json.dumps(said[1])}"
+        if (JOB in changed) != bool(said[1] or ended) and not (line["do"] == "tick" and JOB in changed):
+            return f"line {number + 1}: jobs that have changed: {changed}, events: {json.dumps(said[1])}"
         if line.get("look"):
             for name, ask in VIEWS.items():
                 seen, modelled = (_ask(ask, driver.tracker) for driver in (core, model))

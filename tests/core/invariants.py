@@ -119,7 +119,7 @@ def _limits_are_the_least_of_the_fronts(job: Job) -> None:
         waited = group.waited()
         for scope in [None, *job.fronts.scoped]:
             if waited:
-                _same(group.limit(scope), min(front.time(scope) for front in waited))
+                _same(group.watermark(scope), min(front.time(scope) for front in waited))
 
 
 def _what_is_held_is_flagged(job: Job) -> None:
@@ -214,7 +214,7 @@ def _readers_are_counted(job: Job) -> None:
     """A retained event has as many readers as subscriptions wait for it, or have just left it."""
     log = job.log
     waiting = Counter(seq for each in job.subscriptions._by_name.values() for seq in each.waiting)
-    waiting.update(job.subscriptions._left)
+    waiting.update(job.subscriptions._to_release)
     _same(Counter(log.retained._readers), waiting)
     _same([event.seq for event in log.retained.after(0)], sorted(waiting))
     kept, last = log.read_kept(0, 0, 10**9)

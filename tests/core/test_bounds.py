@@ -149,7 +149,7 @@ def test_a_tick_that_fails_in_one_job_does_not_stop_the_others(monkeypatch: pyte
         tracker.apply(Tick(), START + 2 * SECOND)
     assert "evil" in failed.value.exceptions[0].__notes__[0]
     assert [tracker.job_status(job).last_seq for job in ("before", "evil", "after")] == [2, 0, 2]
-    assert tracker.take_woken() == {"before", "after"}
+    assert tracker.pop_changed_jobs() == {"before", "after"}
     tracker.apply(Recovered(), START + 2 * SECOND)
 
 

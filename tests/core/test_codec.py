@@ -27,11 +27,11 @@ from tracker.journal.snapshots import decode, encode
 DERIVED: Mapping[str, Mapping[str, str]] = {
     "Job": {
         "to_forget": "found by what has ended, or is only named",
-        "pinned": "found again when it is to be forgotten",
-        "pins_checked": "goes with it",
+        "retained": "found again when it is to be forgotten",
+        "retained_checked": "goes with it",
         "stalls_from": "found by the first look",
         "_read_whole": "an abbreviation of read_segments",
-        "turned_back": "is so only within a command",
+        "fronts_resumed": "is so only within a command",
     },
     "Accounts": {
         "table": "made of names and rows",
@@ -52,11 +52,11 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
         ),
         "places are given anew: what is touched and has ended is compared instead",
     ),
-    "Closing": {
+    "ClosedSet": {
         "_times": "made of the open substreams",
         "_several": "found by the promises",
-        "_finished": "found by the fronts",
-        "_turned": "is so only within a command",
+        "_all_finished": "found by the fronts",
+        "_closed_changed": "is so only within a command",
     },
     "Changes": {"_rows": "what balances is looked at again"},
     "Waiting": {"counted": "what is expected is looked at again"},
@@ -70,18 +70,21 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
         "_uncounted_ones": "everything, at first",
         "_uncounted_size": "goes with it",
     },
-    "Ends": {
+    "Completion": {
         "_announce": "the job's",
         "_announce_ends": "the job's",
         "_drains": "is so only within a command",
         "_times": "made of the open substreams",
         "_waiting": "what balances is looked at again",
-        "_loosened": "is so only within a command",
+        "_groups_changed": "is so only within a command",
     },
     "Front": {"fed": "the spec's", "groups": "the graph's"},
     "EventLog": {"_passed": "what was dropped is not kept", "_events": "compared by what can be read"},
     "_Retained": {"_seqs": "the keys of its events", "_readers": "counted by the subscriptions"},
-    "Subscriptions": {"_ended": "is so only within a command", "_left": "what nobody waits for is let go again"},
+    "Subscriptions": {
+        "_ended": "is so only within a command",
+        "_to_release": "what nobody waits for is released again",
+    },
     "Subscription": {"waiting": "found in the log"},
     "Tombstones": {"_runs": "compared by what all of them hold"},
     "Numbers": {
@@ -96,7 +99,7 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
     "DrainRecord": {},
     "Lifecycle": {},
     "Fronts": {"groups": "made of the fronts and their floors, which are compared", "group_of": "goes with it"},
-    "Floors": {},
+    "CommittedWatermarks": {},
     "Provisional": {"_ids": "made of the closes and the numbers"},
 }
 
@@ -178,7 +181,7 @@ class Walk:
                 assert list(a) == list(b), path
             self.same(a, b, f"{path}.{name}")
         if kind == "Fronts":
-            self.same(one.floors(), other.floors(), f"{path}.floors")
+            self.same(one.committed_watermarks(), other.committed_watermarks(), f"{path}.floors")
         if kind == "EventLog":
             assert one.read_kept(0, 0, 10**9) == other.read_kept(0, 0, 10**9), path
         if kind == "Tombstones":

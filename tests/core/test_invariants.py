@@ -10,9 +10,9 @@ from tests.core.layouts import small_pages
 from tests.model.generate import generate
 from tracker.core.accounts import Accounts
 from tracker.core.cells import Cells
-from tracker.core.closing import Closing
+from tracker.core.closing import ClosedSet
 from tracker.core.densecells import DenseCells
-from tracker.core.ends import Ends
+from tracker.core.ends import Completion
 from tracker.core.expecting import Expectations
 from tracker.core.log import _Retained
 from tracker.core.names import NameTable
@@ -26,8 +26,8 @@ FAULTS = [
     (DenseCells, "clear"),
     (SparseCells, "clear"),
     (NameTable, "remove"),
-    (Closing, "_review"),
-    (Ends, "_leave"),
+    (ClosedSet, "_review"),
+    (Completion, "_leave"),
     (Provisional, "commit"),
     (Expectations, "touched"),
     (_Retained, "join"),

@@ -224,7 +224,7 @@ def test_a_deployment_with_other_segments_and_fronts_remembers() -> None:
 
 
 def test_windows_that_were_closed_by_name_are_not_kept_for_ever() -> None:
-    """Marks move no floor: once, each of them pinned its window for as long as there was the job."""
+    """Marks move no committed watermark: once, each of them kept its window for as long as there was the job."""
     tracker = Tracker("log")
     driver = Driver(tracker)
     lines = [define(fronts=("f",), durations=FOREVER), start("p1")]

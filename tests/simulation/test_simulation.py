@@ -21,7 +21,7 @@ from tests.simulation.dataflow import Dataflow
 from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
 from tracker.contract.refusal import Refused
 from tracker.contract.values import NO_END_TIME, Mode
-from tracker.core.closing import Closing
+from tracker.core.closing import ClosedSet
 from tracker.core.expecting import Expectations
 from tracker.core.fronts import Front
 from tracker.core.sparsecells import SparseCells
@@ -88,7 +88,7 @@ def _frontiers_count(self: Waiting, front: Front, row: int) -> bool:
     return end_time != NO_END_TIME and end_time <= front.time(self._accounts.scope_names[scope])
 
 
-def _no_drain(self: Closing, row: int, segment: int) -> bool:
+def _no_drain(self: ClosedSet, row: int, segment: int) -> bool:
     del self, row, segment
     return False
 
@@ -97,7 +97,7 @@ FAULTS = [
     (Waiting, "complete", _no_number_is_waited_for),
     (Expectations, "total", _one_less),
     (Waiting, "closes_without_finish", _frontiers_count),
-    (Closing, "closed_by_drain", _no_drain),
+    (ClosedSet, "closed_by_drain", _no_drain),
 ]
 
 

@@ -22,7 +22,7 @@ drain (`drains`).
 
 `names` finds a name's row, `validation` checks what comes in (and `checking` what would be refused, before a command is
 kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
-`dropped` tells what it has let go, and `remembered` which runs and deployments are over. How much a command may touch
+`dropped` tells what it has dropped, and `remembered` which runs and deployments are over. How much a command may touch
 is in `reach`; what can be asked of a job in `views`; what a snapshot keeps in `codec`. Whatever a command changes that
 may end something is added to `changes`, which the evaluation after it looks at.
 

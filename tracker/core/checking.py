@@ -46,7 +46,7 @@ def check_drain(job: Job | None, command: Drain) -> None:
     check_job_name(command.job)
     check_deployment(command.deployment)
     check_name("drain_id", command.drain_id)
-    if job is not None and command.deployment != job.spec.deployment and command.deployment in job.left:
+    if job is not None and command.deployment != job.spec.deployment and command.deployment in job.past_deployments:
         raise left_deployment(command.deployment, job)
 
 

@@ -26,7 +26,7 @@ from .waiting import Waiting
 SOLE_OWNER = ""  #: in the place of a front: closed by the caller as the only source
 
 
-class Closing:
+class ClosedSet:
     """Keeps which of a job's rows are closed, as the fronts have it.
 
     A row has the flag ``CLOSED`` if it is closed for any group; which ones is kept beside where there are several.
@@ -43,7 +43,9 @@ class Closing:
         self._accounts = accounts
         self._fronts = fronts
         self._changes = changes
-        self._turned: list[Rows] = []  # (row, group) closed, or opened again, since `note`; none twice in a part
+        self._closed_changed: list[
+            Rows
+        ] = []  # (row, group) closed, or opened again, since `note`; none twice in a part
         self.waiting = Waiting(accounts, fronts)
         self.expectations = self.waiting.expectations
         self._index()
@@ -52,7 +54,7 @@ class Closing:
         """Begin with the groups as they are now, and no rows."""
         count = len(self._fronts.groups)
         self._several: NDArray[np.bool_] = np.zeros((0, count), np.bool_)  # by row and group, where there are several
-        self._finished = [False] * count  # all fronts have, and everything known has been closed for it
+        self._all_finished = [False] * count  # all fronts have, and everything known has been closed for it
         self._times = [
             TimeIndex(self._accounts, group, lambda rows, place=place: self._pass(rows, place), self._review)  # type: ignore[misc]
             for place, group in enumerate(self._fronts.groups)
@@ -60,20 +62,20 @@ class Closing:
 
     # ------------------------------------------------------------ asking
 
-    def shut(self, scope: str, end_time: int, segment: int) -> bool:
+    def is_closed(self, scope: str, end_time: int, segment: int) -> bool:
         """Whether the fronts have closed a substream that is not known for a segment, or it lies at or below the
-        floor."""
-        return self._shut(scope, end_time, self._fronts.group(segment))
+        committed watermark."""
+        return self._is_closed(scope, end_time, self._fronts.group(segment))
 
-    def _shut(self, scope: str, end_time: int, group: FrontGroup) -> bool:
-        limit = group.limit(scope)
+    def _is_closed(self, scope: str, end_time: int, group: FrontGroup) -> bool:
+        watermark = group.watermark(scope)
         if end_time == NO_END_TIME:
-            return limit == EVERYTHING
-        return end_time <= limit or end_time <= group.floors.read(scope)
+            return watermark == EVERYTHING
+        return end_time <= watermark or end_time <= group.committed_watermarks.read(scope)
 
-    def shut_groups(self, scope: str, end_time: int) -> list[bool]:
+    def closed_groups(self, scope: str, end_time: int) -> list[bool]:
         """The same for each group."""
-        return [self._shut(scope, end_time, group) for group in self._fronts.groups]
+        return [self._is_closed(scope, end_time, group) for group in self._fronts.groups]
 
     def groups_of(self, front: str) -> list[int]:
         """The groups that wait for a front; the sole owner closes for all."""
@@ -117,7 +119,7 @@ class Closing:
 
     def _closed_by_times(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
         """Which rows the times that the fronts of a group have promised close, or their finishes."""
-        return self.waiting.passed(rows, group.limit)
+        return self.waiting.passed(rows, group.watermark)
 
     # ------------------------------------------------------------ substreams come and go
 
@@ -210,7 +212,7 @@ class Closing:
     def _mark(self, rows: Rows, place: int, closed: bool) -> None:
         self._set(rows, place, closed)
         self._changes.look_at(rows)
-        self._turned.append(rows * len(self._times) + place)
+        self._closed_changed.append(rows * len(self._times) + place)
 
     def _set(self, rows: Rows, place: int, closed: bool) -> None:
         life = self._accounts.life
@@ -231,14 +233,14 @@ class Closing:
         Asked after each thing that happens at once: the promises of an epoch, a front's turn, an epoch's revocation.
         What one promise of an epoch closes and the next opens again has not changed.
         """
-        if not self._turned:
+        if not self._closed_changed:
             return
-        turned = self._turned[0]
-        if len(self._turned) > 1:
-            turned, times = np.unique(np.concatenate(self._turned), return_counts=True)
-            turned = turned[times % 2 == 1]
-        self._turned.clear()
-        self._date(turned // len(self._times) if len(self._times) > 1 else turned)
+        changed = self._closed_changed[0]
+        if len(self._closed_changed) > 1:
+            changed, times = np.unique(np.concatenate(self._closed_changed), return_counts=True)
+            changed = changed[times % 2 == 1]
+        self._closed_changed.clear()
+        self._date(changed // len(self._times) if len(self._times) > 1 else changed)
 
     def _date(self, rows: Rows) -> None:
         # It may stall from now on, however long ago its last entry was.
@@ -251,16 +253,16 @@ class Closing:
         if after <= before:
             return
         for place in front.groups:
-            self._times[place].advance(scope, before, after, self._fronts.scoped)
+            self._times[place].rise(scope, before, after, self._fronts.scoped)
             several = len(self._fronts.groups[place].members) > 1
             if scope is None and several and (self.waiting.closes or self.expectations):
-                self._times[place].advance_named(before, after)
+                self._times[place].rise_named(before, after)
 
     def commit_frontier(self, front: Front, scope: str | None, time: int) -> None:
         """Nobody can take that back any more."""
         front.committed[scope] = max(time, front.committed.get(scope, UNSET))
         for place in front.groups:
-            self._fronts.groups[place].raise_floors([scope])
+            self._fronts.groups[place].raise_committed([scope])
 
     def _pass(self, rows: Rows, place: int) -> None:
         """Close for a group those of open rows that are not yet, since all of its fronts' times have passed them."""
@@ -283,9 +285,9 @@ class Closing:
             self.fronts_changed()  # the last that is awake may have finished: then the idle ones are waited for
             return
         for place, group in zip(front.groups, groups, strict=True):
-            if group.limit(None) == EVERYTHING:
+            if group.watermark(None) == EVERYTHING:
                 self._close_all(place)
-            self._times[place].advance(None, 0, 0, self._fronts.scoped)
+            self._times[place].rise(None, 0, 0, self._fronts.scoped)
         self._review_named()
 
     def commit_finish(self, front: Front) -> None:
@@ -293,11 +295,11 @@ class Closing:
         if not front.finish_committed:
             front.finish_committed = True
             for place in front.groups:
-                self._fronts.groups[place].raise_floors([None])
+                self._fronts.groups[place].raise_committed([None])
 
     def _close_all(self, place: int) -> None:
         """All fronts of a group have finished: the untimed ones are closed, too, which stand in no index."""
-        self._finished[place] = True
+        self._all_finished[place] = True
         rows = self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         rows = rows[~self._closed(rows)[:, place]]
         if rows.size:
@@ -306,13 +308,13 @@ class Closing:
     def fronts_changed(self) -> None:
         """Fronts have finished, turned idle or awake, or had promises withdrawn: look at all anew."""
         self._fronts.changed()
-        self._fronts.raise_floors()
+        self._fronts.raise_committed()
         for place, group in enumerate(self._fronts.groups):
-            if group.limit(None) == EVERYTHING:
-                if not self._finished[place]:
+            if group.watermark(None) == EVERYTHING:
+                if not self._all_finished[place]:
                     self._close_all(place)
-            elif self._finished[place]:
-                self._finished[place] = False
+            elif self._all_finished[place]:
+                self._all_finished[place] = False
                 for row in self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED)).tolist():
                     self._review(row)
             self._times[place].look_anew()
@@ -343,13 +345,13 @@ class Closing:
         self._index()
         accounts = self._accounts
         rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
-        self._turned.clear()
+        self._closed_changed.clear()
         ids = np.array(sorted({*self.waiting.closes, *self.expectations.ids()}), np.uint64)
         named = accounts.rows_of(ids)
         named = named[np.isin(named, rows)]
         one_by_one = np.union1d(named, rows[accounts.life.are(rows, SOLE)])
         for place, group in enumerate(self._fronts.groups):
-            self._finished[place] = bool(group.members) and group.limit(None) == EVERYTHING
+            self._all_finished[place] = bool(group.members) and group.watermark(None) == EVERYTHING
             closed = (
                 self._closed_by_times(rows, group) if group.members and rows.size else np.zeros(len(rows), np.bool_)
             )
@@ -364,6 +366,6 @@ class Closing:
             self._watch(row)
         self.waiting.counted |= {accounts.id_of(row) for row in self.waiting.counted_rows().tolist()}
         if before is not None and rows.size:
-            turned = rows[(self.closed_on(rows) != before[1]).any(axis=1)]
-            self._changes.look_at(turned)
-            self._date(turned)
+            changed = rows[(self.closed_on(rows) != before[1]).any(axis=1)]
+            self._changes.look_at(changed)
+            self._date(changed)

@@ -35,7 +35,7 @@ from .drains import DrainRecord
 from .graph import Graph
 from .job import Job
 from .lifecycle import CLOSED, ENDED, KNOWN
-from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
+from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Pledge, Producer, StagedReport
 from .remembered import Newest, Numbers
 from .tombstones import Tombstones
 
@@ -52,7 +52,7 @@ def dump_job(job: Job) -> Values:
         "subscriptions": dump_subscriptions(job.subscriptions),
         "now": job.now,
         "incarnation": job.incarnation,
-        "left": list(job.left),
+        "left": list(job.past_deployments),
         "drain": dump_drain(job.drain),
         "producer_names": list(job.numbers.names),
         "read_segments": sorted(job.read_segments),
@@ -75,15 +75,15 @@ def load_job(values: Values) -> Job:
     job.log = load_log(values["log"])
     job.subscriptions = load_subscriptions(job.log, values.get("subscriptions", []))  # version 0.1 had none
     job.incarnation = values["incarnation"]
-    job.left = Newest(values["left"])
+    job.past_deployments = Newest(values["left"])
     job.drain = load_drain(values["drain"])
     job.numbers = Numbers(values["producer_names"])
     job.read_segments = set(values.get("read_segments", job.graph.names))  # version 0.1 did not know
     job.late_reports = values["late_reports"]
     job.late_by_id = dict(map(tuple, values["late_by_id"]))
     accounts = load_accounts(values["accounts"])
-    fronts, floors = load_fronts(values["fronts"], len(job.graph))
-    job.begin(accounts, fronts, floors)
+    fronts, committed_watermarks = load_fronts(values["fronts"], len(job.graph))
+    job.begin(accounts, fronts, committed_watermarks)
     load_tentative(job.provisional, values["fronts"]["fronts"])
     load_expectations(job, values.get("expectations", {}))  # older dumps have none
     load_closes(job, values["closes"])
@@ -175,7 +175,7 @@ def dump_producer(job: Job, producer: Producer) -> Values:
         "settled": producer.settled,
         "past": list(producer.past),
         "committed": producer.committed,
-        "heard_at": producer.heard_at,
+        "heard_at": producer.last_contact,
         "holds": [ids_of(rows) if rows.size else rows, list(awaiting.values())],
         "staged": [dump_epoch(number, epoch, ids_of) for number, epoch in producer.staged.items()],
     }
@@ -213,7 +213,7 @@ def load_epoch(values: Values, rows_of: RowsOf) -> tuple[int, Epoch]:
     epoch = Epoch(values["sealing"], values["sealed"])
     for units, entries, pledges in values["pieces"]:
         resolved = tuple(load_pledge(pledge, rows_of) for pledge in pledges)
-        epoch.add(Piece(tuple(units), load_entries(entries, rows_of), resolved))
+        epoch.add(StagedReport(tuple(units), load_entries(entries, rows_of), resolved))
     epoch.folded = [load_entries(entries, rows_of) for entries in values["folded"]]
     return values["epoch"], epoch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from .closing import SOLE_OWNER, Closing
+from .closing import SOLE_OWNER, ClosedSet
 from .expecting import Expectations
-from .frontgroups import Floors, Front
+from .frontgroups import CommittedWatermarks, Front
 from .fronts import Fronts
 from .job import Job
 from .provisional import COMMITTED, Origin, Provisional
@@ -19,22 +19,24 @@ def dump_fronts(fronts: Fronts, provisional: Provisional) -> Values:
     return {
         "fronts": [dump_front(front, provisional) for front in fronts],
         "scoped": sorted(fronts.scoped),
-        "floors_by_segment": [dump_floors(floors) for floors in fronts.floors()],
+        "floors_by_segment": [
+            dump_watermarks(committed_watermarks) for committed_watermarks in fronts.committed_watermarks()
+        ],
     }
 
 
-def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[Floors]]:
-    """The fronts, and the floors by segment."""
+def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[CommittedWatermarks]]:
+    """The fronts, and the committed watermarks by segment."""
     fronts = Fronts((), 0)
     for each in values["fronts"]:
         fronts.by_name[each["name"]] = load_front(each)
     fronts.scoped = set(values["scoped"])
     if "floors_by_segment" not in values:  # of a version in which every segment waited for every front
-        return fronts, [load_floors([values["floor_of_all"], values["floors"]])] * segments
-    # Segments whose floors are the same have them in one place: only those can share a group.
-    shared: dict[Any, Floors] = {}
+        return fronts, [load_watermarks([values["floor_of_all"], values["floors"]])] * segments
+    # Segments whose committed watermarks are the same have them in one place: only those can share a group.
+    shared: dict[Any, CommittedWatermarks] = {}
     for of_all, by_scope in values["floors_by_segment"]:
-        shared.setdefault((of_all, frozenset(map(tuple, by_scope))), load_floors([of_all, by_scope]))
+        shared.setdefault((of_all, frozenset(map(tuple, by_scope))), load_watermarks([of_all, by_scope]))
     return fronts, [shared[of_all, frozenset(map(tuple, by_scope))] for of_all, by_scope in values["floors_by_segment"]]
 
 
@@ -50,7 +52,7 @@ def dump_front(front: Front, provisional: Provisional) -> Values:
         "finishers": [*committed, *sorted(provisional.finishes.get(front.name, ()))],
         "drained_in": front.drained_in,
         "idle": front.idle,
-        "heard_at": front.heard_at,
+        "heard_at": front.last_contact,
         "last_promise": front.last_promise,
     }
 
@@ -75,23 +77,26 @@ def load_tentative(provisional: Provisional, fronts: list[Values]) -> None:
             provisional.promise_anew(each["name"])
 
 
-def dump_floors(floors: Floors) -> list[Any]:
+def dump_watermarks(committed_watermarks: CommittedWatermarks) -> list[Any]:
     # UNSET and EVERYTHING need more than 64 bits.
-    return [str(floors.of_all), [(scope, str(floor)) for scope, floor in floors.by_scope.items()]]
+    return [
+        str(committed_watermarks.of_all),
+        [(scope, str(committed_watermark)) for scope, committed_watermark in committed_watermarks.by_scope.items()],
+    ]
 
 
-def load_floors(values: list[Any]) -> Floors:
-    floors = Floors()
-    floors.of_all = int(values[0])
-    floors.by_scope = {scope: int(floor) for scope, floor in values[1]}
-    return floors
+def load_watermarks(values: list[Any]) -> CommittedWatermarks:
+    committed_watermarks = CommittedWatermarks()
+    committed_watermarks.of_all = int(values[0])
+    committed_watermarks.by_scope = {scope: int(committed_watermark) for scope, committed_watermark in values[1]}
+    return committed_watermarks
 
 
 def _origin(value: Any) -> Any:
     return COMMITTED if value is None else (value[0], value[1])
 
 
-def dump_closes(closing: Closing, provisional: Provisional) -> list[Any]:
+def dump_closes(closing: ClosedSet, provisional: Provisional) -> list[Any]:
     """By id, the fronts that closed it by name; of the sole owner's closes only those that can be taken back."""
     closes: dict[int, list[Any]] = {
         id_: [(front, _by(provisional.closes.get(id_, {}).get(front, ()))) for front in fronts]

@@ -17,7 +17,7 @@ from tracker.contract.values import DrainState, Reason
 from . import epochs
 from .accounts import Accounts
 from .drains import DrainRecord
-from .frontgroups import Floors
+from .frontgroups import CommittedWatermarks
 from .fronts import Fronts
 from .graph import Graph
 from .job import Job
@@ -44,7 +44,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     drained = job.drain.state is DrainState.DRAINED
     if not drained and force:
         _clear_the_way(job)
-    job.left.add(job.spec.deployment)
+    job.past_deployments.add(job.spec.deployment)
     old_spec, job.spec = job.spec, spec
     job.drain = DrainRecord()
     _durations_changed(job, old_spec)
@@ -60,7 +60,7 @@ def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     if spec.deployment == job.spec.deployment:
         _check_same(job, spec, graph)
         return
-    if spec.deployment in job.left:
+    if spec.deployment in job.past_deployments:
         raise Refused.precondition(
             "DEPLOYMENT_MISMATCH",
             f"deployment {spec.deployment!r} was replaced by {job.spec.deployment!r}; give the new deployment "
@@ -183,16 +183,18 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
     """Go over to the spec's fronts, what they feed, and its graph."""
     accounts, fronts, closing, old_graph = job.accounts, job.fronts, job.closing, job.graph
     closed_before = closing.closed_now()
-    floors, fed = fronts.floors(), _fed(job.spec)
+    committed_watermarks, fed = fronts.committed_watermarks(), _fed(job.spec)
     # Nothing is staged for what is removed: its owners have nothing staged by now, and nobody else may.
     added = {name: [graph.number[segment] for segment in fed[name]] for name in fed if name not in old_fed}
     closes: dict[str, list[int]] = {}
-    starts: dict[str, Floors] = {}
+    starts: dict[str, CommittedWatermarks] = {}
     for name, numbers in added.items():
         reached = set(np.flatnonzero(graph.reached(numbers)).tolist())
         old = [n for segment, n in old_graph.number.items() if graph.number.get(segment) in reached]
         closes[name] = closing.waiting.closed_by_name_by_all(old)
-        starts[name] = Floors.least([floors[number] for number in old] or floors)
+        starts[name] = CommittedWatermarks.least(
+            [committed_watermarks[number] for number in old] or committed_watermarks
+        )
     met_by_all = closing.waiting.met_by_all()
     for name, segments in old_fed.items():
         lost = segments - fed.get(name, frozenset())
@@ -204,8 +206,10 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
         kept = [(old, graph.number[name]) for name, old in old_graph.number.items() if name in graph.number]
         accounts.relaid(len(graph), Reason.COMPLETE.number, kept)
         closing.expectations.relaid(dict(kept))
-        least = Floors.least(floors)
-        floors = [floors[old_graph.number[name]] if name in old_graph.number else least for name in graph.names]
+        least = CommittedWatermarks.least(committed_watermarks)
+        committed_watermarks = [
+            committed_watermarks[old_graph.number[name]] if name in old_graph.number else least for name in graph.names
+        ]
         _change_graph(job, graph)
     for name, numbers in added.items():
         fronts.add_front(name, job.now, starts[name])
@@ -215,8 +219,8 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
             if segment in numbers:
                 closing.expectations.give(ExpectOf(name, row, segment, 0, False))
     fronts.by_name = {name: fronts.by_name[name] for name in job.spec.fronts}
-    fronts.lead(job.spec.front_segments, graph, floors)
-    fronts.raise_floors()
+    fronts.lead(job.spec.front_segments, graph, committed_watermarks)
+    fronts.raise_committed()
     closing.regroup(closed_before)
 
 

@@ -18,7 +18,7 @@ from tracker.contract.events import Advanced, Body, Ended
 from tracker.contract.values import NO_END_TIME, Ordering, Reason
 
 from .accounts import BY_DRAIN, Accounts, Rows
-from .closing import Closing
+from .closing import ClosedSet
 from .frontgroups import UNSET
 from .graph import Graph
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
@@ -31,7 +31,7 @@ _COMPLETE = Reason.COMPLETE.number
 _FEW = 8  # up to so many rows are ended quicker one by one than by whole columns
 
 
-class Ends:
+class Completion:
     """Finds and announces the ends of a job's substreams.
 
     Args:
@@ -48,7 +48,7 @@ class Ends:
         self,
         graph: Graph,
         accounts: Accounts,
-        closing: Closing,
+        closing: ClosedSet,
         ordering: Ordering,
         progress: bool,
         announce: Callable[[Body], None],
@@ -65,7 +65,7 @@ class Ends:
         self.advanced: dict[str, int] = {}  #: the last time announced, by segment; also of those that are no more
         self._times: dict[int, OpenTimes] = {}
         self._waiting: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # by segment and scope
-        self._loosened: set[int] = set()  # scopes in which something ended out of order since the last evaluation
+        self._groups_changed: set[int] = set()  # scopes in which something ended out of order since the last evaluation
         open_rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         self.join(open_rows)
         if self._keeps_times:
@@ -73,7 +73,7 @@ class Ends:
             places, segments = np.nonzero(accounts.cells.has_ended(some))
             for row, segment in zip(some[places].tolist(), segments.tolist(), strict=True):
                 self._leave(row, segment)
-            self._loosened.clear()
+            self._groups_changed.clear()
 
     # ------------------------------------------------------------ open end times
 
@@ -111,7 +111,7 @@ class Ends:
         for group in self._groups(row):
             times = self._times[group]
             times.leave(segment, end_time)
-            self._loosened.add(group)
+            self._groups_changed.add(group)
             if not times and group != _ALL:
                 del self._times[group]
 
@@ -153,13 +153,13 @@ class Ends:
         return rows[some], endable[some]
 
     def evaluate(self, rows: Rows) -> list[int]:
-        """Announce what has ended among `rows`, each given once, and what ordering lets go after it.
+        """Announce what has ended among `rows`, each given once, and what had waited for it by the job's ordering.
 
         Returns:
             the rows that have ended on every segment by it.
         """
         rows = self._eligible(rows)
-        if not rows.size and not self._loosened:
+        if not rows.size and not self._groups_changed:
             return []
         rows, endable = self._endable(rows)
         if rows.size > 1:
@@ -235,14 +235,14 @@ class Ends:
 
     def _evaluate_in_order(self, rows: Rows, endable: NDArray[np.bool_]) -> list[int]:
         accounts, ended = self._accounts, []
-        loosened, self._loosened = self._loosened, set()
+        groups_changed, self._groups_changed = self._groups_changed, set()
         ids = accounts.ids_of(rows).tolist() if rows.size else []
         candidates = list(zip(accounts.end_time[rows].tolist(), ids, rows.tolist(), strict=True))
         for segment in range(len(self._graph)):
             # Sorted, so it is a heap.
             queue = [each for each, may in zip(candidates, endable[:, segment].tolist(), strict=True) if may]
-            for group in loosened:
-                self._let_go(segment, group, queue)
+            for group in groups_changed:
+                self._release_waiting(segment, group, queue)
             while queue:
                 end_time, id_, row = heapq.heappop(queue)
                 if accounts.reason(row, segment):
@@ -253,11 +253,11 @@ class Ends:
                     continue
                 if self._end(row, segment, Reason.COMPLETE):
                     ended.append(row)
-                self._let_go(segment, group, queue)
-        self._loosened.clear()
+                self._release_waiting(segment, group, queue)
+        self._groups_changed.clear()
         return ended
 
-    def _let_go(self, segment: int, group: int, queue: list[tuple[int, int, int]]) -> None:
+    def _release_waiting(self, segment: int, group: int, queue: list[tuple[int, int, int]]) -> None:
         """Move to `queue` what no longer waits for anything on a segment."""
         waiting = self._waiting.get((segment, group))
         if not waiting:
@@ -315,7 +315,7 @@ class Ends:
             self._end(row, segment, reason)
         self._accounts.cells.write_off(at)
 
-    def advance(self, limits: Sequence[int]) -> None:
+    def announce_progress(self, watermarks: Sequence[int]) -> None:
         """Announce how far each segment has come.
 
         Args:
@@ -325,10 +325,10 @@ class Ends:
             return
         times = self._times.get(_ALL)
         for segment, name in enumerate(self._graph.names):
-            if limits[segment] == UNSET:
+            if watermarks[segment] == UNSET:
                 continue
-            limit = min(limits[segment], _LAST_TIME)
-            time = limit if times is None else min(limit, times.least(segment) - 1)
+            watermark = min(watermarks[segment], _LAST_TIME)
+            time = watermark if times is None else min(watermark, times.least(segment) - 1)
             last = self.advanced.get(name)
             # An event cannot name the time before the first, which an end time of INT64_MIN leaves.
             if time >= _FIRST_TIME and (last is None or time > last):

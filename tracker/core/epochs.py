@@ -2,8 +2,8 @@
 
 The first message that states where a run starts settles what the runs before it left: what lies before was committed,
 the rest never will be. In STAGED mode an epoch takes effect when it is committed. In IMMEDIATE mode it has taken effect
-already: a commit makes its promises firm, and a revocation takes out what it did, and keeps what it touched from ending
-until the epoch is made again.
+already: a commit makes its promises final, and a revocation takes out what it did, and keeps what it touched from
+ending until the epoch is made again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def open_producer(job: Job, command: OpenProducer) -> Opened:
         return Opened(or_none(producer.committed))
     job.producers[command.producer] = producer
     producer.open(command.run, command.seals)
-    producer.heard_at = job.now
+    producer.last_contact = job.now
     if command.resume_epoch is not None:
         settle(job, producer, command.resume_epoch)
     return Opened(or_none(producer.committed))
@@ -69,7 +69,7 @@ def _check_resume(producer: Producer, resume_epoch: int | None) -> None:
 def close_producer(job: Job, command: CloseProducer) -> None:
     """Close a run."""
     producer = check_close(job, command)
-    producer.heard_at = job.now
+    producer.last_contact = job.now
     if command.resume_epoch is not None:
         settle(job, producer, command.resume_epoch)
     producer.fence()

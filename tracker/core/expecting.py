@@ -3,7 +3,7 @@
 Of the numbers that a front has given for a substream on a segment, the last one stands. What a removed front has
 promised is kept in the name of nobody (`REMOVED`), because its elements are among those that were sent.
 
-This module knows numbers, and no fronts that are waited for: what a number closes is `Closing`'s to see. It costs
+This module knows numbers, and no fronts that are waited for: what a number closes is `ClosedSet`'s to see. It costs
 nothing while nobody expects anything; with numbers, an entry costs one comparison of columns, unless it may be the
 last that was missing.
 """

@@ -28,7 +28,7 @@ class Front:
         finished: it will send nothing more at all; `finish_committed`: and that cannot be taken back.
         drained_in: it finished in the drain under way.
         idle: it is not waited for, as long as another front is.
-        heard_at: when its owner was last heard of, or when it was added (ns).
+        last_contact: when its owner was last heard of, or when it was added (ns).
     """
 
     __slots__ = (
@@ -38,8 +38,8 @@ class Front:
         "finish_committed",
         "finished",
         "groups",
-        "heard_at",
         "idle",
+        "last_contact",
         "last_promise",
         "name",
         "owned_in",
@@ -47,7 +47,7 @@ class Front:
         "promised",
     )
 
-    def __init__(self, name: str, heard_at: int) -> None:
+    def __init__(self, name: str, last_contact: int) -> None:
         self.name = name
         self.owner: str | None = None
         self.owned_in = ""
@@ -58,7 +58,7 @@ class Front:
         self.finished = self.finish_committed = False
         self.drained_in = False
         self.idle = False
-        self.heard_at = heard_at
+        self.last_contact = last_contact
         self.last_promise: int | None = None
 
     def feeds(self, segment: int) -> bool:
@@ -105,7 +105,7 @@ class _Least:
         return EVERYTHING
 
 
-class Floors:
+class CommittedWatermarks:
     """The highest times that all fronts then unfinished had promised for good, by scope; they outlive the fronts."""
 
     __slots__ = ("by_scope", "of_all")
@@ -118,31 +118,31 @@ class Floors:
         return self.of_all > UNSET or bool(self.by_scope)
 
     def read(self, scope: str) -> int:
-        """A scope's floor."""
+        """A scope's committed watermark."""
         return max(self.of_all, self.by_scope.get(scope, UNSET))
 
     def rise(self, scope: str | None, time: int) -> None:
-        """A floor never sinks."""
+        """A committed watermark never sinks."""
         if scope is None:
             self.of_all = max(self.of_all, time)
         else:
             self.by_scope[scope] = max(self.by_scope.get(scope, UNSET), time)
 
-    def copy(self) -> Floors:
-        """The same floors, which may rise apart."""
-        floors = Floors()
-        floors.of_all, floors.by_scope = self.of_all, dict(self.by_scope)
-        return floors
+    def copy(self) -> CommittedWatermarks:
+        """The same committed watermarks, which may rise apart."""
+        committed_watermarks = CommittedWatermarks()
+        committed_watermarks.of_all, committed_watermarks.by_scope = self.of_all, dict(self.by_scope)
+        return committed_watermarks
 
     @classmethod
-    def least(cls, several: Iterable[Floors]) -> Floors:
-        """Where all of several floors have been."""
+    def least(cls, several: Iterable[CommittedWatermarks]) -> CommittedWatermarks:
+        """Where all of several committed watermarks have been."""
         several = list(several)
-        floors = cls()
-        floors.of_all = min((each.of_all for each in several), default=UNSET)
+        committed_watermarks = cls()
+        committed_watermarks.of_all = min((each.of_all for each in several), default=UNSET)
         scopes = {scope for each in several for scope in each.by_scope}
-        floors.by_scope = {scope: min(each.read(scope) for each in several) for scope in scopes}
-        return floors
+        committed_watermarks.by_scope = {scope: min(each.read(scope) for each in several) for scope in scopes}
+        return committed_watermarks
 
 
 class FrontGroup:
@@ -151,15 +151,15 @@ class FrontGroup:
     Args:
         members: the fronts.
         scoped: the scopes that any promise has named; the job's, which grows.
-        floors: how far the segments' fronts have come.
+        committed_watermarks: how far the segments' fronts have come.
     """
 
-    def __init__(self, members: list[Front], scoped: set[str], floors: Floors) -> None:
+    def __init__(self, members: list[Front], scoped: set[str], committed_watermarks: CommittedWatermarks) -> None:
         self.members = members
-        self.floors = floors
+        self.committed_watermarks = committed_watermarks
         self._scoped = scoped
         self._leasts: dict[str | None, _Least] = {}
-        self._firm_leasts: dict[str | None, _Least] = {}
+        self._committed_leasts: dict[str | None, _Least] = {}
 
     def unfinished(self) -> list[Front]:
         """Those that may still send."""
@@ -179,13 +179,13 @@ class FrontGroup:
     def changed(self) -> None:
         """Fronts have turned idle or awake, or a time has sunk: what was derived from that is void."""
         self._leasts.clear()
-        self._firm_leasts.clear()
+        self._committed_leasts.clear()
 
     def name_scope(self, scope: str) -> None:
         """A promise has named a scope for the first time."""
         self._leasts.pop(scope, None)
 
-    def limit(self, scope: str | None) -> int:
+    def watermark(self, scope: str | None) -> int:
         """Up to which end time all fronts have closed a scope (None: one that no promise has named).
 
         ``UNSET`` if there are no fronts or one has promised nothing, ``EVERYTHING`` if all have finished.
@@ -198,22 +198,22 @@ class FrontGroup:
             least = self._leasts[key] = _Least(self.waited(), partial(Front.closing_time, scope=key))
         return least.read()
 
-    def progress(self) -> int:
+    def frontier_of_all_scopes(self) -> int:
         """The least frontier for every scope, of idle fronts too: what they send when they wake is not over yet."""
         if not self.has_idle:
-            return self.limit(None)
+            return self.watermark(None)
         return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)
 
-    def raise_floors(self, scopes: Iterable[str | None]) -> None:
-        """Raise the floors of scopes for which promises were committed, or may count now; None: of all."""
+    def raise_committed(self, scopes: Iterable[str | None]) -> None:
+        """Raise those of scopes for which promises were committed, or may count now; None: of all."""
         touched = set(scopes)
         if None in touched:
             touched |= self._scoped
         for scope in touched:
-            least = self._firm_leasts.get(scope)
+            least = self._committed_leasts.get(scope)
             if least is None:
-                least = self._firm_leasts[scope] = _Least(self.members, partial(Front.committed_time, scope=scope))
+                least = self._committed_leasts[scope] = _Least(self.members, partial(Front.committed_time, scope=scope))
             time = least.read()
-            if time == EVERYTHING:  # none is unfinished: the floors stay
+            if time == EVERYTHING:  # none is unfinished: the committed watermarks stay
                 return
-            self.floors.rise(scope, time)
+            self.committed_watermarks.rise(scope, time)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .frontgroups import UNSET, Floors, Front, FrontGroup
+from .frontgroups import UNSET, CommittedWatermarks, Front, FrontGroup
 from .graph import Graph
 
 
 class Fronts:
     """All fronts of a job, and the groups of those that its segments wait for.
 
-    Segments that wait for the same fronts, and have the same floors, share a group; most jobs have one.
+    Segments that wait for the same fronts, and have the same committed watermarks, share a group; most jobs have one.
 
     Args:
         names: of the fronts.
@@ -44,13 +44,18 @@ class Fronts:
 
     # ------------------------------------------------------------ groups
 
-    def lead(self, told: Iterable[tuple[str, Iterable[str]]], graph: Graph, floors: Sequence[Floors]) -> None:
+    def lead(
+        self,
+        told: Iterable[tuple[str, Iterable[str]]],
+        graph: Graph,
+        committed_watermarks: Sequence[CommittedWatermarks],
+    ) -> None:
         """Set which segments each front feeds, and so which fronts each segment waits for.
 
         Args:
             told: the segments that some fronts feed; the others feed all.
             graph: the job's.
-            floors: by segment, how far its fronts have come.
+            committed_watermarks: by segment, how far its fronts have come.
         """
         fed = {front: frozenset(graph.number[segment] for segment in segments) for front, segments in told}
         for front in self.by_name.values():
@@ -61,26 +66,30 @@ class Fronts:
         found: dict[tuple[Any, ...], int] = {}
         self.groups, self.group_of = [], []
         reached = {front.name: graph.reached(front.fed) for front in self if front.fed is not None}
-        for segment, floor in enumerate(floors):
+        for segment, committed_watermark in enumerate(committed_watermarks):
             reaching = all_of_them
             if not everywhere:
                 reaching = [front for front in self if front.fed is None or reached[front.name][segment]]
-            # Segments of one group have the same floors, in one place.
-            key = (id(floor),) if everywhere else (id(floor), *(front.name for front in reaching))
+            # Segments of one group have the same committed watermarks, in one place.
+            key = (
+                (id(committed_watermark),)
+                if everywhere
+                else (id(committed_watermark), *(front.name for front in reaching))
+            )
             if key not in found:
                 found[key] = len(self.groups)
                 for front in reaching:
                     front.groups.append(len(self.groups))
-                self.groups.append(FrontGroup(reaching, self.scoped, floor.copy()))
+                self.groups.append(FrontGroup(reaching, self.scoped, committed_watermark.copy()))
             self.group_of.append(found[key])
 
     def group(self, segment: int) -> FrontGroup:
         """The group of a segment."""
         return self.groups[self.group_of[segment]]
 
-    def floors(self) -> list[Floors]:
-        """The floors by segment."""
-        return [self.groups[place].floors for place in self.group_of]
+    def committed_watermarks(self) -> list[CommittedWatermarks]:
+        """The committed watermarks by segment."""
+        return [self.groups[place].committed_watermarks for place in self.group_of]
 
     def changed(self) -> None:
         """Which fronts are waited for has changed, or a time has sunk: what was derived from that is void."""
@@ -88,18 +97,18 @@ class Fronts:
             group.changed()
 
     @property
-    def has_floor(self) -> bool:
+    def has_committed_watermark(self) -> bool:
         """Whether any scope has one; it outlives the fronts."""
-        return any(group.floors for group in self.groups)
+        return any(group.committed_watermarks for group in self.groups)
 
-    def lowest_floor(self, scope: str) -> int:
-        """The lowest floor that a scope has on any segment."""
-        return min((group.floors.read(scope) for group in self.groups), default=UNSET)
+    def lowest_committed_watermark(self, scope: str) -> int:
+        """The lowest committed watermark that a scope has on any segment."""
+        return min((group.committed_watermarks.read(scope) for group in self.groups), default=UNSET)
 
-    def raise_floors(self) -> None:
-        """Raise the floors of all scopes, since fronts have changed."""
+    def raise_committed(self) -> None:
+        """Raise the committed watermarks of all scopes, since fronts have changed."""
         for group in self.groups:
-            group.raise_floors({None, *self.scoped})
+            group.raise_committed({None, *self.scoped})
 
     def would_change(self, front: str, scope: str | None, time: int | None, besides: Iterable[Any] = ()) -> bool:
         """Whether a promise would raise the front's frontier, or (`time` None) finish it.
@@ -133,10 +142,10 @@ class Fronts:
         front.promised[scope] = max(time, front.promised.get(scope, UNSET))
         return before, front.time(scope)
 
-    def add_front(self, name: str, now: int, floors: Floors) -> Front:
-        """A front that is new in a deployment: unfinished, at the floors of the segments that it reaches."""
+    def add_front(self, name: str, now: int, committed_watermarks: CommittedWatermarks) -> Front:
+        """A front that is new in a deployment: unfinished, and as far as the segments that it reaches."""
         front = self.by_name[name] = Front(name, now)
-        front.committed.update((scope, time) for scope, time in floors.by_scope.items() if time > UNSET)
-        if floors.of_all > UNSET:
-            front.committed[None] = floors.of_all
+        front.committed.update((scope, time) for scope, time in committed_watermarks.by_scope.items() if time > UNSET)
+        if committed_watermarks.of_all > UNSET:
+            front.committed[None] = committed_watermarks.of_all
         return front

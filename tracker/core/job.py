@@ -1,8 +1,8 @@
 """One job: its state, and what happens when something takes effect.
 
-The pieces know nothing of one another: the accounts fold and remember, the fronts and `Closing` decide what is closed,
-`Ends` finds what has ended. Here they are put together, in the contract's order: what takes effect makes its substreams
-known, folds its entries, keeps its promises, and is followed by one evaluation (`Job.apply`).
+The parts know nothing of one another: the accounts fold and remember, the fronts and `ClosedSet` decide what is closed,
+`Completion` finds what has ended. Here they are put together, in the contract's order: what takes effect makes its
+substreams known, folds its entries, keeps its promises, and is followed by one evaluation (`Job.apply`).
 
 Which command makes what take effect is written beside: `reporting` (reports and commits), `epochs` (runs, settling,
 revoking), `promises` (whose front it is, what contradicts), `deployments` and `draining`; `timers` for what time does.
@@ -24,10 +24,10 @@ from tracker.contract.values import Reason
 from . import opening
 from .accounts import Accounts, Entries, Rows
 from .changes import Changes
-from .closing import SOLE_OWNER, Closing
+from .closing import SOLE_OWNER, ClosedSet
 from .drains import DrainRecord
-from .ends import Ends
-from .frontgroups import Floors, Front
+from .ends import Completion
+from .frontgroups import CommittedWatermarks, Front
 from .fronts import Fronts
 from .graph import Graph
 from .lifecycle import CLOSED, ENDED, KNOWN, PARTLY_ENDED
@@ -38,9 +38,9 @@ from .producers import (
     ExpectOf,
     FinishOf,
     FrontierOf,
-    Piece,
     Pledge,
     Producer,
+    StagedReport,
 )
 from .provisional import Origin, Provisional
 from .remembered import Newest, Numbers
@@ -63,11 +63,11 @@ class Job:
         now: when it was defined (ns).
 
     Attributes:
-        left: deployments that are over.
+        past_deployments: those that it has left.
         changes: what the next evaluation looks at, and when the command at hand was taken.
         to_forget: what may be forgotten after a while, oldest first: (since when, rows).
-        pinned: rows that retention would forget, but that are still needed, by staged epochs; `pins_checked`: when
-            that was found.
+        retained: rows that retention would forget, but that are still needed, by staged epochs.
+        retained_checked: when that was found (ns).
         tombstones: what has ended and is forgotten.
         staged_units, staged_entries: how much is staged: units, and one for each epoch; entries and promises.
         stalls_from: before that time nothing can stall or expire; None: look.
@@ -82,36 +82,40 @@ class Job:
         self.subscriptions = Subscriptions(self.log)
         self.changes = Changes(now)
         self.incarnation = 0
-        self.left = Newest()
+        self.past_deployments = Newest()
         self.drain = DrainRecord()
         self.producers: dict[str, Producer] = {}
         self.numbers = Numbers()
         self.staged_units = self.staged_entries = 0
         self.read_segments: set[str] = set()
         self._read_whole: Graph | None = None  # a graph of which every segment has been read
-        self.turned_back = False  # an idle front has, since the last evaluation
+        self.fronts_resumed = False  # an idle front has, since the last evaluation
         self.late_reports = 0
         self.late_by_id: dict[int, int] = {}
         self.begin(Accounts(len(graph)), Fronts(spec.fronts, now))
 
-    def begin(self, accounts: Accounts, fronts: Fronts, floors: list[Floors] | None = None) -> None:
-        """Start with these accounts and fronts (and floors by segment), and all that is derived from them."""
-        fronts.lead(self.spec.front_segments, self.graph, floors or [Floors()] * len(self.graph))
+    def begin(
+        self, accounts: Accounts, fronts: Fronts, committed_watermarks: list[CommittedWatermarks] | None = None
+    ) -> None:
+        """Start with these accounts, fronts and committed watermarks by segment, and all that is derived from them."""
+        fronts.lead(
+            self.spec.front_segments, self.graph, committed_watermarks or [CommittedWatermarks()] * len(self.graph)
+        )
         self.accounts = accounts
         self.fronts = fronts
         self.changes.clear()
-        self.closing = Closing(accounts, fronts, self.changes)
+        self.closing = ClosedSet(accounts, fronts, self.changes)
         self.provisional = Provisional(accounts, fronts, self.closing)
         self.ends = self.new_ends()
         self.to_forget: deque[tuple[int, Rows]] = deque()
-        self.pinned = NO_ROWS
-        self.pins_checked = 0
+        self.retained = NO_ROWS
+        self.retained_checked = 0
         self.tombstones = Tombstones()
         self.stalls_from: int | None = None
 
-    def new_ends(self) -> Ends:
+    def new_ends(self) -> Completion:
         """What finds the ends, for the graph and the rules as they are now."""
-        return Ends(
+        return Completion(
             self.graph,
             self.accounts,
             self.closing,
@@ -158,7 +162,7 @@ class Job:
 
     # ------------------------------------------------------------ staged epochs
 
-    def stage(self, producer: Producer, number: int, piece: Piece | None = None) -> Epoch:
+    def stage(self, producer: Producer, number: int, piece: StagedReport | None = None) -> Epoch:
         """An epoch that is staged from now on at the latest, with one more report."""
         epoch = producer.staged.get(number)
         if epoch is None:
@@ -178,7 +182,7 @@ class Job:
         self.staged_entries -= entries
         return epoch
 
-    def keep_only(self, producer: Producer, number: int, pieces: list[Piece]) -> None:
+    def keep_only(self, producer: Producer, number: int, pieces: list[StagedReport]) -> None:
         """Drop an epoch's other reports, as if they had never been made."""
         epoch = self.stage(producer, number)
         before, entries_before = epoch.size
@@ -199,19 +203,19 @@ class Job:
 
     def contacted(self, producer: Producer) -> None:
         """A producer has reported or promised: its idle fronts turn back before anything comes of it."""
-        producer.heard_at = self.now
+        producer.last_contact = self.now
         self.wake(front for front in self.fronts if front.owner == producer.name)
 
     def wake(self, fronts: Iterable[Front]) -> None:
         """Fronts were heard from: those that were idle are waited for again."""
-        woken = False
+        resumed = False
         for front in fronts:
-            front.heard_at = self.now
+            front.last_contact = self.now
             if front.idle:
-                front.idle, woken = False, True
+                front.idle, resumed = False, True
                 self.announce(FrontIdle(front.name, False))
-        if woken:
-            self.turned_back = True
+        if resumed:
+            self.fronts_resumed = True
             self.closing.fronts_changed()
             self.closing.note()
 
@@ -273,17 +277,17 @@ class Job:
     ) -> Entries:
         """An epoch takes effect, or a report of the IMMEDIATE epoch `origin`; the entries that were folded in."""
         accounts = self.accounts
-        shut = opening.make_known(self, entries, pledges)
+        already_closed = opening.make_known(self, entries, pledges)
         if len(entries.rows):
             if self._read_whole is not self.graph:
                 self._note_read(entries)
             flags = accounts.flags[entries.rows]
             suspect = ((flags & KNOWN) == 0) | ((flags & PARTLY_ENDED) != 0)
-            if shut is not None or suspect.any():
+            if already_closed is not None or suspect.any():
                 has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
                 late = ((flags & KNOWN) == 0) | has_ended
-                if shut is not None:
-                    late |= shut
+                if already_closed is not None:
+                    late |= already_closed
                 if late.any():
                     opening.announce_late(self, producer, entries.where(late))
                     entries = entries.where(~late)
@@ -314,7 +318,7 @@ class Job:
 
     def evaluate(self) -> None:
         """Find and announce what has ended since the last time."""
-        self.turned_back = False
+        self.fronts_resumed = False
         self.closing.note()
         for row, segment, expected in self.closing.waiting.exceeded():
             scope = self.accounts.scope_names[int(self.accounts.scope[row])]
@@ -322,8 +326,8 @@ class Job:
             self.announce(Excess(self.graph.names[segment], scope, name, expected, sent))
         ended = self.ends.evaluate(self.changes.pop_rows())
         if self.fronts and self.spec.progress:
-            progress = [group.progress() for group in self.fronts.groups]
-            self.ends.advance([progress[place] for place in self.fronts.group_of])
+            progress = [group.frontier_of_all_scopes() for group in self.fronts.groups]
+            self.ends.announce_progress([progress[place] for place in self.fronts.group_of])
         self._retire(ended)
 
     def end_by_force(self, rows: Sequence[int], reason: Reason) -> None:

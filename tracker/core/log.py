@@ -1,6 +1,6 @@
 """A job's event log: numbered without gaps, trimmed from the old end.
 
-What retention lets go leaves the log, unless a subscription still waits for it: then it is *retained*, alone if its
+What retention drops leaves the log, unless a subscription still waits for it: then it is *retained*, alone if its
 neighbours are gone, until the last subscription that waits for it has no use for it any more.
 
 An event is kept as a plain tuple of strings and numbers, as a snapshot has it, and is made when somebody reads it. The

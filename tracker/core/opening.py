@@ -33,12 +33,12 @@ def make_known(job: Job, entries: Entries, pledges: Sequence[Pledge]) -> NDArray
     if not unknown.size:
         return None
     unknown = distinct(unknown)
-    shut = None
+    already_closed = None
     if len(job.fronts.groups) > 1:
-        unknown, shut = _open_in_groups(job, unknown, entries, pledges)
-    elif job.fronts or job.fronts.has_floor:
+        unknown, already_closed = _open_in_groups(job, unknown, entries, pledges)
+    elif job.fronts or job.fronts.has_committed_watermark:
         is_open = [
-            not job.closing.shut(accounts.scope_names[scope], end_time, 0)
+            not job.closing.is_closed(accounts.scope_names[scope], end_time, 0)
             for scope, end_time in zip(
                 accounts.scope[unknown].tolist(), accounts.end_time[unknown].tolist(), strict=True
             )
@@ -50,7 +50,7 @@ def make_known(job: Job, entries: Entries, pledges: Sequence[Pledge]) -> NDArray
         accounts.life.open_up(unknown)
         job.closing.join(unknown)
         job.ends.join(unknown)
-    return shut
+    return already_closed
 
 
 def _open_in_groups(
@@ -67,13 +67,13 @@ def _open_in_groups(
             named[pledge.row].update(job.closing.groups_of(pledge.front))
         elif isinstance(pledge, ExpectOf) and pledge.row in named:
             named[pledge.row].add(group_of[pledge.segment])
-    shut = {
-        row: job.closing.shut_groups(accounts.scope_names[int(accounts.scope[row])], int(accounts.end_time[row]))
+    already_closed = {
+        row: job.closing.closed_groups(accounts.scope_names[int(accounts.scope[row])], int(accounts.end_time[row]))
         for row in named
     }
-    is_open = [row for row, places in named.items() if not all(shut[row][place] for place in places)]
+    is_open = [row for row, places in named.items() if not all(already_closed[row][place] for place in places)]
     late = [
-        row in shut and shut[row][group_of[segment]]
+        row in already_closed and already_closed[row][group_of[segment]]
         for row, segment in zip(entries.rows.tolist(), entries.segments.tolist(), strict=True)
     ]
     return np.array(is_open, np.int64), np.array(late, np.bool_)

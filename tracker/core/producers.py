@@ -53,7 +53,7 @@ class ExpectOf(NamedTuple):
 Pledge: TypeAlias = FrontierOf | CloseOf | FinishOf | ExpectOf  #: a promise whose names are resolved
 
 
-class Piece(NamedTuple):
+class StagedReport(NamedTuple):
     """One accepted report: its units, entries and promises."""
 
     units: tuple[str, ...]
@@ -78,11 +78,11 @@ class Epoch:
 
     sealing: bool
     sealed: bool = False
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[StagedReport] = field(default_factory=list)
     units: set[str] = field(default_factory=set)
     folded: list[Entries] = field(default_factory=list)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: StagedReport) -> None:
         """Keep a report."""
         self.pieces.append(piece)
         self.units.update(piece.units)
@@ -93,7 +93,7 @@ class Epoch:
         entries = sum(piece.size for piece in self.pieces) + sum(len(entries.rows) for entries in self.folded)
         return 1 + len(self.units), entries
 
-    def check_manifest(self, manifest: Sequence[str], epoch: int, mode: Mode) -> list[Piece]:
+    def check_manifest(self, manifest: Sequence[str], epoch: int, mode: Mode) -> list[StagedReport]:
         """Compare with the units that the engine kept.
 
         Returns:
@@ -128,7 +128,7 @@ class Epoch:
                 )
         return stay
 
-    def keep(self, pieces: list[Piece]) -> None:
+    def keep(self, pieces: list[StagedReport]) -> None:
         """Drop the other reports, as if they had never been made."""
         self.pieces = pieces
         self.units = {unit for piece in pieces for unit in piece.units}
@@ -167,12 +167,12 @@ class Producer:
         past: runs that are fenced, the newest of them.
         committed: the last committed epoch; -1: none.
         staged: by epoch.
-        heard_at: when it was last heard of (ns).
+        last_contact: when it was last heard of (ns).
     """
 
     __slots__ = (
         "committed",
-        "heard_at",
+        "last_contact",
         "last_run",
         "mode",
         "name",
@@ -195,7 +195,7 @@ class Producer:
         self.past = Newest()
         self.committed = -1
         self.staged: dict[int, Epoch] = {}
-        self.heard_at = now
+        self.last_contact = now
 
     def open(self, run: str, seals: bool) -> None:
         """Make a run current and fence the one before."""

@@ -13,10 +13,10 @@ from tracker.contract.values import Mode
 from .accounts import Rows
 from .frontgroups import Front
 from .job import Job
-from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Piece, Pledge, Producer
+from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Pledge, Producer, StagedReport
 from .validation import Resolved, end_time_conflict
 
-Kept: TypeAlias = tuple[int, list[Piece]]  #: an epoch, and those of its reports that its manifest keeps
+Kept: TypeAlias = tuple[int, list[StagedReport]]  #: an epoch, and those of its reports that its manifest keeps
 
 
 def check_promise(
@@ -72,29 +72,29 @@ def check_expectations(
     if not expects:
         return
     new = {place: -1 - at for at, place in enumerate(resolved.new)} | {p: -1 - at for p, at in resolved.again}
-    said: dict[tuple[int, int, str], int] = {}
+    recorded: dict[tuple[int, int, str], int] = {}
     if producer.mode is Mode.STAGED:
         for number in sorted(producer.staged):
             pieces = keep[1] if keep is not None and keep[0] == number else producer.staged[number].pieces
             for pledge in (pledge for piece in pieces for pledge in piece.pledges):
                 if isinstance(pledge, ExpectOf):
-                    said[pledge.row, pledge.segment, pledge.front] = pledge.elements
+                    recorded[pledge.row, pledge.segment, pledge.front] = pledge.elements
     for promise in expects:
         row = new.get(promise.substream_index, int(resolved.rows[promise.substream_index]))
         segment = job.graph.number[promise.segment]
-        last, over = said.get((row, segment, promise.front)), False
+        last, has_ended = recorded.get((row, segment, promise.front)), False
         if row >= 0:
-            over = bool(job.accounts.reason(row, segment))
+            has_ended = bool(job.accounts.reason(row, segment))
             if last is None:
                 last = job.closing.expectations.of(job.accounts.id_of(row)).get((segment, promise.front))
-        if last is not None and last != promise.elements and (over or not promise.revise):
-            why = "the substream has ended there" if over else "set revise if the number has changed"
+        if last is not None and last != promise.elements and (has_ended or not promise.revise):
+            why = "the substream has ended there" if has_ended else "set revise if the number has changed"
             raise Refused.precondition(
                 "EXPECT_CONFLICT",
                 f"front {promise.front!r} expects {last} elements of a substream on segment {promise.segment!r}, "
                 f"not {promise.elements}; {why}",
             )
-        said[row, segment, promise.front] = promise.elements
+        recorded[row, segment, promise.front] = promise.elements
 
 
 def pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:

@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeVar
 
 from .accounts import Accounts, Entries, Rows
 from .cells import distinct
-from .closing import SOLE_OWNER, Closing
+from .closing import SOLE_OWNER, ClosedSet
 from .expecting import Key
 from .frontgroups import UNSET
 from .fronts import Fronts
@@ -49,7 +49,7 @@ class Provisional:
         awaiting: by producer and row, the epoch after whose commit the row may end.
     """
 
-    def __init__(self, accounts: Accounts, fronts: Fronts, closing: Closing) -> None:
+    def __init__(self, accounts: Accounts, fronts: Fronts, closing: ClosedSet) -> None:
         self._accounts = accounts
         self._fronts = fronts
         self._closing = closing

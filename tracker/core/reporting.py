@@ -16,7 +16,7 @@ from tracker.contract.values import DrainState, Mode, Outcome
 from . import epochs, promises
 from .accounts import Entries, Rows
 from .job import NO_ENTRIES, Job
-from .producers import FinishOf, FrontierOf, Piece, Producer, check_absent
+from .producers import FinishOf, FrontierOf, Producer, StagedReport, check_absent
 from .validation import Resolved, report_of, resolve
 
 
@@ -126,9 +126,9 @@ def _accept(job: Job, producer: Producer, report: Report, segments: Rows, rows: 
             producer.committed = report.epoch
             job.apply(producer, entries, pledges)
             return
-        job.stage(producer, report.epoch, Piece(tuple(report.units), entries, pledges))
+        job.stage(producer, report.epoch, StagedReport(tuple(report.units), entries, pledges))
         return
-    epoch = job.stage(producer, report.epoch, Piece(tuple(report.units), NO_ENTRIES, pledges))
+    epoch = job.stage(producer, report.epoch, StagedReport(tuple(report.units), NO_ENTRIES, pledges))
     folded = job.apply(producer, entries, pledges, (producer.name, report.epoch))
     if len(folded.rows):
         epoch.folded.append(folded)
@@ -146,7 +146,7 @@ def commit(job: Job, command: Commit) -> Committed:
     keep = _check_promises_of_commit(job, producer, command, resolved)
     if resolved is not None:
         job.contacted(producer)
-    producer.heard_at = job.now
+    producer.last_contact = job.now
     if number is not None and number > producer.committed:
         if keep is not None:
             job.keep_only(producer, number, keep)
@@ -183,7 +183,7 @@ def _check_commit(job: Job, command: Commit) -> tuple[Producer, Report, Resolved
 
 def _check_promises_of_commit(
     job: Job, producer: Producer, command: Commit, resolved: Resolved | None
-) -> list[Piece] | None:
+) -> list[StagedReport] | None:
     """The reports that the manifest keeps (None: all), once they and the promises are as they must be."""
     keep = _check_manifest(producer, command)
     if resolved is not None:
@@ -202,7 +202,7 @@ def _check_commit_message(command: Commit) -> None:
         raise Refused.malformed("a commit cannot close substreams by name; report the close as a unit of an epoch")
 
 
-def _check_manifest(producer: Producer, command: Commit) -> list[Piece] | None:
+def _check_manifest(producer: Producer, command: Commit) -> list[StagedReport] | None:
     """The reports that the manifest keeps; None if there is none, or the epoch was committed before."""
     number = command.epoch
     if number is None or command.units is None or number <= producer.committed:
@@ -214,7 +214,7 @@ def _check_manifest(producer: Producer, command: Commit) -> list[Piece] | None:
     return epoch.check_manifest(command.units, number, producer.mode)
 
 
-def _check_nothing_later_staged(job: Job, producer: Producer, command: Commit, keep: list[Piece] | None) -> None:
+def _check_nothing_later_staged(job: Job, producer: Producer, command: Commit, keep: list[StagedReport] | None) -> None:
     """A driver's promise must not overtake what is staged after the epoch that it commits."""
     reach = producer.committed if command.epoch is None else max(command.epoch, producer.committed)
     later = sorted(number for number in producer.staged if number > reach)

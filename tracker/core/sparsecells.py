@@ -26,7 +26,7 @@ class _Pool:
         self._free: list[int] = []
         self._top = 0
 
-    def take(self, count: int) -> tuple[Rows, int]:
+    def allocate(self, count: int) -> tuple[Rows, int]:
         """So many places, and how many there are in all from now on."""
         again = min(count, len(self._free))
         taken = self._free[len(self._free) - again :]
@@ -132,7 +132,7 @@ class SparseCells(Cells):
 
     def _add_blocks(self, rows: Rows, groups: Rows) -> Rows:
         """New blocks for distinct (row, group) pairs, in the order of their rows."""
-        blocks, top = self._block_pool.take(len(rows))
+        blocks, top = self._block_pool.allocate(len(rows))
         if top * BLOCK > len(self.words):
             room = max(top, len(self.words) // BLOCK * 3 // 2) * BLOCK
             self.words, self._stamp = extended(self.words, room), extended(self._stamp, room)
@@ -147,7 +147,7 @@ class SparseCells(Cells):
 
     def _add_directories(self, rows: Rows) -> None:
         """Directories for rows that had one block."""
-        places, top = self._directory_pool.take(len(rows))
+        places, top = self._directory_pool.allocate(len(rows))
         if top > len(self._directories):
             self._directories = extended(self._directories, max(top, len(self._directories) * 3 // 2))
         self._heads[rows, _DIRECTORY] = places + 1
@@ -208,7 +208,7 @@ class SparseCells(Cells):
         return at_once
 
     def _add_marks(self, rows: Rows) -> None:
-        places, top = self._marks_pool.take(len(rows))
+        places, top = self._marks_pool.allocate(len(rows))
         if top > len(self._marks):
             self._marks = extended(self._marks, max(top, len(self._marks) * 3 // 2))
         self._marks_of[rows] = places + 1

@@ -74,7 +74,7 @@ class Subscriptions:
         self._log = log
         self._by_name: dict[str, Subscription] = {}
         self._ended = False
-        self._left: deque[int] = deque()  # retained events for which there is one reader less
+        self._to_release: deque[int] = deque()  # retained events for which there is one reader less
 
     # ------------------------------------------------------------ commands
 
@@ -138,11 +138,11 @@ class Subscriptions:
             )
 
     def acknowledge(self, command: Ack, now: int) -> Acknowledged:
-        """Let go of what a subscription has dealt with."""
+        """A subscription has dealt with events: they need not be kept for it."""
         subscription = self.check_acknowledge(command)
         subscription.last_ack = now
         subscription.acknowledged = max(subscription.acknowledged, command.seq)
-        self._let_go([subscription])
+        self._release([subscription])
         return Acknowledged(subscription.acknowledged)
 
     def check_acknowledge(self, command: Ack) -> Subscription:
@@ -173,7 +173,7 @@ class Subscriptions:
         """Retention: events that happened up to `until` (ns) are dropped, or retained for who waits for them."""
         readers = self._count_readers if self._by_name else None
         self._log.retire(until, readers, max(_PIECE // (1 + len(self._by_name)), 500))
-        self._let_go(self._by_name.values())
+        self._release(self._by_name.values())
         for subscription in self._by_name.values():
             if subscription.expired is None:
                 why = self._overdue(subscription, now)
@@ -194,7 +194,7 @@ class Subscriptions:
     def _overdue(self, subscription: Subscription, now: int) -> str:
         waiting = subscription.waiting
         if waiting and waiting[0] <= subscription.acknowledged:
-            return ""  # what it has acknowledged is still being let go
+            return ""  # what it has acknowledged is still being released
         if len(waiting) > subscription.max_events:
             return f"{len(waiting)} events were kept for it, more than its max_events={subscription.max_events}"
         if waiting and now - self._log.retained.at(waiting[0]) >= subscription.max_age:
@@ -204,7 +204,7 @@ class Subscriptions:
 
     def next_due(self, now: int) -> int | None:
         """When a subscription expires at the earliest (ns)."""
-        if self._left:
+        if self._to_release:
             return now
         return min((self._due(each, now) for each in self._by_name.values() if each.waiting), default=None)
 
@@ -224,10 +224,10 @@ class Subscriptions:
 
     def _leave(self, seqs: Iterable[int]) -> None:
         """A subscription does not wait for these any more."""
-        self._left.extend(seqs)
-        self._let_go(())
+        self._to_release.extend(seqs)
+        self._release(())
 
-    def _let_go(self, subscriptions: Iterable[Subscription]) -> None:
+    def _release(self, subscriptions: Iterable[Subscription]) -> None:
         """Let go of a piece of what these have acknowledged, and of what others have left."""
         room = _PIECE
         for subscription in subscriptions:
@@ -235,8 +235,8 @@ class Subscriptions:
             while room and waiting and waiting[0] <= subscription.acknowledged:
                 self._log.release(waiting.popleft())
                 room -= 1
-        while room and self._left:
-            self._log.release(self._left.popleft())
+        while room and self._to_release:
+            self._log.release(self._to_release.popleft())
             room -= 1
 
     # ------------------------------------------------------------ questions
@@ -249,7 +249,7 @@ class Subscriptions:
         wanted = [each.wanted for name, each in self._by_name.items() if name != besides]
         return sum(len(each.segments) + len(each.scopes) for each in wanted)
 
-    def take_ended(self) -> bool:
+    def pop_ended(self) -> bool:
         """Whether a subscription has ended since the last call: those who read as it have to learn of it."""
         ended, self._ended = self._ended, False
         return ended
@@ -307,7 +307,7 @@ class Subscriptions:
         self._wait_for_retained(subscription)
 
     def release_unclaimed(self) -> None:
-        """All are restored: what is retained for nobody had not been let go yet."""
+        """All are restored: what is retained for nobody had not been released yet."""
         for seq in self._log.retained.unclaimed():
             self._log.retained.join(seq)
-            self._left.append(seq)
+            self._to_release.append(seq)

@@ -35,18 +35,18 @@ def _last_key(time: int) -> int:
 class _Scope:
     """The known substreams of a scope that have an end time, and up to which end time the fronts closed them."""
 
-    __slots__ = ("by_name", "done", "keys", "limit", "name")
+    __slots__ = ("by_name", "done", "keys", "name", "watermark")
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, watermark: int) -> None:
         self.name = name
-        self.limit = limit
+        self.watermark = watermark
         self.keys: list[int] = []
         self.done = 0  # how many of them have ended everywhere, roughly: they are dropped when half have
         self.by_name: list[int] = []  # keys of those that some front closed by name, or expects
 
     def lowest(self) -> int | None:
         """The lowest key that the fronts have not closed."""
-        at = bisect_right(self.keys, _last_key(self.limit))
+        at = bisect_right(self.keys, _last_key(self.watermark))
         return self.keys[at] if at < len(self.keys) else None
 
 
@@ -56,7 +56,7 @@ class TimeIndex:
     Args:
         accounts: the job's.
         group: whose times they are.
-        passed: takes rows that the limit of their scope has passed.
+        passed: takes rows that the watermark of their scope has passed.
         review: takes a row of which something may have changed.
     """
 
@@ -130,9 +130,9 @@ class TimeIndex:
         scope = self._scopes.get(number)
         if scope is None:
             name = self._accounts.scope_names[number]
-            scope = self._scopes[number] = _Scope(name, self._group.limit(name))
+            scope = self._scopes[number] = _Scope(name, self._group.watermark(name))
         else:
-            self._apply(scope, self._group.limit(scope.name))
+            self._apply(scope, self._group.watermark(scope.name))
         return scope
 
     def _still_open(self, keys: list[int]) -> list[int]:
@@ -153,7 +153,7 @@ class TimeIndex:
 
     # ------------------------------------------------------------ times
 
-    def advance(self, scope: str | None, before: int, after: int, scoped: set[str]) -> None:
+    def rise(self, scope: str | None, before: int, after: int, scoped: set[str]) -> None:
         """A front's time has grown, for a scope or for every one."""
         numbers = self._accounts.scope_number
         if scope is not None:
@@ -167,16 +167,16 @@ class TimeIndex:
             number = numbers.get(name)
             if number is not None and number in self._scopes:
                 self._reach(self._scopes[number], before, after)
-        limit = self._group.limit(None)
+        watermark = self._group.watermark(None)
         passed: list[int] = []  # of all scopes together: many have only one substream to close
-        while self._lowest and self._lowest[0][0] - _BIAS <= limit:
+        while self._lowest and self._lowest[0][0] - _BIAS <= watermark:
             _, number = heapq.heappop(self._lowest)
             if (each := self._scopes.get(number)) is not None:
-                passed += self._move(each, self._group.limit(each.name))
+                passed += self._move(each, self._group.watermark(each.name))
                 self._push_lowest(number, each)
         self._passed(self._rows(passed))
 
-    def advance_named(self, before: int, after: int) -> None:
+    def rise_named(self, before: int, after: int) -> None:
         """A front's time for every scope has grown: look at what is watched."""
         for each in self._scopes.values():
             if each.by_name:
@@ -184,7 +184,7 @@ class TimeIndex:
 
     def _reach(self, scope: _Scope, before: int, after: int) -> None:
         """One front's time for a scope has grown."""
-        self._apply(scope, self._group.limit(scope.name))
+        self._apply(scope, self._group.watermark(scope.name))
         if scope.by_name:
             start, stop = bisect_right(scope.by_name, _last_key(before)), bisect_right(scope.by_name, _last_key(after))
             for row in self._rows(scope.by_name[start:stop]).tolist():
@@ -202,17 +202,17 @@ class TimeIndex:
             heapq.heapify(self._lowest)
         heapq.heappush(self._lowest, (key >> _ID_BITS, number))
 
-    def _apply(self, scope: _Scope, limit: int) -> None:
-        """Pass what lies up to a scope's new limit; or look again at what lies above it."""
-        self._passed(self._rows(self._move(scope, limit)))
+    def _apply(self, scope: _Scope, watermark: int) -> None:
+        """Pass what lies up to a scope's new watermark; or look again at what lies above it."""
+        self._passed(self._rows(self._move(scope, watermark)))
 
-    def _move(self, scope: _Scope, limit: int) -> list[int]:
-        """Set a scope's new limit, and look again at what lies above it; the keys that it has passed."""
-        if limit == scope.limit:
+    def _move(self, scope: _Scope, watermark: int) -> list[int]:
+        """Set a scope's new watermark, and look again at what lies above it; the keys that it has passed."""
+        if watermark == scope.watermark:
             return []
-        low, high = sorted((scope.limit, limit))
-        closing = limit > scope.limit
-        scope.limit = limit
+        low, high = sorted((scope.watermark, watermark))
+        closing = watermark > scope.watermark
+        scope.watermark = watermark
         start, stop = bisect_right(scope.keys, _last_key(low)), bisect_right(scope.keys, _last_key(high))
         if closing:
             return scope.keys[start:stop]
@@ -224,5 +224,5 @@ class TimeIndex:
         """Fronts have finished, turned idle or awake, or had promises withdrawn."""
         self._lowest.clear()
         for number, scope in self._scopes.items():
-            self._apply(scope, self._group.limit(scope.name))
+            self._apply(scope, self._group.watermark(scope.name))
             self._push_lowest(number, scope)

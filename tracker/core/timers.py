@@ -17,7 +17,7 @@ from .frontgroups import Front
 from .job import NO_ROWS, Job
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, STALLED
 
-_PIN_CHECKS = 8  # how often within retention to look whether what is pinned may go
+_RETAINED_CHECKS = 8  # how often within retention to look whether what is retained may go
 
 
 def next_due(job: Job, retention: int) -> int | None:
@@ -25,7 +25,7 @@ def next_due(job: Job, retention: int) -> int | None:
     due = []
     if job.spec.idle_after is not None:
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
-        due += [front.heard_at + job.spec.idle_after for front in awake]
+        due += [front.last_contact + job.spec.idle_after for front in awake]
     if job.accounts.open and (job.spec.stall_after is not None or job.spec.expire_after is not None):
         due.append(job.stalls_from if job.stalls_from is not None else job.now)
     if job.drain.state is DrainState.DRAINING and job.drain.deadline is not None:
@@ -38,8 +38,8 @@ def next_due(job: Job, retention: int) -> int | None:
         due.append(expires)
     if job.to_forget:
         due.append(job.to_forget[0][0] + retention)
-    if job.pinned.size:
-        due.append(job.pins_checked + retention // _PIN_CHECKS)
+    if job.retained.size:
+        due.append(job.retained_checked + retention // _RETAINED_CHECKS)
     if job.spec.remember is not None and (sweep := job.tombstones.next_sweep(job.spec.remember)) is not None:
         due.append(sweep)
     return min(due, default=None)
@@ -67,13 +67,13 @@ def _has_staged(job: Job, front: Front) -> bool:
 def _turn_idle(job: Job) -> None:
     if job.spec.idle_after is None:
         return
-    turned = False
+    changed = False
     for front in job.fronts.unfinished():
-        if front.idle or _has_staged(job, front) or job.now - front.heard_at < job.spec.idle_after:
+        if front.idle or _has_staged(job, front) or job.now - front.last_contact < job.spec.idle_after:
             continue
-        front.idle = turned = True
+        front.idle = changed = True
         job.announce(FrontIdle(front.name, True))
-    if turned:
+    if changed:
         job.closing.fronts_changed()
         job.evaluate()
 
@@ -81,7 +81,7 @@ def _turn_idle(job: Job) -> None:
 def restart_timers(job: Job) -> None:
     """The state was rebuilt: nobody could be heard meanwhile."""
     for front in job.fronts:
-        front.heard_at = job.now
+        front.last_contact = job.now
 
 
 def _look_for_stalls(job: Job) -> None:
@@ -173,45 +173,47 @@ def _announce_stall(job: Job, row: int) -> None:
 def _forget(job: Job, until: int) -> None:
     """Retention: drop events, and substreams that ended or were only named, that are not younger than `until`.
 
-    What a staged epoch speaks of stays. What has ended leaves a tombstone, unless the floor is one.
+    What a staged epoch speaks of stays. What has ended leaves a tombstone, unless the committed watermark is one.
     """
     job.subscriptions.retire(until, job.now)
     due = []
     while job.to_forget and job.to_forget[0][0] <= until:
         due.append(job.to_forget.popleft()[1])
-    if not due and not job.pinned.size:
+    if not due and not job.retained.size:
         return
-    rows = np.unique(np.concatenate([job.pinned, *due]))
+    rows = np.unique(np.concatenate([job.retained, *due]))
     accounts = job.accounts
     flags = accounts.flags[rows]
     done = (flags & ENDED) != 0
     young = accounts.changed[rows] > until
-    # One that came to be known since it was listed is listed again when it has ended; but one that was pinned stays,
+    # One that came to be known since it was listed is listed again when it has ended; but one that was retained stays,
     # which is young again if retention has grown.
-    listed = ((flags & KNOWN) == 0) | (done & (~young | np.isin(rows, job.pinned)))
+    listed = ((flags & KNOWN) == 0) | (done & (~young | np.isin(rows, job.retained)))
     rows, young = rows[listed], young[listed]
-    pinned = young | np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
-    job.pinned, job.pins_checked = rows[pinned], job.now
-    rows = rows[~pinned]
+    retained = young | np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
+    job.retained, job.retained_checked = rows[retained], job.now
+    rows = rows[~retained]
     ids = accounts.ids_of(rows).tolist() if rows.size else []
     for id_ in ids:
         job.late_by_id.pop(id_, None)
     job.closing.expectations.forget(ids)
-    buried = rows[_above_floor(job, rows)]
+    buried = rows[_above_committed_watermark(job, rows)]
     job.tombstones.add(accounts.named(buried), accounts.changed[buried].tolist())
     for scope in accounts.forget(rows):
         job.closing.forget_scope(scope)
 
 
-def _above_floor(job: Job, rows: Rows) -> NDArray[np.bool_]:
-    """Which rows have ended where no floor shows it."""
+def _above_committed_watermark(job: Job, rows: Rows) -> NDArray[np.bool_]:
+    """Which rows have ended where no committed watermark shows it."""
     accounts, fronts = job.accounts, job.fronts
     end_times = accounts.end_time[rows]
     scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
-    # A floor that is unset lies below every end time; numpy has no number for that.
-    floors = [fronts.lowest_floor(accounts.scope_names[scope]) for scope in scopes.tolist()]
-    times = np.array([max(floor, -(2**63)) for floor in floors], np.int64)[which]
-    unset = np.array([floor < -(2**63) for floor in floors], np.bool_)[which]
+    # A committed watermark that is unset lies below every end time; numpy has no number for that.
+    committed_watermarks = [fronts.lowest_committed_watermark(accounts.scope_names[scope]) for scope in scopes.tolist()]
+    times = np.array([max(committed_watermark, -(2**63)) for committed_watermark in committed_watermarks], np.int64)[
+        which
+    ]
+    unset = np.array([committed_watermark < -(2**63) for committed_watermark in committed_watermarks], np.bool_)[which]
     above: NDArray[np.bool_] = (end_times == NO_END_TIME) | unset | (end_times > times)
     above &= accounts.life.are(rows, ENDED)
     return above

@@ -50,7 +50,7 @@ class Tracker(Questions):
         super().__init__(retention)
         self._log_prefix = log_prefix
         self._logs = 0
-        self._woken: set[str] = set()
+        self._changed_jobs: set[str] = set()
 
     # ------------------------------------------------------------ commands
 
@@ -80,11 +80,11 @@ class Tracker(Questions):
         finally:
             job = self._jobs.get(command.job)
             if job is not None:
-                if job.turned_back:  # a front that was idle, and what it promised takes effect later, or was refused
+                if job.fronts_resumed:  # a front that was idle, and what it promised takes effect later, or was refused
                     job.evaluate()
                 draining.confirm(job)
-                if job.subscriptions.take_ended() or job.log.last_seq != last_seq:
-                    self._woken.add(command.job)
+                if job.subscriptions.pop_ended() or job.log.last_seq != last_seq:
+                    self._changed_jobs.add(command.job)
 
     def _dispatch(self, command: Command, job: Job | None, now: int) -> Answer:
         if isinstance(command, DefineJob):
@@ -131,8 +131,8 @@ class Tracker(Questions):
             timers.tick(job, self._retention_of(job))
             draining.confirm(job)
         finally:
-            if job.subscriptions.take_ended() or job.log.last_seq != last_seq:
-                self._woken.add(name)
+            if job.subscriptions.pop_ended() or job.log.last_seq != last_seq:
+                self._changed_jobs.add(name)
 
     def _next_log_id(self) -> str:
         self._logs += 1
@@ -158,7 +158,7 @@ class Tracker(Questions):
         checking.check_delete(job, command)
         del self._jobs[command.job]
         self._pending.pop(command.job, None)
-        self._woken.add(command.job)
+        self._changed_jobs.add(command.job)
 
     def _drain(self, command: Drain, now: int) -> DrainStatus:
         job = self._jobs.get(command.job)
@@ -190,15 +190,15 @@ class Tracker(Questions):
 
     # ------------------------------------------------------------ what has changed
 
-    def take_woken(self) -> set[str]:
+    def pop_changed_jobs(self) -> set[str]:
         """The jobs whose log has grown, or that were deleted, since the last call."""
-        woken, self._woken = self._woken, set()
-        return woken
+        changed, self._changed_jobs = self._changed_jobs, set()
+        return changed
 
-    def take_woken_job(self, job: str) -> bool:
-        """Whether this job is one of `take_woken`; it is not any more then. Safe beside commands of other jobs."""
-        if job in self._woken:
-            self._woken.discard(job)
+    def pop_changed_job(self, job: str) -> bool:
+        """Whether this job is one of `pop_changed_jobs`, once. Safe beside commands of other jobs."""
+        if job in self._changed_jobs:
+            self._changed_jobs.discard(job)
             return True
         return False
 

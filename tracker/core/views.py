@@ -83,7 +83,7 @@ def status(job: Job) -> JobStatus:
                 or_none(producer.committed),
                 tuple(sorted(producer.staged)),
                 producer.run is None,
-                producer.heard_at,
+                producer.last_contact,
             )
             for producer in job.producers.values()
         ),
@@ -138,7 +138,7 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
     row = accounts.find_one(scope, name)
     if row < 0 or not accounts.flags[row] & KNOWN:
         forgotten = bool(job.tombstones) and bool(job.tombstones.has([(scope, name)])[0])
-        if forgotten or (end_time is not None and job.closing.shut(scope, end_time, number)):
+        if forgotten or (end_time is not None and job.closing.is_closed(scope, end_time, number)):
             raise Refused(
                 "OUT_OF_RANGE",
                 "EVENTS_EXPIRED",

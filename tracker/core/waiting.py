@@ -91,15 +91,15 @@ class Waiting:
         waited = self._fronts.group(segment).waited()
         return all((segment, front.name) in numbers for front in waited if front.feeds(segment))
 
-    def passed(self, rows: Rows, limit_of: Callable[[str], int]) -> NDArray[np.bool_]:
-        """Which rows end no later than a limit that depends on their scope."""
+    def passed(self, rows: Rows, watermark_of: Callable[[str], int]) -> NDArray[np.bool_]:
+        """Which rows end no later than a watermark that depends on their scope."""
         accounts = self._accounts
         scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
-        limits = [limit_of(accounts.scope_names[scope]) for scope in scopes.tolist()]
+        watermarks = [watermark_of(accounts.scope_names[scope]) for scope in scopes.tolist()]
         # Numpy has no number below, or above, every time.
-        everything = np.array([limit == EVERYTHING for limit in limits], np.bool_)[which]
-        unset = np.array([limit < -(2**63) for limit in limits], np.bool_)[which]
-        times = np.array([min(max(limit, -(2**63)), 2**63 - 1) for limit in limits], np.int64)[which]
+        everything = np.array([watermark == EVERYTHING for watermark in watermarks], np.bool_)[which]
+        unset = np.array([watermark < -(2**63) for watermark in watermarks], np.bool_)[which]
+        times = np.array([min(max(watermark, -(2**63)), 2**63 - 1) for watermark in watermarks], np.int64)[which]
         end_times = accounts.end_time[rows]
         closed: NDArray[np.bool_] = everything | (~unset & (end_times != NO_END_TIME) & (end_times <= times))
         return closed

@@ -172,7 +172,7 @@ def recover(
     record = Record(Method.STARTED, max(now, replica.at), started.payload())
     number = journal.append([record])
     replica.start(started, record.at)
-    replica.tracker.take_woken()
+    replica.tracker.pop_changed_jobs()
     log.info(
         "recovered",
         extra={

@@ -189,7 +189,7 @@ class Sequencer:
 
     def _news(self, job: str) -> None:
         """Wake those who wait for a job's news, if there are any."""
-        if self._replica.tracker.take_woken_job(job):
+        if self._replica.tracker.pop_changed_job(job):
             self._woken(job)
 
     def _answer(self, pending: _Pending, number: int) -> None:
