@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.figures import written
 from spark_client import Frontier, Tracking
-from spark_client.counting.probes import Way
+from spark_client.counting.probes import CountingMode
 from spark_client.storage.directories import publish, write_parquet
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -176,7 +176,7 @@ class Bench:
         second = grouped.agg(*_aggs()).writeStream.format("parquet").option("path", str(path / "out"))
         self._wait(second.option("checkpointLocation", str(path / "cp2")).trigger(availableNow=True).start())
 
-    def tracked_job(self, path: Path, probe: Way = "driver", seal: bool = False) -> None:
+    def tracked_job(self, path: Path, probe: CountingMode = "driver", seal: bool = False) -> None:
         """The two queries, tracked: sent, received, released."""
         tracking = Tracking(self.spark, path.name, self.address, probe=probe)
         channel = tracking.channel("clean", str(path / "clean"))

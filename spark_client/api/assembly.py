@@ -15,14 +15,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.writer import TrackedWriter
 from spark_client.channels.channel import Channel
-from spark_client.channels.routes import Routed
-from spark_client.channels.sending import Sent
-from spark_client.counting.intake import observed_of
+from spark_client.channels.routes import RoutedOutput
+from spark_client.channels.sending import ChannelOutput
+from spark_client.counting.batch_input import observed_of
 from spark_client.counting.manifest import Manifest
-from spark_client.counting.probes import ExecutorProbe, Way
+from spark_client.counting.probes import CountingMode, ExecutorProbe
 from spark_client.counting.runs import Run
 from spark_client.datasource import events
-from spark_client.datasource.watermark import Over, with_progress
+from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.errors import UsageError
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.outputs import BatchId, Output, check_sink
@@ -37,7 +37,7 @@ from spark_client.release.revisions import Revisions
 from spark_client.runtime import declared
 from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.definition import Definition
-from spark_client.sinks.outputs import Files, Function, Sunk
+from spark_client.sinks.outputs import Files, ForeachBatchOutput, SinkOutput
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path
@@ -69,7 +69,7 @@ class Assembly:
     job: str
     server: str
     retry_for: float
-    way: Way
+    way: CountingMode
     graph: JobGraph
     definition: Definition
     max_away: timedelta | None
@@ -117,7 +117,7 @@ class Assembly:
             aggregates,
             quarantine,
         )
-        read = stream.input.stream(None if release is None else self._bell(stream, checkpoint), aggregates)
+        read = stream.input.stream(None if release is None else self._wake_ups(stream, checkpoint), aggregates)
         return tracked, _start(writer, read, tracked, checkpoint)
 
     def probe(
@@ -166,7 +166,7 @@ class Assembly:
         own = {"job": self.job, "server": self.server, "retry_for": str(self.retry_for)}
         return reader.options(**{**own, **options}).load()
 
-    def watermarked(self, stream: Stream, time: str, over: Over) -> DataFrame:
+    def watermarked(self, stream: Stream, time: str, over: TimeSemantics) -> DataFrame:
         """The rows of a stream under the exact watermark.
 
         Args:
@@ -197,10 +197,10 @@ class Assembly:
         advanced = self.events(kinds="Advanced", segments=json.dumps([stream.segment]), **subscribed)
         return with_progress(data, advanced, time, over, stream.segment)
 
-    def _bell(self, stream: Stream, checkpoint: Path) -> DataFrame:
+    def _wake_ups(self, stream: Stream, checkpoint: Path) -> DataFrame:
         """The stream that makes a batch happen when something has ended."""
         kinds, segments = "Ended,Late,Drained", json.dumps([stream.segment])
-        return self.events(kinds=kinds, segments=segments, **{events.RINGS: str(checkpoint)})
+        return self.events(kinds=kinds, segments=segments, **{events.WAKE_UP: str(checkpoint)})
 
     def _output(
         self, writer: TrackedWriter, checkpoint: Path, quarantine: Quarantine, manifest: Manifest | None, seals: bool
@@ -208,26 +208,26 @@ class Assembly:
         """Where the rows go."""
         what, stream = writer.what, stream_of(writer)
 
-        def sending(channel: Channel) -> Sent:
+        def sending(channel: Channel) -> ChannelOutput:
             def probe(batch: BatchId) -> ExecutorProbe:
                 return self.probe(stream, channel.segment, "sent", batch, manifest, seals)
 
             belongs = stream.input.belonging
             aside = quarantine if belongs is not None and belongs.sets_aside else None
-            return Sent(channel, writer.ordinal, probe if self.way == "executors" else None, aside)
+            return ChannelOutput(channel, writer.ordinal, probe if self.way == "executors" else None, aside)
 
         conditional = [(condition, channel) for channel, condition in writer.routes if condition is not None]
         if conditional:
             path = checkpoint / "tracker" / "routed"
-            return Routed([(condition, sending(channel)) for condition, channel in conditional], path)
+            return RoutedOutput([(condition, sending(channel)) for condition, channel in conditional], path)
         if writer.routes:
             ((channel, _),) = writer.routes
             return sending(channel)
         if writer.to_sink is not None:
             check_sink(writer.to_sink, what.schema if isinstance(what, Aggregation) else what.df.schema, self.spark)
-            return Sunk(writer.to_sink)
+            return SinkOutput(writer.to_sink)
         if writer.function is not None:
-            return Function(writer.function)
+            return ForeachBatchOutput(writer.function)
         return self._files(writer)
 
     def _files(self, writer: TrackedWriter) -> Files:

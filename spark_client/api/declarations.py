@@ -19,15 +19,15 @@ from spark_client.channels.database import TableChannel
 from spark_client.channels.files import FileChannel
 from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
-from spark_client.datasource.watermark import Over
+from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
 from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.belonging import OnBadRows, belonging, in_range
 from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import WALL
-from spark_client.plan.fileforms import told_by
-from spark_client.plan.fronts import Front, Unspoken
+from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.graph import JobGraph
+from spark_client.plan.layouts import derived_layout
 from spark_client.plan.names import check_columns
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
@@ -104,7 +104,7 @@ class Declarations(ABC):
             resolve(df, value, "identity")
         if front is not None and not isinstance(front, Front):
             raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier")
-        chosen = Unspoken() if front is None else copy.copy(front)  # what it learns here is of this source alone
+        chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
         when = window[0] if window is not None else substream
         assert when is not None
         belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows)
@@ -121,7 +121,7 @@ class Declarations(ABC):
             chosen,
             self.job,
             names_of([*([scope] if scope is not None else []), when, *identity]),
-            told_by(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
+            derived_layout(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
         )
         key = F.unix_micros(end_of) if rule.windows else name_of
         time = in_range(df, window[0], rule) if window is not None else None
@@ -244,7 +244,7 @@ class Declarations(ABC):
         """
         return Released(stream, keys, aggs, revisions, completeness, on_overflow)
 
-    def with_watermark(self, stream: TrackedStream, time: str, over: Over) -> DataFrame:
+    def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:
         """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
 
         What Spark's stateful operators make of it comes out when the tracker says that everything is over, with no
@@ -311,4 +311,4 @@ class Declarations(ABC):
             check_columns(what.df, f"channel {channel.segment!r}")
             schema, rule = what.df.schema, what.input.rule
             self._graph.feed(what.segment, channel.segment)
-        channel.describe(schema, rule, None if isinstance(what, Aggregation) else what.input.told)
+        channel.describe(schema, rule, None if isinstance(what, Aggregation) else what.input.layout)

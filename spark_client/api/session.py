@@ -14,7 +14,7 @@ from spark_client.api.declarations import Declarations
 from spark_client.api.refusals import check_session, check_start
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
-from spark_client.counting.probes import Way
+from spark_client.counting.probes import CountingMode
 from spark_client.datasource import events
 from spark_client.errors import UsageError
 from spark_client.plan import durations
@@ -76,7 +76,7 @@ class Tracking(Declarations):
         server: str = "127.0.0.1:7654",
         deployment: str = "1",
         *,
-        probe: Way = "driver",
+        probe: CountingMode = "driver",
         retry_for: float = 60.0,
         segments: Mapping[str, Sequence[str]] | None = None,
         fronts: Sequence[str] | Mapping[str, Sequence[str]] | None = None,

@@ -1,8 +1,8 @@
 """Channels between queries: what one sends, another receives.
 
 A channel knows how rows travel, and nothing of how they are counted. What both its sides have to agree on, the columns
-and how they fall into substreams, is kept beside it. Label and substream travel with the rows, in the form that
-`fileforms` says.
+and how they fall into substreams, is kept beside it. Label and substream travel with the rows, as `layouts`
+lays them out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.fileforms import FileForm, Told, form_of
 from spark_client.plan.labels import child_label
+from spark_client.plan.layouts import DerivedLayout, RowLayout, layout_of
 from spark_client.plan.substreams import TRACKER, TRACKER_TYPE, Substreams, named
 from spark_client.storage.directories import (
     check_store,
@@ -57,15 +57,15 @@ class Channel(ABC):
     def __init__(self, segment: str, path: str | os.PathLike[str]) -> None:
         self.segment = segment
         self.path = local_path(path, f"the path of channel {segment!r},")
-        self._children: dict[tuple[tuple[str, ...], Told | None], list[Column]] = {}
+        self._children: dict[tuple[tuple[str, ...], DerivedLayout | None], list[Column]] = {}
 
-    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
+    def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
         """A sender says what it will write; a later one has to say the same.
 
         Args:
             rows: the columns, with `_tracker`.
             rule: how they fall into substreams.
-            told: the columns that told it where rows entered the job; those of the first sender stand.
+            layout: by the key columns that rows had where they entered the job; the first sender's stands.
 
         Raises:
             UsageError: other columns, or other substreams, than the channel has.
@@ -75,8 +75,8 @@ class Channel(ABC):
         schema = T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]).toNullable()
         self.check_store()
         said = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
-        if told is not None and told.fits(schema):
-            said["told"] = {"scope": told.scope, "key": told.key}
+        if layout is not None and layout.fits(schema):
+            said["told"] = {"scope": layout.scope, "key": layout.key}
         known = read_json(self.path / _DESCRIPTION)
         if known is None:
             write_json(self.path / _DESCRIPTION, said)
@@ -98,14 +98,14 @@ class Channel(ABC):
         return T.StructType.fromJson(known["schema"]), Substreams.from_json(known["substreams"])
 
     @property
-    def form(self) -> FileForm:
-        """How its files hold rows.
+    def layout(self) -> RowLayout:
+        """How its files lay out rows.
 
         Raises:
             UsageError: as `description`.
         """
         known = self._known()
-        return form_of(Substreams.from_json(known["substreams"]), known.get("told"))
+        return layout_of(Substreams.from_json(known["substreams"]), known.get("told"))
 
     def _known(self) -> dict[str, Any]:
         known: dict[str, Any] | None = read_json(self.path / _DESCRIPTION)
@@ -120,7 +120,7 @@ class Channel(ABC):
 
     @abstractmethod
     def write(
-        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Path:
         """Sends an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
 
@@ -129,10 +129,10 @@ class Channel(ABC):
             sender: who sends: a query's id.
             epoch: of the sender.
             ordinal: columns that tell the children of one parent apart.
-            told: the columns that are known to tell where each row belongs.
+            layout: whose key columns are known to name each row's substream; None: they may have changed.
 
         Returns:
-            The directory of files with what is to be counted as sent: see `form` and `in_files`.
+            The directory of files with what is to be counted as sent: see `layout` and `in_files`.
         """
 
     @abstractmethod
@@ -163,12 +163,12 @@ class Channel(ABC):
         """
 
     @abstractmethod
-    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
         """What the receiving query reads.
 
         Args:
             spark: the session.
-            bell: a stream whose rows only make a batch happen.
+            wake_ups: a stream whose rows only make a batch happen.
             max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
         """
 
@@ -209,10 +209,10 @@ class Channel(ABC):
         check_store(self.path, f"the path of channel {self.segment!r},")
 
     def publish_children(
-        self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], told: Told | None = None
+        self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> None:
         """Publishes rows with labels of their own, as the channel's columns say, unless they were published before."""
-        children = self.carried(rows).select(*self._children_of(ordinal, told))
+        children = self.carried(rows).select(*self._children_of(ordinal, layout))
 
         def write(path: str) -> None:
             write_parquet(children)(path)
@@ -270,24 +270,24 @@ class Channel(ABC):
         """
         return child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
 
-    def _children_of(self, ordinal: tuple[str, ...], told: Told | None) -> list[Column]:
+    def _children_of(self, ordinal: tuple[str, ...], layout: DerivedLayout | None) -> list[Column]:
         """The columns of rows' children in files: made once, since each costs some calls into the JVM."""
-        if (ordinal, told) not in self._children:
+        if (ordinal, layout) not in self._children:
             label = self.label_of_child(ordinal)
             schema, _ = self.description()
             own = [name for name in schema.fieldNames() if name != TRACKER]
-            self._children[ordinal, told] = self.form.to_files(own, label, told)
-        return self._children[ordinal, told]
+            self._children[ordinal, layout] = self.layout.to_files(own, label, layout)
+        return self._children[ordinal, layout]
 
     def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
         """The rows of directories that `publish_children` has made."""
         schema, _ = self.description()
-        form = self.form
-        return form.of_files(parquet_of(spark, form.schema_of_files(schema)).parquet(*map(str, paths)))
+        layout = self.layout
+        return layout.of_files(parquet_of(spark, layout.schema_of_files(schema)).parquet(*map(str, paths)))
 
 
 def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A channel's description, but for the order of the columns and the form of files: the first sender's stand."""
+    """A channel's description, but for the order of the columns and the layout of files: the first sender's stand."""
     columns = {field["name"]: field["type"] for field in description["schema"]["fields"]}
     return {**description, "schema": columns, "told": None}
 

@@ -28,9 +28,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels import jsonrows
-from spark_client.channels.epochs import Shelf, epochs_of
+from spark_client.channels.epochs import EpochStore, epochs_of
 from spark_client.channels.jsonrows import JsonChannel
-from spark_client.plan.fileforms import Told
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.substreams import TRACKER
 from spark_client.spark_internals.arrow import spark_schema
 from spark_client.storage.databases import Connection, check_placeholder, check_transactions, in_statement
@@ -144,11 +144,11 @@ class TableChannel(JsonChannel):
     # ---------------------------------------------------------------- sending
 
     def write(
-        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Path:
         outbox = self.path / "outbox" / sender
         target = outbox / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal, told)
+        self.publish_children(target, rows, ordinal, layout)
         published = self.in_files(rows.sparkSession, [target])
         if not self._store.ask("select part from {epochs} where sender = ? and epoch = ?", sender, epoch):
             own = [name for name in published.columns if name != TRACKER]
@@ -188,9 +188,9 @@ class TableChannel(JsonChannel):
 
     # ---------------------------------------------------------------- receiving
 
-    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
         self.check_session(spark)
-        return epochs_of(spark, self.segment, _Entered(self._store), bell, max_epochs, self._keep)
+        return epochs_of(spark, self.segment, _Entered(self._store), wake_ups, max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         entered = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
@@ -214,7 +214,7 @@ class TableChannel(JsonChannel):
         )
 
 
-class _Entered(Shelf):
+class _Entered(EpochStore):
     """The epochs that the table of epochs has."""
 
     def __init__(self, store: Store) -> None:

@@ -162,13 +162,15 @@ class ReceivedOnce:
             new, xor = taken.get((text, text), (0, 0))
             if new < rows:
                 doubled.append(text)
-            held = self._incomplete.setdefault(sending.key, Incomplete())
-            held.labels += new
-            held.xor ^= xor
-            held.parts.append(target.name)
-            if held.labels > sending.rows or (held.labels == sending.rows and held.xor != sending.xor):
+            incomplete = self._incomplete.setdefault(sending.key, Incomplete())
+            incomplete.labels += new
+            incomplete.xor ^= xor
+            incomplete.parts.append(target.name)
+            if incomplete.labels > sending.rows or (
+                incomplete.labels == sending.rows and incomplete.xor != sending.xor
+            ):
                 raise _not_as_sent(sending.key)
-            if held.labels == sending.rows:
+            if incomplete.labels == sending.rows:
                 self._completed(sending)
         return doubled
 

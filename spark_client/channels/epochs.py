@@ -23,7 +23,7 @@ from spark_client.spark_internals.source_names import source_name
 _MANY: Final = 1000
 
 
-class Shelf(ABC):
+class EpochStore(ABC):
     """Where a channel's epochs are. It travels to Spark's process for sources, so it can be pickled."""
 
     @abstractmethod
@@ -54,15 +54,15 @@ class Shelf(ABC):
 
 
 def epochs_of(
-    spark: SparkSession, segment: str, shelf: Shelf, bell: DataFrame | None, limit: int | None, keep: bool
+    spark: SparkSession, segment: str, store: EpochStore, wake_ups: DataFrame | None, limit: int | None, keep: bool
 ) -> DataFrame:
     """The stream: ``sender``, ``epoch``.
 
     Args:
         spark: the session.
         segment: of the channel.
-        shelf: where its epochs are.
-        bell: a stream whose rows make a batch happen; they come as rows of nulls.
+        store: where its epochs are.
+        wake_ups: a stream whose rows make a batch happen; they come as rows of nulls.
         limit: at most so many epochs in a batch; None: a thousand.
         keep: whether epochs stay when they have been received.
     """
@@ -76,22 +76,22 @@ def epochs_of(
             return "sender string, epoch long"
 
         def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
-            return _EpochStream(shelf, limit or _MANY, keep)
+            return _EpochStream(store, limit or _MANY, keep)
 
     spark.dataSource.register(PublishedEpochs)
     epochs = spark.readStream.format(PublishedEpochs.name()).load()
-    if bell is None:
+    if wake_ups is None:
         return epochs
     return epochs.unionByName(
-        bell.select(F.lit(None).cast("string").alias("sender"), F.lit(None).cast("long").alias("epoch"))
+        wake_ups.select(F.lit(None).cast("string").alias("sender"), F.lit(None).cast("long").alias("epoch"))
     )
 
 
 class _EpochStream(LastingReader):
     """Offsets are ``{sender: the last of its epochs taken}``."""
 
-    def __init__(self, shelf: Shelf, limit: int, keep: bool) -> None:
-        self._shelf = shelf
+    def __init__(self, store: EpochStore, limit: int, keep: bool) -> None:
+        self._store = store
         self._limit = limit
         self._keep = keep
         self._target: dict[str, int] | None = None  # with availableNow: the last of each sender that is taken
@@ -99,7 +99,7 @@ class _EpochStream(LastingReader):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is published from now on is for the next run."""
         self._target = {
-            sender: epochs[-1] for sender in self._shelf.senders() if (epochs := self._shelf.published(sender, -1))
+            sender: epochs[-1] for sender in self._store.senders() if (epochs := self._store.published(sender, -1))
         }
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -109,8 +109,8 @@ class _EpochStream(LastingReader):
         self._check(start)
         end = dict(start)
         taken: list[tuple[str, int]] = []
-        for sender in self._shelf.senders():
-            published = self._shelf.published(sender, start.get(sender, -1))
+        for sender in self._store.senders():
+            published = self._store.published(sender, start.get(sender, -1))
             if self._target is not None:
                 published = [epoch for epoch in published if epoch <= self._target.get(sender, -1)]
             for epoch in published[: self._limit - len(taken)]:
@@ -123,10 +123,10 @@ class _EpochStream(LastingReader):
         taken: list[tuple[str, int]] = []
         for sender, last in sorted(end.items()):
             after = start.get(sender, -1)
-            found = [epoch for epoch in self._shelf.published(sender, after) if epoch <= last]
+            found = [epoch for epoch in self._store.published(sender, after) if epoch <= last]
             if last > after and last not in found:
                 raise TrackingError(
-                    f"epoch {last} of sender {sender} is gone from the channel at {self._shelf}, and a batch that has "
+                    f"epoch {last} of sender {sender} is gone from the channel at {self._store}, and a batch that has "
                     "to be replayed needs it: epochs of a channel may be removed only once they have been received"
                 )
             taken.extend((sender, epoch) for epoch in found)
@@ -135,7 +135,7 @@ class _EpochStream(LastingReader):
     def _check(self, start: dict[str, Any]) -> None:
         if is_of_files(start):
             raise TrackingError(
-                f"this checkpoint was made by an earlier version, whose with_watermark read the files of {self._shelf} "
+                f"this checkpoint was made by an earlier version, whose with_watermark read the files of {self._store} "
                 "through a source of Spark's own; where that stood cannot be carried over. Begin the job anew: stop "
                 "its queries, delete it with `tracker delete-job`, and start them with new checkpoints, and paths for "
                 "channels and results"
@@ -146,5 +146,5 @@ class _EpochStream(LastingReader):
         if self._keep:
             return
         for sender, last in end.items():
-            newer = self._shelf.published(sender, last)
-            self._shelf.discard(sender, last + 1 if newer else last)
+            newer = self._store.published(sender, last)
+            self._store.discard(sender, last + 1 if newer else last)

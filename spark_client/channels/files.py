@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.channels.channel import Channel
 from spark_client.channels.epochfiles import rows_of
-from spark_client.channels.epochs import Shelf, epochs_of
-from spark_client.plan.fileforms import Told
+from spark_client.channels.epochs import EpochStore, epochs_of
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.storage.directories import (
     remove,
     sweep,
@@ -41,10 +41,10 @@ class FileChannel(Channel):
         return f"FileChannel({self.segment!r}, {str(self.path)!r})"
 
     def write(
-        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Path:
         target = self.path / sender / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal, told)
+        self.publish_children(target, rows, ordinal, layout)
         return target
 
     def begun(self, sender: str, epoch: int) -> bool:
@@ -53,8 +53,8 @@ class FileChannel(Channel):
     def sweep(self, sender: str) -> None:
         sweep(self.path / sender)
 
-    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
-        return epochs_of(spark, self.segment, _Directories(self.path), bell, max_epochs, self._keep)
+    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
+        return epochs_of(spark, self.segment, _Directories(self.path), wake_ups, max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
@@ -66,11 +66,11 @@ class FileChannel(Channel):
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         schema, _ = self.description()
-        form = self.form
-        return form.of_files(rows_of(self.stream(spark, None, max_epochs), self.path, form.schema_of_files(schema)))
+        layout = self.layout
+        return layout.of_files(rows_of(self.stream(spark, None, max_epochs), self.path, layout.schema_of_files(schema)))
 
 
-class _Directories(Shelf):
+class _Directories(EpochStore):
     """A directory for each sender, and in it one for each epoch."""
 
     def __init__(self, path: Path) -> None:

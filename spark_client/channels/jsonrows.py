@@ -11,7 +11,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
-from spark_client.plan.fileforms import Told
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.nesting import holds, utf8
 from spark_client.plan.substreams import TRACKER, Substreams, named
 
@@ -27,9 +27,9 @@ OPTIONS: Final = {
 class JsonChannel(Channel):
     """A channel whose rows travel as JSON: what JSON would alter is refused, or fails its batch."""
 
-    def describe(self, rows: T.StructType, rule: Substreams, told: Told | None = None) -> None:
+    def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
         check(self.segment, rows)
-        super().describe(rows, rule, told)
+        super().describe(rows, rule, layout)
 
     def check_session(self, spark: SparkSession) -> None:
         schema, _ = self.description()

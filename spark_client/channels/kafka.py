@@ -30,14 +30,14 @@ from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.channels.jsonrows import JsonChannel
 from spark_client.counting.folding import files
 from spark_client.errors import UsageError
-from spark_client.plan.fileforms import FileForm, Told
+from spark_client.plan.layouts import DerivedLayout, RowLayout
 from spark_client.plan.streams import Step
 from spark_client.plan.substreams import TRACKER, named
 from spark_client.storage.directories import read_json, remove, sweep, write_json
 
 _HEADER: Final = "tracker"
 _EPOCH_HEADER: Final = "tracker-epoch"
-_BELL: Final = "_tracker_bell"
+_WAKE_UP: Final = "_tracker_bell"
 _SENT: Final = "_sent.json"
 _FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
 
@@ -100,7 +100,7 @@ class KafkaChannel(JsonChannel):
     def check(self, path: Path) -> None:
         spark = SparkSession.getActiveSession()
         assert spark is not None  # the program's: a batch runs in one that has it
-        rows, _, labels = _labels_of(path, lambda: self.in_files(spark, [path]), self.form)
+        rows, _, labels = _labels_of(path, lambda: self.in_files(spark, [path]), self.layout)
         if labels < rows:
             raise self._doubled(rows, labels)
 
@@ -119,11 +119,11 @@ class KafkaChannel(JsonChannel):
         )
 
     def write(
-        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], told: Told | None = None
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Path:
         outbox = self.path / "outbox" / sender
         target = outbox / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal, told)
+        self.publish_children(target, rows, ordinal, layout)
         published = self.in_files(rows.sparkSession, [target])
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
@@ -141,7 +141,7 @@ class KafkaChannel(JsonChannel):
         """What the epoch consists of, written down beside it; None: nothing."""
         said = read_json(target / _SENT)
         if said is None:
-            rows, xor, labels = _labels_of(target, lambda: published, self.form)
+            rows, xor, labels = _labels_of(target, lambda: published, self.layout)
             if rows == 0:
                 return None
             if labels < rows:  # an earlier release has published it
@@ -178,17 +178,19 @@ class KafkaChannel(JsonChannel):
 
     # ---------------------------------------------------------------- receiving
 
-    def stream(self, spark: SparkSession, bell: DataFrame | None, max_epochs: int | None) -> DataFrame:
+    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
         self._check_bound(max_epochs)
         self.check_session(spark)
         records = self._read(spark)
-        if bell is None:
-            return records.withColumn(_BELL, F.lit(False))
+        if wake_ups is None:
+            return records.withColumn(_WAKE_UP, F.lit(False))
         nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in records.schema.fields]
-        return records.withColumn(_BELL, F.lit(False)).unionByName(bell.select(*nothing, F.lit(True).alias(_BELL)))
+        return records.withColumn(_WAKE_UP, F.lit(False)).unionByName(
+            wake_ups.select(*nothing, F.lit(True).alias(_WAKE_UP))
+        )
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
-        records = batch.where(~F.col(_BELL)).drop(_BELL)
+        records = batch.where(~F.col(_WAKE_UP)).drop(_WAKE_UP)
         if self.exact:
             return records.drop(SENDING)
         received = self._received.setdefault(query, ReceivedOnce(self.path / "received" / query))
@@ -333,12 +335,12 @@ def _value_of(place: int, name: str) -> Column:
     return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
 
 
-def _labels_of(path: Path, rows: Callable[[], DataFrame], form: FileForm) -> tuple[int, int, int]:
+def _labels_of(path: Path, rows: Callable[[], DataFrame], layout: RowLayout) -> tuple[int, int, int]:
     """Rows, the XOR of their labels, and how many different labels there are."""
     written = files(path)
     if written.count_rows() > _FEW:
         label = F.col(f"{TRACKER}.label")
         found = rows().agg(F.count("*"), F.bit_xor(label), F.count_distinct(label)).collect()[0]
         return found[0], found[1], found[2]
-    labels = written.to_table(columns={"label": form.label})["label"].to_numpy()
+    labels = written.to_table(columns={"label": layout.label})["label"].to_numpy()
     return len(labels), int(np.bitwise_xor.reduce(labels)) if len(labels) else 0, len(np.unique(labels))

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.channels.channel import Channel
 from spark_client.plan.belonging import Belonging
-from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Front
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
 
 
@@ -25,13 +25,13 @@ class Received:
         self.front: Front | None = None
         self.exact = channel.exact
         _, self.rule = channel.description()
-        self.told = channel.form if isinstance(channel.form, Told) else None
+        self.layout = channel.layout if isinstance(channel.layout, DerivedLayout) else None
         self._spark = spark
         self._channel = channel
         self._limit = max_epochs_per_trigger
 
-    def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:  # noqa: ARG002
-        return self._channel.stream(self._spark, bell, self._limit)
+    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:  # noqa: ARG002
+        return self._channel.stream(self._spark, wake_ups, self._limit)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
         return self._channel.rows(batch, query, epoch)

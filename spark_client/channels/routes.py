@@ -15,17 +15,17 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.channels.sending import Sent
+from spark_client.channels.sending import ChannelOutput
 from spark_client.counting.folding import files
-from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Group
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, Counted
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
 
 _ROUTE: Final = "_tracker_route"
 
 
-class Routed:
+class RoutedOutput:
     """Several channels as the output of a query.
 
     Args:
@@ -36,11 +36,11 @@ class Routed:
     concurrent = False
     reads_all = True
 
-    def __init__(self, routes: Sequence[tuple[Column, Sent]], path: Path) -> None:
+    def __init__(self, routes: Sequence[tuple[Column, ChannelOutput]], path: Path) -> None:
         self._routes = routes
         self._path = path
 
-    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
         epoch = batch.epoch
         route: Column = F.lit(None).cast("int")
         for number, (condition, _) in reversed(list(enumerate(self._routes))):

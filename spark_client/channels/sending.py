@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame
 
 from spark_client.channels.channel import Channel, DoubledLabelsError
 from spark_client.counting.probes import ExecutorProbe, in_files
-from spark_client.plan.fileforms import Told
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, Counted, SetAside
 
 
-class Sent:
+class ChannelOutput:
     """A channel to another query.
 
     Args:
@@ -59,11 +59,11 @@ class Sent:
         """
         return self._channel.carried(rows)
 
-    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
         # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
         channel = self._channel
         try:
-            path = channel.write(rows, batch.query, batch.epoch, self._ordinal, told)
+            path = channel.write(rows, batch.query, batch.epoch, self._ordinal, layout)
         except DoubledLabelsError:
             if self._quarantine is None:
                 raise
@@ -78,7 +78,7 @@ class Sent:
                 rows.unpersist()
         published = partial(channel.in_files, rows.sparkSession, [path])
         if self._probe is None:
-            return {channel.segment: in_files(path, channel.form, published)}
+            return {channel.segment: in_files(path, channel.layout, published)}
         self._probe(batch).on(published()).write.format("noop").mode("overwrite").save()
         return {}
 

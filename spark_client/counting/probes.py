@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.counting.folding import Key, files, fold_labels, unite
 from spark_client.counting.manifest import Units
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.fileforms import FileForm
 from spark_client.plan.fronts import Group
+from spark_client.plan.layouts import RowLayout
 from spark_client.plan.outputs import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
@@ -31,7 +31,7 @@ from spark_client.spark_internals.tasks import batch_of
 from tracker.client import Report, TrackerClient
 from tracker.client.pieces import Largest, split
 
-Way: TypeAlias = Literal["driver", "executors"]
+CountingMode: TypeAlias = Literal["driver", "executors"]
 
 _PARTITION = "_tracker_partition"
 _USUAL = Largest()
@@ -58,21 +58,21 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
     return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
 
 
-def in_files(path: Path, form: FileForm, rows: Callable[[], DataFrame]) -> list[Group]:
+def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> list[Group]:
     """Counts tracked rows that were just written: here, if they are few, and natively if they are many.
 
     Args:
         path: of the Parquet files.
-        form: of the files.
+        layout: of the files.
         rows: gives the same as a DataFrame, which takes Spark a while.
     """
-    written = files(path, form.texts)
+    written = files(path, layout.texts)
     if written.count_rows() > _FEW:
-        return by_substream(rows(), form.rule, {}, labels=True)
+        return by_substream(rows(), layout.rule, {}, labels=True)
     counted: dict[Key, tuple[int, int]] = {}
-    for batch in written.to_batches(columns=[name for name in form.columns if name in written.schema.names]):
-        unite(counted, fold_labels(*form.keys_and_labels(batch)))
-    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), form.rule)
+    for batch in written.to_batches(columns=[name for name in layout.columns if name in written.schema.names]):
+        unite(counted, fold_labels(*layout.keys_and_labels(batch)))
+    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), layout.rule)
 
 
 def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) -> list[Group]:

@@ -44,7 +44,7 @@ from tracker.client import (
 )
 
 FORMAT: Final = "tracker"
-RINGS: Final = "rings"  #: the option of this package's own: rows only say that there are events, and are never missing
+WAKE_UP: Final = "rings"  #: an option of this package's own: its rows only make batches happen, and none is missing
 
 _MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;
 _OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is less
@@ -97,7 +97,7 @@ class TrackerDataSource(DataSource):
 
     def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
         wanted = _Wanted(self.options)
-        return _Bell(wanted) if wanted.rings else _EventStream(wanted)
+        return _WakeUps(wanted) if wanted.rings else _EventStream(wanted)
 
 
 def register(spark: SparkSession) -> None:
@@ -125,14 +125,14 @@ class _Wanted:
             "up_to_seq",
             "include_ended",
             "path",
-            RINGS,
+            WAKE_UP,
         ]
     )
 
     def __init__(self, options: Mapping[str, str]) -> None:
         unknown = sorted(key for key in options if key.lower() not in self._KNOWN)
         if unknown:
-            known = ", ".join(sorted(self._KNOWN - {"path", RINGS}))
+            known = ", ".join(sorted(self._KNOWN - {"path", WAKE_UP}))
             raise UsageError(f'format("tracker") knows no option {unknown[0]!r}; it knows {known}')
         self.job = options.get("job", "")
         if not self.job:
@@ -154,7 +154,7 @@ class _Wanted:
         self.substreams = options.get("what", "events") == "substreams"
         self.after_seq = int(options.get("after_seq", "0"))
         self.up_to_seq = int(options.get("up_to_seq", "0"))
-        self.rings = options.get(RINGS, "")
+        self.rings = options.get(WAKE_UP, "")
         self.include_ended = options.get("include_ended", "false").lower() == "true"
 
     def client(self) -> TrackerClient:
@@ -258,7 +258,7 @@ class _EventStream(LastingReader):
                 self._subscription.ack(end["seq"])
 
 
-class _Bell(_EventStream):
+class _WakeUps(_EventStream):
     """One row for whatever has happened: it only makes a batch happen, and who is rung for reads the events himself.
 
     So it refuses nothing: events that have expired, or another log, are news like any other.

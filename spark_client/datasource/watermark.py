@@ -17,13 +17,13 @@ from spark_client.plan.eventtime import LIMIT
 from spark_client.plan.substreams import named, quoted
 from spark_client.spark_internals.watermarks import under_watermark_of
 
-Over: TypeAlias = Literal["windows", "instants"]
+TimeSemantics: TypeAlias = Literal["windows", "instants"]
 
 _EARLIEST_MICROS: Final = 0  #: where Spark's watermarks start: it drops what is before, as late
 _LATEST_MICROS: Final = LIMIT  #: where the tracker's times end: nothing after it would ever be over
 
 
-def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: Over, segment: str) -> DataFrame:
+def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: TimeSemantics, segment: str) -> DataFrame:
     """Puts the tracker's progress beside data, as the watermark of a column.
 
     A row that no watermark could be right for, since its time is before 1970 or 73,000 years away, fails its batch.

@@ -183,7 +183,7 @@ class Front(ABC):
         """The promises that a batch's aggregates by substream allow; each `_rows` says how many rows there were."""
 
 
-class Unspoken(Front):
+class ManualFront(Front):
     """A front that promises nothing until it is finished: by `Tracking.finish`, or a drain."""
 
     moves_progress = True
@@ -264,7 +264,7 @@ class Marks(Front):
         return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])
 
 
-class WithDelay(Front):
+class BoundedOutOfOrderness(Front):
     """Time as the rows tell it, with an allowed delay: exported as `Frontier`.
 
     The source promises that no row will come that is more than `allowed_delay` older than the newest one of its
@@ -280,7 +280,7 @@ class WithDelay(Front):
             the order of its own clock. Costs an aggregation of the source's rows by substream; such promises do not
             move `Advanced`, since a scope may yet appear.
 
-    >>> WithDelay("10 minutes", partition="partition", partitions=4).names                    # doctest: +SKIP
+    >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
     ['flights/0', 'flights/1', 'flights/2', 'flights/3']
     """
 

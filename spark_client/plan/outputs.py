@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Group
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.substreams import TRACKER
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
@@ -41,13 +41,13 @@ class Output(Protocol):
     concurrent: bool
     reads_all: bool
 
-    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
         """Writes them, or finds them written; says what was sent into channels.
 
         Args:
             rows: of the epoch.
             batch: whose they are.
-            told: the columns that are known to tell where each row belongs.
+            layout: whose key columns are known to name each row's substream; None: they may have changed.
         """
         ...
 

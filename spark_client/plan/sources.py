@@ -10,14 +10,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.plan.belonging import BAD_ROWS, Belonging
-from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Front
 from spark_client.plan.labels import positional_label, source_label
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.spark_internals.observations import observe
 
-_BELL: Final = "_tracker_bell"
+_WAKE_UP: Final = "_tracker_bell"
 
 
 class Source:
@@ -36,10 +36,10 @@ class Source:
         front: Front,
         salt: str,
         reads: frozenset[str] | None,
-        told: Told | None,
+        layout: DerivedLayout | None,
     ) -> None:
         self.segment = segment
-        self.told = told
+        self.layout = layout
         self.rule = rule
         self.front: Front | None = front
         self.belonging = belongs
@@ -49,18 +49,18 @@ class Source:
         self.named = bool(identity)
         self._salt = salt
         self._reads = reads  # the columns that make substreams and labels; None: not known
-        self._rings = False
+        self._woken = False
 
-    def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
-        self._rings = bell is not None
+    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
+        self._woken = wake_ups is not None
         if self.belonging.sets_aside:
             aggregates = {**(aggregates or {}), BAD_ROWS: self.belonging.number_of_bad}
         rows = observe(self._df, self.segment, aggregates)
-        if bell is None:
+        if wake_ups is None:
             return rows
         nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-        rings = bell.select(*nothing, F.lit(True).alias(_BELL))
-        return rows.withColumn(_BELL, F.lit(False)).unionByName(rings)
+        rings = wake_ups.select(*nothing, F.lit(True).alias(_WAKE_UP))
+        return rows.withColumn(_WAKE_UP, F.lit(False)).unionByName(rings)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         rows = self.all_rows(batch)
@@ -68,7 +68,7 @@ class Source:
 
     def all_rows(self, batch: DataFrame) -> DataFrame:
         """The rows of a batch of `stream`, those that belong to no substream among them."""
-        return batch.where(self._not_the_bell).drop(_BELL) if self._rings else batch
+        return batch.where(self._not_a_wake_up).drop(_WAKE_UP) if self._woken else batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
         if not labels:
@@ -102,8 +102,8 @@ class Source:
     # Made once: a column costs some calls into the JVM, which a small batch would notice.
 
     @cached_property
-    def _not_the_bell(self) -> Column:
-        return ~F.col(_BELL)
+    def _not_a_wake_up(self) -> Column:
+        return ~F.col(_WAKE_UP)
 
     @cached_property
     def _good(self) -> Column:

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, TypeAlias
 from pyspark.sql import Column, DataFrame
 
 from spark_client.plan.belonging import Belonging
-from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Front
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.substreams import Substreams
 
 Step: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -23,7 +23,7 @@ class Input(Protocol):
     rule: Substreams
     direction: Direction
     front: Front | None
-    told: Told | None  #: the columns that tell where a row belongs, if they are plain ones
+    layout: DerivedLayout | None  #: whose key columns name a row's substream, if they are plain ones
     named: bool  #: whether its rows have labels that anybody can compute again
 
     @property
@@ -31,11 +31,11 @@ class Input(Protocol):
         """Which of its rows belong to a substream; None: all do, their sender has seen to that."""
         ...
 
-    def stream(self, bell: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
+    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
         """What the query reads.
 
         Args:
-            bell: a stream whose rows only make a batch happen.
+            wake_ups: a stream whose rows only make a batch happen.
             aggregates: of all its own rows, that are to be observed; None: none are.
         """
         ...

@@ -179,8 +179,8 @@ class Inbox:
         """How many elements it had; and whether the last batch's rows of it came too late, as far as counts tell."""
         state = self._state
         parts = state.of(substream)
-        rows = state.account(substream, [name for _, name in parts]).rows
-        newest = state.account(substream, [name for epoch, name in parts if epoch == state.epoch]).rows
+        rows = state.tally(substream, [name for _, name in parts]).rows
+        newest = state.tally(substream, [name for epoch, name in parts if epoch == state.epoch]).rows
         if elements is None:
             return rows, False
         return elements, rows - newest == elements < rows

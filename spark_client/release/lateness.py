@@ -11,7 +11,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.plan.substreams import TRACKER, Substream, named
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.quarantine import Quarantine
-from spark_client.release.state import Account
+from spark_client.release.state import RowTally
 
 
 class LateRows:
@@ -26,7 +26,7 @@ class LateRows:
         self._aggregation = aggregation
         self._quarantine = quarantine
 
-    def rows(self, rows: DataFrame | None, partials: DataFrame, late: Mapping[Substream, Account], epoch: int) -> None:
+    def rows(self, rows: DataFrame | None, partials: DataFrame, late: Mapping[Substream, RowTally], epoch: int) -> None:
         """Rows whose substream is known to be over; None: no step has left any."""
         table = None
         if rows is not None:
@@ -36,7 +36,7 @@ class LateRows:
             table = self._table(self._aggregation.of(flat, set(late)))
         self._quarantine.put(epoch, "row", table, partials, late)
 
-    def aggregates(self, merged: DataFrame, late: Mapping[Substream, Account], epoch: int, has_rows: bool) -> None:
+    def aggregates(self, merged: DataFrame, late: Mapping[Substream, RowTally], epoch: int, has_rows: bool) -> None:
         """Partial rows that came to be known as late only after their rows had been aggregated."""
         table = None
         if has_rows:

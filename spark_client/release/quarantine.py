@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.substreams import TRACKER, Substream, named
-from spark_client.release.state import Account
+from spark_client.release.state import RowTally
 from spark_client.spark_internals.checkpoints import started_query
 from spark_client.storage.directories import (
     is_table_of,
@@ -58,14 +58,14 @@ class Item:
         substream: that it came too late for.
         epoch: of the release's query.
         kind: ``row`` or ``aggregate``.
-        account: the rows it was made of.
+        tally: the rows it was made of.
         shape: the keys and aggregates of the release.
     """
 
     substream: Substream
     epoch: int
     kind: str
-    account: Account
+    tally: RowTally
     shape: Mapping[str, object]
 
 
@@ -106,7 +106,7 @@ class Quarantine:
         return {Substream(*key) for key in decided}
 
     def put(
-        self, epoch: int, kind: str, rows: DataFrame | None, partials: DataFrame, accounts: Mapping[Substream, Account]
+        self, epoch: int, kind: str, rows: DataFrame | None, partials: DataFrame, tallies: Mapping[Substream, RowTally]
     ) -> None:
         """Sets something aside; again the same if the epoch is replayed.
 
@@ -115,7 +115,7 @@ class Quarantine:
             kind: ``row`` or ``aggregate``.
             rows: of the table: scope, name, end_time, data; None: a step has dropped all of them.
             partials: the same as partial rows.
-            accounts: of the rows, by substream.
+            tallies: of the rows, by substream.
 
         Raises:
             UsageError: the table is another query's.
@@ -126,7 +126,7 @@ class Quarantine:
         if self._shape is not None:
             index = {
                 "shape": self._shape,
-                "rows": [[key, *account.listed()] for key, account in accounts.items()],
+                "rows": [[key, *tally.listed()] for key, tally in tallies.items()],
             }
 
             def write(path: str) -> None:
@@ -217,7 +217,7 @@ def mergeable_items(path: Path, last: int) -> list[Item] | None:
         if abs(epoch) <= last:
             index = read_json(found)
             items += [
-                Item(Substream(*key), epoch, kind, Account(*account), index["shape"]) for key, *account in index["rows"]
+                Item(Substream(*key), epoch, kind, RowTally(*tally), index["shape"]) for key, *tally in index["rows"]
             ]
     return items
 

@@ -22,7 +22,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.counting.intake import Intake
+from spark_client.counting.batch_input import BatchInput
 from spark_client.counting.probes import add_groups
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
@@ -31,14 +31,14 @@ from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted, Output
 from spark_client.plan.substreams import Substream
 from spark_client.release.aggregation import COMPLETENESS, REVISION, Aggregation
-from spark_client.release.ending import Ending
+from spark_client.release.epoch_ends import EpochEnds
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
 from spark_client.release.lateness import LateRows
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.receipts import End, Receipts
 from spark_client.release.revisions import Revisions, numbered
-from spark_client.release.state import Account, PartialState
+from spark_client.release.state import PartialState, RowTally
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import publishing_after
 from tracker.client import Ended, Event, Late, Report, label
@@ -54,8 +54,8 @@ class ReleaseQuery:
         output: where results go.
         checkpoint: the query's, which its state is in.
         late: where the table of what came late is.
-        held: if results are sent on: the segment that stands for the state, which keeps a substream open downstream:
-            one element of each substream that is kept here is in flight there.
+        state_segment: if results are sent on: the segment that stands for the state, which keeps a substream open
+            downstream: one element of each substream that is kept here is in flight there.
         compact_from: how many parts of state there may be before they are made one.
         receipts: where receipts go; None: none are written.
         upstream: the segments that lead to the release's, for receipts.
@@ -72,7 +72,7 @@ class ReleaseQuery:
         output: Output,
         checkpoint: Path,
         late: Path,
-        held: str | None,
+        state_segment: str | None,
         compact_from: int,
         receipts: Receipts | None = None,
         upstream: Sequence[str] = (),
@@ -83,7 +83,7 @@ class ReleaseQuery:
         self._output = output
         self._checkpoint = checkpoint
         self._path = checkpoint / "tracker"
-        self._held = held
+        self._state_segment = state_segment
         self._receipts = receipts
         self.xors = receipts is not None and released.stream.input.named
         self._state = PartialState(self._path / "state", compact_from)
@@ -94,39 +94,39 @@ class ReleaseQuery:
         self._revisions = Revisions(checkpoint)
         if not released.revisions and self._revisions.all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
-        self._over: OrderedDict[Substream, None] = OrderedDict()
+        self._recently_ended: OrderedDict[Substream, None] = OrderedDict()
         self._crossing: int | None = None  # how many partial rows the last batch had
         self._beside = ThreadPoolExecutor(1, "tracking-release")
 
-    def process(self, intake: Intake | None, run: Run, epoch: int, spark: SparkSession) -> None:
+    def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> None:
         """Takes a batch in, if it has rows; releases what has ended; and reports both."""
         state, released = self._state, self._released
         state.load(epoch)
         if epoch and epoch == run.resume_epoch:
             self._finish_drain(run, epoch, spark)
         before = state.substreams
-        ending = self._ending(run, epoch)
+        ends = self._ends_of(run, epoch)
 
         groups: list[Group] = []
         sent: Counted = {}
-        if intake is None:
-            sent = self._write_ended(ending, epoch, run, spark)
+        if batch_input is None:
+            sent = self._write_ended(ends, epoch, run, spark)
         elif released.stream.steps or not self._output.concurrent:
-            groups = self._take_in(intake, ending, epoch, run)
-            sent = self._write_ended(ending, epoch, run, spark)
+            groups = self._take_in(batch_input, ends, epoch, run)
+            sent = self._write_ended(ends, epoch, run, spark)
         else:
             # The ends are of earlier batches' rows, so both can be written at once, and neither needs much of Spark.
-            crossing = None if self._crossing is None else self._crossing * max(1, len(ending.parts))
+            crossing = None if self._crossing is None else self._crossing * max(1, len(ends.parts))
             with exchanging(spark, crossing):
                 taken: Future[list[Group]] = Future()  # nothing appears of an epoch whose rows cannot be taken in
 
                 def write() -> Counted:
                     with publishing_after(taken.result):
-                        return self._write_ended(ending, epoch, run, spark)
+                        return self._write_ended(ends, epoch, run, spark)
 
                 writing = self._beside.submit(inheritable_thread_target(spark)(write))
                 try:
-                    groups = self._take_in(intake, ending, epoch, run)
+                    groups = self._take_in(batch_input, ends, epoch, run)
                     taken.set_result(groups)
                 except BaseException as error:
                     taken.set_exception(error)
@@ -134,53 +134,54 @@ class ReleaseQuery:
                 finally:
                     wait([writing])
                 sent = writing.result()
-        if intake is not None:
-            intake.read_the_rest()
-            state.bad += intake.set_aside(self.quarantine)
+        if batch_input is not None:
+            batch_input.read_the_rest()
+            state.bad += batch_input.set_aside(self.quarantine)
         if self._receipts is not None:
-            self._receipts.write(ending.ends, ending.results, state, run, epoch, spark)
+            self._receipts.write(ends.receipts, ends.results, state, run, epoch, spark)
         entered = state.substreams
-        state.drop(ending.gone)
+        state.drop(ends.gone)
 
         report = run.report(epoch)
-        if self._held is not None:
+        if self._state_segment is not None:
             left = entered - state.substreams
-            self._hold_in(self._held, report, run.job, sent=entered - before, received=left)
+            self._report_state(self._state_segment, report, run.job, sent=entered - before, received=left)
         for segment, sent_on in sent.items():
             add_groups(report, segment, "sent", sent_on)
-        if intake is not None:
-            intake.say(report, groups)
+        if batch_input is not None:
+            batch_input.add_to(report, groups)
         run.send(report, epoch)
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
 
-    def _take_in(self, intake: Intake, ending: Ending, epoch: int, run: Run) -> list[Group]:
+    def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> list[Group]:
         """Makes a batch's rows part of the state, all but those that are late; counts all."""
         state, released = self._state, self._released
-        rides = intake.rides or not intake.must_count
-        measures = intake.measures if rides else {}
-        labels = rides and intake.counts_labels
-        part = state.write_part(epoch, released.partial(intake.rows, measures, labels))
+        rides = batch_input.rides or not batch_input.must_count
+        measures = batch_input.measures if rides else {}
+        labels = rides and batch_input.counts_labels
+        part = state.write_part(epoch, released.partial(batch_input.rows, measures, labels))
         kept, self._crossing = released.rollup(part, list(measures), labels)
-        groups = kept if rides else intake.count()
+        groups = kept if rides else batch_input.count()
+        xors = batch_input.counts_labels
         rows = {
-            substream: Account(int(values["_rows"]), values["_xor"] if intake.counts_labels else None, epoch, epoch)
+            substream: RowTally(int(values["_rows"]), values["_xor"] if xors else None, epoch, epoch)
             for substream, values in groups
         }
         if released.revisions and (taken := [name for (_, name, _), _ in kept if numbered(name)[1]]):
-            raise intake.refusal() or TrackingError(
+            raise batch_input.refusal() or TrackingError(
                 f"a substream is called {taken[0]!r}: with revisions=True such names are of revisions. The batch was "
                 "not committed, and nothing of it was published. Drop these rows, "
                 f"receive(…).where({no_revision(str(released.rule.name)).sql!r}), or rename them before they are sent; "
                 "then start the query again with the same checkpoint"
             )
-        over = rows.keys() & (ending.gone | self._over.keys())
+        over = rows.keys() & (ends.gone | self._recently_ended.keys())
         late = self.quarantine.decide(epoch, over, again=epoch == run.resume_epoch) & rows.keys()
         bare = rows.keys() - {substream for substream, _ in kept}
         if late:
-            partials = released.of(released.parts(intake.rows.sparkSession, [str(part)]), late)
-            accounts = {substream: rows[substream] for substream in late}
-            self._late.rows(None if late <= bare else intake.rows, partials, accounts, epoch)
+            partials = released.of(released.parts(batch_input.rows.sparkSession, [str(part)]), late)
+            tallies = {substream: rows[substream] for substream in late}
+            self._late.rows(None if late <= bare else batch_input.rows, partials, tallies, epoch)
         batch = None if self._receipts is None else planned(self._checkpoint, epoch)
         state.add(part, epoch, rows, late, batch, bare)
         return groups
@@ -215,14 +216,14 @@ class ReleaseQuery:
         state.load(last + 1)
         run.must_be_newest()
         self._inbox.act_instead(epoch, last + 1)
-        ending = self._ending(run, epoch)
+        ends = self._ends_of(run, epoch)
         # No epoch reports this, so the tracker cannot refuse it. The note of what is released was written before it is
         # asked: a run that is opened later finds the note, and finishes this drain rather than release it again.
         run.must_be_newest()
-        self._write_ended(ending, epoch, run, spark)
+        self._write_ended(ends, epoch, run, spark)
         if self._receipts is not None:
-            self._receipts.write(ending.ends, ending.results, state, run, epoch, spark)
-        state.drop(ending.gone)
+            self._receipts.write(ends.receipts, ends.results, state, run, epoch, spark)
+        state.drop(ends.gone)
         state.publish(last)
         self._inbox.committed(epoch)
 
@@ -241,10 +242,10 @@ class ReleaseQuery:
 
     # ---------------------------------------------------------------- ends
 
-    def _ending(self, run: Run, epoch: int) -> Ending:
+    def _ends_of(self, run: Run, epoch: int) -> EpochEnds:
         """What this epoch's events end, and which parts of the state that is about."""
         state = self._state
-        ending = Ending()
+        ends = EpochEnds()
         overdue: list[Late] = []
         events = self._inbox.take(run, epoch)
         missed = self._missed(events, run)
@@ -258,18 +259,18 @@ class ReleaseQuery:
                 continue
             revision = self._revisions.find(kind.scope, kind.name)
             if revision is not None:
-                ending.revised.append(revision)
-                ending.ends.append(End(event, revision.substream, revision.number, revision.account, 0))
+                ends.revised.append(revision)
+                ends.receipts.append(End(event, revision.substream, revision.number, revision.tally, 0))
             elif isinstance(kind, Late):
                 overdue.append(kind)
             else:
-                self._end(ending, event, kind, missed)
-        named = {(substream.scope, substream.name): substream for substream in state.substreams - ending.gone}
+                self._end(ends, event, kind, missed)
+        named = {(substream.scope, substream.name): substream for substream in state.substreams - ends.gone}
         for lateness in overdue:
             tardy = named.get((lateness.scope, lateness.name))
-            if tardy is not None and tardy not in ending.gone:
-                self._set_aside(ending, tardy, [name for _, name in state.of(tardy)])
-        return ending
+            if tardy is not None and tardy not in ends.gone:
+                self._set_aside(ends, tardy, [name for _, name in state.of(tardy)])
+        return ends
 
     def _missed(self, events: Iterable[Event], run: Run) -> set[tuple[str, str]]:
         """Substreams that ended before this query's last committed batch took effect: scope and name.
@@ -284,7 +285,7 @@ class ReleaseQuery:
             if isinstance(kind, Late) and kind.segment == self._segment and kind.producer == run.query
         }
 
-    def _end(self, ending: Ending, event: Event, ended: Ended, missed: Set[tuple[str, str]]) -> None:
+    def _end(self, ends: EpochEnds, event: Event, ended: Ended, missed: Set[tuple[str, str]]) -> None:
         """A substream is released; what its state has from after the end is set aside."""
         substream = _substream(ended)
         parts = self._state.of(substream)
@@ -292,29 +293,29 @@ class ReleaseQuery:
         own, after = [name for epoch, name in parts if epoch != last], [name for epoch, name in parts if epoch == last]
         has_results = self._state.has_rows(substream, own)
         if not after and has_results:
-            ending.whole[substream] = own
+            ends.whole[substream] = own
         elif has_results:
-            ending.split.append((substream, own))
-        late = self._set_aside(ending, substream, after)
+            ends.split.append((substream, own))
+        late = self._set_aside(ends, substream, after)
         before = self._state.drained.get(substream, 0)
-        ending.ends.append(End(event, substream, 0, self._state.account(substream, own), late, before))
+        ends.receipts.append(End(event, substream, 0, self._state.tally(substream, own), late, before))
         if ended.by_drain and ended.elements:
             self._state.note_drained(substream, ended.elements)
         elif not ended.by_drain:
             self._state.drained.pop(substream, None)
         if own:
-            ending.completeness[substream] = _completeness(before > 0, ended.by_drain)
+            ends.completeness[substream] = _completeness(before > 0, ended.by_drain)
 
-    def _set_aside(self, ending: Ending, substream: Substream, parts: list[str]) -> int:
+    def _set_aside(self, ends: EpochEnds, substream: Substream, parts: list[str]) -> int:
         """Its state is over: these parts of it came too late. Says how many rows are in them."""
-        account = self._state.account(substream, parts)
+        tally = self._state.tally(substream, parts)
         if parts:
-            ending.late[substream] = (parts, account)
-        ending.gone.add(substream)
+            ends.late[substream] = (parts, tally)
+        ends.gone.add(substream)
         self._remember(substream)
-        return account.rows
+        return tally.rows
 
-    def _write_ended(self, ending: Ending, epoch: int, run: Run, spark: SparkSession) -> Counted:
+    def _write_ended(self, ends: EpochEnds, epoch: int, run: Run, spark: SparkSession) -> Counted:
         """Writes the results of what has ended, and sets aside what came too late; says what it has sent."""
         released = self._released
 
@@ -322,33 +323,33 @@ class ReleaseQuery:
             return released.merged(released.parts(spark, self._state.paths(parts)), substreams)
 
         sent: Counted = {}
-        ended = [self._marked(merged({each}, own), ending.completeness[each]) for each, own in ending.split]
+        ended = [self._marked(merged({each}, own), ends.completeness[each]) for each, own in ends.split]
         alike: dict[str, set[Substream]] = {}  # one plan, unless results have to be told apart
-        for substream in ending.whole:
-            alike.setdefault(ending.completeness[substream] if released.completeness else "", set()).add(substream)
+        for substream in ends.whole:
+            alike.setdefault(ends.completeness[substream] if released.completeness else "", set()).add(substream)
         for completeness, substreams in alike.items():
-            parts = chain.from_iterable(ending.whole[substream] for substream in substreams)
+            parts = chain.from_iterable(ends.whole[substream] for substream in substreams)
             ended.append(self._marked(merged(substreams, parts), completeness))
         if released.revisions:
-            ended += self._revised(ending, spark)
+            ended += self._revised(ends, spark)
         if ended:
             rows = reduce(DataFrame.unionByName, ended)
             added = [F.col(f"_{name}").alias(name) for name in released.added]
-            results = released.results(rows, added) if self._held is None else released.tracked(rows, run.job)
+            results = released.results(rows, added) if self._state_segment is None else released.tracked(rows, run.job)
             sent = self._output.write(results, run.batch(epoch))
             if self._receipts is not None:
-                ending.results = released.results_by_substream(rows)
-        if ending.late:
-            late = [merged({substream}, parts) for substream, (parts, _) in ending.late.items()]
-            accounts = {substream: account for substream, (_, account) in ending.late.items()}
-            has_rows = any(self._state.has_rows(substream, parts) for substream, (parts, _) in ending.late.items())
-            self._late.aggregates(reduce(DataFrame.unionByName, late), accounts, epoch, has_rows)
+                ends.results = released.results_by_substream(rows)
+        if ends.late:
+            late = [merged({substream}, parts) for substream, (parts, _) in ends.late.items()]
+            tallies = {substream: tally for substream, (_, tally) in ends.late.items()}
+            has_rows = any(self._state.has_rows(substream, parts) for substream, (parts, _) in ends.late.items())
+            self._late.aggregates(reduce(DataFrame.unionByName, late), tallies, epoch, has_rows)
         return sent
 
-    def _revised(self, ending: Ending, spark: SparkSession) -> list[DataFrame]:
+    def _revised(self, ends: EpochEnds, spark: SparkSession) -> list[DataFrame]:
         """The merged partial rows of revisions: of each those parts of the quarantine that it is made of."""
         alike: dict[tuple[int, tuple[tuple[int, str], ...]], set[Substream]] = {}
-        for revision in ending.revised:
+        for revision in ends.revised:
             alike.setdefault((revision.number, revision.parts), set()).add(revision.substream)
         revised = []
         for (number, parts), substreams in alike.items():
@@ -364,14 +365,16 @@ class ReleaseQuery:
         return merged.withColumn(f"_{COMPLETENESS}", F.lit(completeness)) if self._released.completeness else merged
 
     def _remember(self, substream: Substream) -> None:
-        self._over[substream] = None
-        if len(self._over) > _REMEMBERED:
-            self._over.popitem(last=False)
+        self._recently_ended[substream] = None
+        if len(self._recently_ended) > _REMEMBERED:
+            self._recently_ended.popitem(last=False)
 
-    def _hold_in(self, segment: str, report: Report, job: str, sent: set[Substream], received: set[Substream]) -> None:
-        for substreams, say in ((sent, report.sent), (received, report.received)):
+    def _report_state(
+        self, segment: str, report: Report, job: str, sent: set[Substream], received: set[Substream]
+    ) -> None:
+        for substreams, add in ((sent, report.sent), (received, report.received)):
             for scope, name, end_time in substreams:
-                say(segment, scope, name, label(job, segment, scope, name), end_time)
+                add(segment, scope, name, label(job, segment, scope, name), end_time)
 
 
 def _substream(kind: Ended) -> Substream:

@@ -24,7 +24,7 @@ from spark_client.counting.runs import Run
 from spark_client.plan.eventtime import micros_of
 from spark_client.plan.outputs import Sink, check_sink
 from spark_client.plan.substreams import Substream
-from spark_client.release.state import Account, PartialState
+from spark_client.release.state import PartialState, RowTally
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import check_store, local_path, publish, sweep
 from tracker.client import Ended, Event, Late
@@ -77,7 +77,7 @@ class End:
         event: the tracker's: `Ended`; or `Late`, of a revision that was reopened when all sources had finished.
         substream: that has ended, whichever revision of it.
         revision: 0, or the revision's number.
-        account: of the rows that the result is made of.
+        tally: of the rows that the result is made of.
         late: how many rows of it are set aside in the same epoch.
         before: elements of it that earlier deployments' drains have released.
     """
@@ -85,7 +85,7 @@ class End:
     event: Event
     substream: Substream
     revision: int
-    account: Account
+    tally: RowTally
     late: int
     before: int = 0
 
@@ -207,16 +207,16 @@ def _of(end: End) -> dict[str, object]:
 
 def _taken_in(end: End, state: PartialState) -> dict[str, object]:
     """What the release has counted, and in which batches."""
-    account = end.account
-    first, last = state.batch(account.first), state.batch(account.last)
+    tally = end.tally
+    first, last = state.batch(tally.first), state.batch(tally.last)
     return {
         "upstream": json.dumps(state.upstream.get(end.substream, {}), sort_keys=True),
-        "rows": account.rows,
-        "xor": account.xor,
+        "rows": tally.rows,
+        "xor": tally.xor,
         "late": end.late,
         "bad": state.bad,
-        "first_epoch": account.first,
-        "last_epoch": account.last,
+        "first_epoch": tally.first,
+        "last_epoch": tally.last,
         "offsets_from": first.since,
         "offsets_to": last.until,
         "first_seen": first.at,

@@ -25,7 +25,7 @@ from spark_client.errors import UsageError
 from spark_client.plan.eventtime import INSTANT, micros_of
 from spark_client.plan.substreams import Substream
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
-from spark_client.release.state import NONE, Account
+from spark_client.release.state import NONE, RowTally
 from spark_client.spark_internals.checkpoints import last_commit, started_query
 from spark_client.storage.directories import parquet_of, read_json, write_first
 from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
@@ -47,7 +47,7 @@ class Revision:
     substream: Substream
     number: int
     rows: int
-    account: Account  #: of these rows
+    tally: RowTally  #: of these rows
     parts: tuple[tuple[int, str], ...]  #: of the quarantine that it is made of: (epoch, kind)
 
     @property
@@ -170,9 +170,9 @@ class Revisions:
                     f"with {changed[0]} {item.shape[changed[0]]}, and the query's are now {query[changed[0]]}: it "
                     "cannot be merged. Read it from the table of late rows"
                 )
-        account = reduce(Account.__add__, (item.account for item in items), NONE)
+        tally = reduce(RowTally.__add__, (item.tally for item in items), NONE)
         parts = tuple(sorted((item.epoch, item.kind) for item in items))
-        made = Revision(substream, number, account.rows, account, parts)
+        made = Revision(substream, number, tally.rows, tally, parts)
         if len(made.name.encode()) > _LONGEST:
             raise UsageError(f"{made.name}: the name of a revision may have {_LONGEST} bytes")
         return made
@@ -211,16 +211,16 @@ def late_rows(spark: SparkSession, checkpoint: Path, table: Path) -> DataFrame:
 
 
 def _to_json(revision: Revision) -> dict[str, Any]:
-    account = revision.account
+    tally = revision.tally
     return {
         "substream": list(revision.substream),
         "number": revision.number,
-        "account": [account.rows, account.xor, account.first, account.last],
+        "account": [tally.rows, tally.xor, tally.first, tally.last],
         "parts": [list(part) for part in revision.parts],
     }
 
 
 def _from_json(fields: dict[str, Any]) -> Revision:
-    account = Account(*fields["account"])
+    tally = RowTally(*fields["account"])
     parts = tuple((epoch, kind) for epoch, kind in fields["parts"])
-    return Revision(Substream(*fields["substream"]), fields["number"], account.rows, account, parts)
+    return Revision(Substream(*fields["substream"]), fields["number"], tally.rows, tally, parts)

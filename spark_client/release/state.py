@@ -30,7 +30,7 @@ _ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, 
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class RowTally:
     """The rows of a substream that something was made of.
 
     Attributes:
@@ -49,11 +49,11 @@ class Account:
         """Its values, in their order. (`dataclasses.astuple` copies them one by one, for ten times as long.)"""
         return self.rows, self.xor, self.first, self.last
 
-    def __add__(self, more: Account) -> Account:
+    def __add__(self, more: RowTally) -> RowTally:
         known = self.xor is not None and more.xor is not None
         firsts = [epoch for epoch in (self.first, more.first) if epoch is not None]
         lasts = [epoch for epoch in (self.last, more.last) if epoch is not None]
-        return Account(
+        return RowTally(
             self.rows + more.rows,
             (self.xor or 0) ^ (more.xor or 0) if known else None,
             min(firsts, default=None),
@@ -61,7 +61,7 @@ class Account:
         )
 
 
-NONE: Final = Account(0, 0)  #: of no rows
+NONE: Final = RowTally(0, 0)  #: of no rows
 
 
 @dataclass(slots=True)
@@ -73,13 +73,13 @@ class Part:
         epoch: the last one whose rows are in it.
         rows: the rows of the stream it stands for, by substream.
         batches: what is known of the first and the last batch of each of them, by epoch.
-        bare: those of which it has the account, and no partial rows: a step has dropped all that came of them.
+        bare: those of which it has the tally, and no partial rows: a step has dropped all that came of them.
         live: the substreams that are still kept in it.
     """
 
     name: str
     epoch: int
-    rows: dict[Substream, Account]
+    rows: dict[Substream, RowTally]
     batches: dict[int, Batch]
     bare: frozenset[Substream] = frozenset()
     live: set[Substream] = field(default_factory=set)
@@ -143,7 +143,7 @@ class PartialState:
                         "with all its files. If they are lost, begin the job anew: stop its queries, delete it with "
                         "`tracker delete-job`, and start them with new checkpoints, and paths for channels and results"
                     )
-                rows = {Substream(*key): Account(*account) for key, *account in index["rows"]}
+                rows = {Substream(*key): RowTally(*tally) for key, *tally in index["rows"]}
                 batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
                 bare = frozenset(Substream(*key) for key in index.get("bare", []))
                 self._parts[name] = Part(name, index["epoch"], rows, batches, bare, set(rows) - dead)
@@ -159,7 +159,7 @@ class PartialState:
         self,
         part: Path,
         epoch: int,
-        rows: dict[Substream, Account],
+        rows: dict[Substream, RowTally],
         late: set[Substream],
         batch: Batch | None = None,
         bare: Set[Substream] = frozenset(),
@@ -189,9 +189,9 @@ class PartialState:
         """The parts in which a substream lives: (last epoch, name), oldest first."""
         return sorted((part.epoch, part.name) for part in self._parts.values() if substream in part.live)
 
-    def account(self, substream: Substream, names: Iterable[str]) -> Account:
+    def tally(self, substream: Substream, names: Iterable[str]) -> RowTally:
         """The rows of a substream in some parts."""
-        return reduce(Account.__add__, (self._parts[name].rows[substream] for name in names), NONE)
+        return reduce(RowTally.__add__, (self._parts[name].rows[substream] for name in names), NONE)
 
     def has_rows(self, substream: Substream, names: Iterable[str]) -> bool:
         """Whether some parts have partial rows of a substream."""
@@ -243,7 +243,7 @@ class PartialState:
             chosen = [part for part in settled if 2 * len(part.live) <= len(part.rows)]
             if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
                 return
-        live: dict[Substream, Account] = {}
+        live: dict[Substream, RowTally] = {}
         batches: dict[int, Batch] = {}
         bare = {substream for part in chosen for substream in part.bare}
         for part in chosen:
@@ -251,7 +251,7 @@ class PartialState:
             batches |= part.batches
             for substream in part.live:
                 live[substream] = live.get(substream, NONE) + part.rows[substream]
-        told = {epoch for account in live.values() for epoch in (account.first, account.last) if epoch is not None}
+        told = {epoch for tally in live.values() for epoch in (tally.first, tally.last) if epoch is not None}
         target = self._new("merged", epoch)
         merged = merge(self.paths(part.name for part in chosen), set(live))
         publish(target, write_parquet(merged))
@@ -301,13 +301,13 @@ class PartialState:
         self,
         part: Path,
         epoch: int,
-        rows: dict[Substream, Account],
+        rows: dict[Substream, RowTally],
         batches: Mapping[int, Batch],
         bare: Set[Substream],
     ) -> Part:
         index = {
             "epoch": epoch,
-            "rows": [[key, *account.listed()] for key, account in rows.items()],
+            "rows": [[key, *tally.listed()] for key, tally in rows.items()],
             "batches": {number: astuple(batch) for number, batch in batches.items()},
             "bare": sorted(bare, key=str),
         }
@@ -333,7 +333,7 @@ class PartialState:
 
 
 def _size(part: Part) -> int:
-    return sum(account.rows for account in part.rows.values())
+    return sum(tally.rows for tally in part.rows.values())
 
 
 def _epoch_of(part: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 
 from spark_client.advice import explained
-from spark_client.counting.intake import Intake
+from spark_client.counting.batch_input import BatchInput
 from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe, add_groups
 from spark_client.counting.runs import Run
@@ -121,12 +121,12 @@ class BatchQuery(TrackedQuery):
             name = run.batch(epoch)
             probe = None if self._probe is None else self._probe(name)
             rows = self._stream.input.rows(batch, run.query, epoch)
-            intake = None
+            batch_input = None
             if rows is not None:
                 releases = self.release is not None
                 labels = self._sends and not releases
                 xors = self.release is not None and self.release.xors
-                intake = Intake(
+                batch_input = BatchInput(
                     self._stream,
                     rows,
                     self._stream.input.all_rows(batch),
@@ -142,11 +142,11 @@ class BatchQuery(TrackedQuery):
                 )
             try:
                 if self.release is not None:
-                    self.release.process(intake, run, epoch, spark)
-                elif intake is not None:
-                    self._forward(intake, run, epoch)
+                    self.release.process(batch_input, run, epoch, spark)
+                elif batch_input is not None:
+                    self._forward(batch_input, run, epoch)
             except Exception as error:
-                explanation = error if intake is None else intake.explained(error)
+                explanation = error if batch_input is None else batch_input.explained(error)
                 if explanation is error:
                     raise
                 raise explanation from None
@@ -163,12 +163,12 @@ class BatchQuery(TrackedQuery):
                 self.release.sweep(run.query)
         self._swept = True
 
-    def _forward(self, intake: Intake, run: Run, epoch: int) -> None:
-        sent = self._output.write(intake.rows, run.batch(epoch), intake.told)
+    def _forward(self, batch_input: BatchInput, run: Run, epoch: int) -> None:
+        sent = self._output.write(batch_input.rows, run.batch(epoch), batch_input.layout)
         report = run.report(epoch)
         for segment, groups in sent.items():
             add_groups(report, segment, "sent", groups)
-        intake.read_the_rest()
-        intake.set_aside(self._quarantine)
-        intake.say(report, intake.count() if intake.must_count else None)
+        batch_input.read_the_rest()
+        batch_input.set_aside(self._quarantine)
+        batch_input.add_to(report, batch_input.count() if batch_input.must_count else None)
         run.send(report, epoch)

@@ -19,7 +19,7 @@ from tracker.client import DrainState, DrainStatus, Producer, TrackerClient, Tra
 
 _log = logging.getLogger("spark_client")
 
-_HOLDS = "/drain"  # after a query's id: the producer that holds its drain
+_GUARD = "/drain"  # after a query's id: the producer that holds its drain
 _UNIT = "results"
 _LOOK_EVERY = 0.1  # seconds
 
@@ -45,10 +45,10 @@ class Drain:
         self._job = job
         self._deployment = deployment
         self._stopped = stopped
-        self._held: list[tuple[Run, Producer, int]] = [(run, *self._hold(run)) for run in runs]
+        self._guards: list[tuple[Run, Producer, int]] = [(run, *self._guard(run)) for run in runs]
 
-    def _hold(self, run: Run) -> tuple[Producer, int]:
-        producer = self._client.open_producer(self._job, f"{run.query}{_HOLDS}", f"{run.run}/{uuid.uuid4().hex[:8]}")
+    def _guard(self, run: Run) -> tuple[Producer, int]:
+        producer = self._client.open_producer(self._job, f"{run.query}{_GUARD}", f"{run.run}/{uuid.uuid4().hex[:8]}")
         epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1
         producer.epoch(epoch).report(units=[_UNIT])
         return producer, epoch
@@ -79,7 +79,7 @@ class Drain:
             TrackingError: as `check`.
         """
         for drain in self._looks():
-            staged = [producer for producer in drain.uncommitted_producers if not producer.endswith(_HOLDS)]
+            staged = [producer for producer in drain.uncommitted_producers if not producer.endswith(_GUARD)]
             if not (drain.unfinished_fronts or drain.open_substreams or staged):
                 return
 
@@ -107,7 +107,7 @@ class Drain:
         Raises:
             TrackerError: the tracker refuses, as another driver has taken over.
         """
-        for run, producer, epoch in self._held:
+        for run, producer, epoch in self._guards:
             try:
                 producer.commit(epoch)
                 producer.close()
@@ -115,6 +115,6 @@ class Drain:
                 if error.reason != "FENCED" or not run.is_current():
                     raise
                 # A driver whose run is over took the hold away from this one. Its own must not stay.
-                again, epoch = self._hold(run)
+                again, epoch = self._guard(run)
                 again.commit(epoch)
                 again.close()

@@ -21,7 +21,7 @@ class NativeQuery(TrackedQuery):
     """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
 
     outlives_its_sources = True
-    _heard: int | None = None  # the last batch whose promises have been made
+    _last_promised: int | None = None  # the last batch whose promises have been made
 
     def _committed(self, run: Run) -> None:
         last = last_commit(self.checkpoint)
@@ -30,13 +30,13 @@ class NativeQuery(TrackedQuery):
         newest = self.query.lastProgress
         if newest is None or not self._owes(newest["batchId"]):
             return  # Spark tells of a batch a little after its commit
-        alone = newest["batchId"] == last and (self._heard == last - 1 or run.resume_epoch == last)
+        alone = newest["batchId"] == last and (self._last_promised == last - 1 or run.resume_epoch == last)
         for progress in [newest] if alone else self.query.recentProgress:  # which are up to a hundred
             epoch = progress["batchId"]
             if epoch <= last and self._owes(epoch):
                 run.expect(epoch)
                 run.committed(epoch, self._promises(progress["observedMetrics"]))
-                self._heard = epoch
+                self._last_promised = epoch
                 self._say_what_is_dropped(progress)
 
     def _say_what_is_dropped(self, progress: Any) -> None:
@@ -68,7 +68,7 @@ class NativeQuery(TrackedQuery):
 
     def _owes(self, epoch: int) -> bool:
         """Whether the promises of a batch that this run has seen committed have still to be made."""
-        return epoch >= self.run.resume_epoch and (self._heard is None or epoch > self._heard)
+        return epoch >= self.run.resume_epoch and (self._last_promised is None or epoch > self._last_promised)
 
     def abandon(self) -> None:
         super().abandon()

@@ -42,7 +42,7 @@ def values_of(rows: DataFrame, what: str, advice: str) -> Iterator[tuple[Any, ..
     columns = []
     for place, field in enumerate(fields):
         value = named(field.name)
-        fits = held(value, field.dataType)
+        fits = representable(value, field.dataType)
         if fits is not None:
             shown = F.substring(value.cast("string"), 1, _SHOWN)
             fault = F.when(~fits, F.concat(F.lit(f"the column {field.name!r} has "), shown)).otherwise(fault)
@@ -64,13 +64,13 @@ def values_of(rows: DataFrame, what: str, advice: str) -> Iterator[tuple[Any, ..
         yield tuple(values)
 
 
-def held(value: Column, kind: T.DataType) -> Column | None:
+def representable(value: Column, kind: T.DataType) -> Column | None:
     """Whether Python holds a value as it is, null included; None: it does whatever the value is."""
     # PySpark shows instants within arrays and the like in this machine's zone, so those keep off the ends by a day.
-    return holds(value, kind, partial(_held, margin=0), partial(_held, margin=DAY))
+    return holds(value, kind, partial(_representable, margin=0), partial(_representable, margin=DAY))
 
 
-def _held(value: Column, kind: T.DataType, margin: int) -> Column | None:
+def _representable(value: Column, kind: T.DataType, margin: int) -> Column | None:
     if isinstance(kind, T.TimestampType):
         return F.unix_micros(value).between(_FIRST + margin, _LAST - margin)
     if isinstance(kind, T.DateType | T.TimestampNTZType):

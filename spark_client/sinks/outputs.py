@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.plan.fileforms import Told
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchFunction, BatchId, Counted, Sink
 from spark_client.plan.substreams import TRACKER
 from spark_client.storage.directories import is_table_of, publish, sweep
@@ -73,7 +73,7 @@ class Files:
         writer = rows.write.format(self._format).options(**self._options)
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
-    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
         """Writes them, or finds them written.
 
         Raises:
@@ -95,7 +95,7 @@ class Files:
             sweep(self._path)
 
 
-class Function:
+class ForeachBatchOutput:
     """A function of the user's, as for ``foreachBatch``. It is called again when an epoch is replayed."""
 
     concurrent = False
@@ -104,7 +104,7 @@ class Function:
     def __init__(self, function: BatchFunction) -> None:
         self._function = function
 
-    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
         self._function(rows.drop(TRACKER), batch.epoch)
         return {}
 
@@ -115,7 +115,7 @@ class Function:
         pass
 
 
-class Sunk:
+class SinkOutput:
     """A sink as the output of a query."""
 
     concurrent = False
@@ -124,7 +124,7 @@ class Sunk:
         self._sink = sink
         self.reads_all = bool(getattr(sink, "reads_all", False))
 
-    def write(self, rows: DataFrame, batch: BatchId, told: Told | None = None) -> Counted:  # noqa: ARG002
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
         self._sink.write(rows.drop(TRACKER), batch.query, batch.epoch)
         return {}
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError
-from spark_client.counting.probes import Way
+from spark_client.counting.probes import CountingMode
 from spark_client.plan.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, rows_of
@@ -68,7 +68,9 @@ def published(path: Path) -> list[str]:
 class Life:
     """A source whose rows go one of several ways, and what is to be seen of them at the end."""
 
-    def __init__(self, spark: SparkSession, address: str, job: str, feed: Feed, path: Path, way: str, probe: Way):
+    def __init__(
+        self, spark: SparkSession, address: str, job: str, feed: Feed, path: Path, way: str, probe: CountingMode
+    ):
         self.spark, self.address, self.job, self.feed, self.path = spark, address, job, feed, path
         self.way, self.probe = way, probe
         self.got: dict[int, list[int]] = {}
@@ -105,7 +107,7 @@ class Life:
         return rows_of(self.path / "out", self.spark, "tenant", "rows", "sum")
 
 
-WAYS: list[tuple[str, Way]] = [
+WAYS: list[tuple[str, CountingMode]] = [
     ("channel", "driver"),
     ("channel", "executors"),
     ("release", "driver"),

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client import EVENT_SCHEMA, register
-from spark_client.datasource.events import RINGS, _Bell, _EventStream, _Wanted
+from spark_client.datasource.events import WAKE_UP, _EventStream, _WakeUps, _Wanted
 from tests.client.processes import Server
 from tracker.client import JobSpec, TrackerClient
 
@@ -133,9 +133,9 @@ def test_a_place_moves_while_others_events_pass_and_a_bell_rings_though_what_it_
         producer = client.open_producer(job, "plain", run="1")
         own = options(tracker, job, scopes="mine", kinds="Ended")
         stream = _EventStream(_Wanted({**own, "starting_seq": "latest"}))
-        bell = _Bell(_Wanted({**own, RINGS: "true"}))
+        wake_ups = _WakeUps(_Wanted({**own, WAKE_UP: "true"}))
         place = stream.initialOffset()
-        rung = rung_first = bell.initialOffset()
+        rung = rung_first = wake_ups.initialOffset()
         until, epoch, moves = time.monotonic() + 4, 0, 0
         while time.monotonic() < until:
             report = producer.epoch(epoch)
@@ -147,7 +147,7 @@ def test_a_place_moves_while_others_events_pass_and_a_bell_rings_though_what_it_
             assert not list(rows)
             moves += after != place
             place = after
-            _, rung = bell.read(rung)
+            _, rung = wake_ups.read(rung)
             time.sleep(0.05)
         assert moves > 1, "it moves with batches of its own"
         assert client.job(job).first_seq > rung_first["seq"] + 1, "else nothing has expired"
@@ -157,14 +157,16 @@ def test_a_place_moves_while_others_events_pass_and_a_bell_rings_though_what_it_
         report.report(units=["all"], commit=True)
         rows, after = stream.read(place)
         assert [row[EVENT_SCHEMA.fieldNames().index("name")] for row in rows] == ["m"]
-        rows, _ = bell.read(rung)
+        rows, _ = wake_ups.read(rung)
         assert len(list(rows)) == 1
-        rows, after = _Bell(_Wanted({**own, RINGS: "true"})).read(rung_first)  # of a query that was stopped meanwhile
+        rows, after = _WakeUps(_Wanted({**own, WAKE_UP: "true"})).read(
+            rung_first
+        )  # of a query that was stopped meanwhile
         assert len(list(rows)) == 1
         assert after["seq"] == client.job(job).last_seq
         client.delete_job(job, force=True)
         client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}))
-        rows, after = bell.read(rung)
+        rows, after = wake_ups.read(rung)
         assert len(list(rows)) == 1
         assert after == {"seq": 0, "log_id": client.job(job).log_id}
-        assert len(list(bell.readBetweenOffsets(rung, after))) == 1
+        assert len(list(wake_ups.readBetweenOffsets(rung, after))) == 1

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError
 from spark_client.plan import durations, eventtime, timetable
-from spark_client.plan.fileforms import Told
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.substreams import Substreams, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
@@ -81,7 +81,7 @@ def test_windows_equal_sparks_own_for_every_type_zone_width_and_offset(
         compared += len(got)
         if kind == "timestamp":  # the same once more, by the arithmetic over what files hold
             table = tracked.select("at", F.unix_micros("end").alias("end")).toArrow()
-            told = Told(rule, None, "at")._ends(table["at"].combine_chunks().cast("int64"))
+            told = DerivedLayout(rule, None, "at")._ends(table["at"].combine_chunks().cast("int64"))
             assert told.to_pylist() == table["end"].to_pylist()
     assert compared == draws * 200
 

@@ -15,7 +15,7 @@ import pytest
 
 from spark_client.errors import TrackingError
 from spark_client.plan.substreams import Substream
-from spark_client.release.state import Account, PartialState
+from spark_client.release.state import PartialState, RowTally
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, remove, sweep, write_first, write_json
 
@@ -53,7 +53,7 @@ def _run(path: Path, batches: int, at: Callable[[PartialState], None]) -> None:
         mine = [Substream("a", f"{epoch}-{number}", None) for number in range(300)]
         stalled = Substream("stalled", f"day-{rng.randrange(20)}", None)
         part = state.write_part(epoch, Rows())  # type: ignore[arg-type]
-        rows = {substream: Account(1, 1, epoch, epoch) for substream in [*mine, stalled]}
+        rows = {substream: RowTally(1, 1, epoch, epoch) for substream in [*mine, stalled]}
         state.add(part, epoch, rows, set(), Batch(epoch, "since", "until"))
         ended = [substream for substream, since in open_since.items() if since <= epoch - 3]
         state.drop(ended)
@@ -85,7 +85,7 @@ def test_the_state_of_a_release_is_bounded_by_what_is_open(tmp_path: Path, batch
     state.load(batches)
     stalled = [substream for substream in state.substreams if substream.scope == "stalled"]
     assert len(stalled) == 20
-    assert sum(state.account(each, [name for _, name in state.of(each)]).rows for each in stalled) == batches
+    assert sum(state.tally(each, [name for _, name in state.of(each)]).rows for each in stalled) == batches
 
 
 def test_what_drivers_that_were_killed_have_left_is_swept_up(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substream
 from spark_client.release.inbox import Inbox
-from spark_client.release.state import Account, PartialState
+from spark_client.release.state import PartialState, RowTally
 from tests.client.processes import Server
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, JobSpec, TrackerClient, TrackerError
@@ -55,7 +55,7 @@ def test_each_end_is_acted_on_once_whatever_the_release_goes_through(
         written[epoch] = taken
         new = [Substream("s", f"{step}-{number}", None) for number in range(rng.randrange(3))]
         state.drop(ended)
-        state.add(state.write_part(epoch, Rows()), epoch, {s: Account(1, 1, epoch, epoch) for s in new}, set())  # type: ignore[arg-type]
+        state.add(state.write_part(epoch, Rows()), epoch, {s: RowTally(1, 1, epoch, epoch) for s in new}, set())  # type: ignore[arg-type]
         report = run.report(epoch)
         for scope, name, _ in new:
             report.add("in", scope, name, 0, sent=1, received=1)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking
-from spark_client.counting.probes import Way
+from spark_client.counting.probes import CountingMode
 from spark_client.counting.runs import Run
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -90,7 +90,7 @@ def test_no_late_row_is_in_a_result_and_none_is_lost(
     feed: Feed,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    probe: Way,
+    probe: CountingMode,
     filtered: bool,
     restarts: bool,
     seed: int,

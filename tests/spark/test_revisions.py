@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import LATE_SCHEMA, RECEIPT_SCHEMA, Marks, Tracking, UsageError
 from spark_client.plan.substreams import Substream
 from spark_client.release.quarantine import Quarantine
-from spark_client.release.state import Account
+from spark_client.release.state import RowTally
 from spark_client.storage.directories import write_first, write_json
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -171,10 +171,10 @@ def test_two_releases_cannot_share_a_table_of_late_rows(spark: SparkSession, tmp
     for query in ("one", "other"):
         write_json(tmp_path / query / "metadata", {"id": query})
     one, other = (Quarantine(tmp_path / query, tmp_path / "late", None) for query in ("one", "other"))
-    one.put(7, "row", rows, rows, {Substream("a", "w", None): Account(1)})
-    one.put(7, "row", rows, rows, {Substream("a", "w", None): Account(1)})
+    one.put(7, "row", rows, rows, {Substream("a", "w", None): RowTally(1)})
+    one.put(7, "row", rows, rows, {Substream("a", "w", None): RowTally(1)})
     with pytest.raises(UsageError, match="has the late rows of another query"):
-        other.put(7, "row", rows, rows, {Substream("a", "w", None): Account(1)})
+        other.put(7, "row", rows, rows, {Substream("a", "w", None): RowTally(1)})
 
 
 def test_what_cannot_be_revised_is_refused(

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client.plan.substreams import Substream
-from spark_client.release.state import Account, PartialState
+from spark_client.release.state import PartialState, RowTally
 from spark_client.storage.directories import write_first
 
 pytestmark = pytest.mark.spark
@@ -21,14 +21,14 @@ def test_a_driver_that_was_fenced_in_the_middle_of_a_batch_leaves_its_successors
     zombie, successor = PartialState(tmp_path), PartialState(tmp_path)
     zombie.load(1)
     successor.load(1)
-    successor.add(successor.write_part(1, spark.range(5)), 1, {substream: Account(5)}, set())
+    successor.add(successor.write_part(1, spark.range(5)), 1, {substream: RowTally(5)}, set())
     successor.publish(1)
     with pytest.raises(Exception, match="fenced"):
         zombie.write_part(1, spark.range(5).selectExpr("CAST(raise_error('fenced') AS bigint) AS id"))
     another = PartialState(tmp_path)
     another.load(2)
     ((_, part),) = another.of(substream)
-    assert another.account(substream, [part]).rows == spark.read.parquet(*another.paths([part])).count() == 5
+    assert another.tally(substream, [part]).rows == spark.read.parquet(*another.paths([part])).count() == 5
 
 
 def test_what_a_driver_publishes_beside_its_successor_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -37,12 +37,12 @@ def test_what_a_driver_publishes_beside_its_successor_is_not_read(spark: SparkSe
     zombie.load(1)
     successor.load(1)
     for driver, rows in ((successor, 5), (zombie, 7)):  # the zombie goes on last
-        driver.add(driver.write_part(1, spark.range(rows)), 1, {substream: Account(rows)}, set())
+        driver.add(driver.write_part(1, spark.range(rows)), 1, {substream: RowTally(rows)}, set())
         driver.publish(1)
     another = PartialState(tmp_path)
     another.load(2)
     ((_, part),) = another.of(substream)
-    assert another.account(substream, [part]).rows == 5
+    assert another.tally(substream, [part]).rows == 5
     another.publish(2)
     another.drop([substream])
     for epoch in (3, 4):  # what both have left behind goes
@@ -61,7 +61,7 @@ def test_a_substream_has_rows_if_any_of_its_parts_has_over_restarts_and_merging(
     state = PartialState(tmp_path, compact_from=3)
     state.load(0)
     for epoch, bare in enumerate([{both, neither}, {neither}, {both}]):
-        rows = dict.fromkeys([both, neither] if epoch < 2 else [both, other], Account(1))
+        rows = dict.fromkeys([both, neither] if epoch < 2 else [both, other], RowTally(1))
         state.add(state.write_part(epoch, spark.range(2 - len(bare))), epoch, rows, set(), bare=bare)
         state.publish(epoch)
     known = {"both": True, "neither": False, "other": True}

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Tracking, TrackingError, UsageError
 from spark_client.channels.epochs import _EpochStream
 from spark_client.channels.files import FileChannel, _Directories
-from spark_client.plan.fileforms import told_by
+from spark_client.plan.layouts import derived_layout
 from spark_client.plan.substreams import TRACKER, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
@@ -143,7 +143,7 @@ def test_rows_of_all_types_come_as_they_were_sent(spark: SparkSession, tmp_path:
     lineage = {"scope": scope, "name": name, "end": end, "label": F.xxhash64("id")}
     rows = rows.withColumn(TRACKER, F.struct(*[value.alias(key) for key, value in lineage.items()]))
     channel = FileChannel("clean", tmp_path / "clean", keep=True)
-    channel.describe(rows.schema, rule, told_by(rule, "number", "ts") if told else None)
+    channel.describe(rows.schema, rule, derived_layout(rule, "number", "ts") if told else None)
     written = [channel.write(rows.where(f"id >= {epoch}"), "sender", epoch, ()) for epoch in range(3)]
     writer = channel.native(spark, 2).writeStream.format("memory").queryName("kinds")
     query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()

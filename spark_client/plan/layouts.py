@@ -1,9 +1,10 @@
-"""The forms in which files hold tracked rows.
+"""How files lay out tracked rows.
 
-`Whole`: with `_tracker`, as rows carry it. `Told`: scope and window, or name, of a row are mostly columns of it, and to
-write them a second time costs more than all else that a channel adds to writing rows. So these files have the label as
-a column, `_tracker_label`, and a row's substream, `_tracker_elsewhere`, only where it is another one than the row's
-columns tell, because a step has changed them. If it is known that none has, the files are without that column.
+`ExplicitLayout`: with `_tracker`, as rows carry it. `DerivedLayout`: the scope and the window, or the name, of a row
+are mostly columns of it, and writing them a second time costs more than everything else that a channel adds to writing
+rows. So these files have the label as a column, `_tracker_label`, and a row's substream, `_tracker_elsewhere`, only
+where it differs from what the row's key columns give, because a step has changed them. If it is known that no step has,
+the files lack that column.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ ELSEWHERE: Final = "_tracker_elsewhere"
 _TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
 
 
-class FileForm(Protocol):
-    """How files hold tracked rows.
+class RowLayout(Protocol):
+    """How files lay out tracked rows.
 
     Attributes:
         rule: how rows fall into substreams.
@@ -51,13 +52,13 @@ class FileForm(Protocol):
     @property
     def texts(self) -> Sequence[str]: ...
 
-    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:
+    def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:
         """What files hold of tracked rows.
 
         Args:
             columns: theirs but `_tracker`, in the files' order.
             label: that the rows are to have, instead of their own.
-            told: the columns that are known to tell where each of these rows belongs.
+            layout: whose key columns are known to name each row's substream; None: they may have changed.
         """
         ...
 
@@ -75,8 +76,8 @@ class FileForm(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """Files hold what rows carry.
+class ExplicitLayout:
+    """Files hold what rows carry, `_tracker` included.
 
     Attributes:
         rule: how rows fall into substreams.
@@ -88,7 +89,7 @@ class Whole:
     columns = (TRACKER,)
     texts = (f"{TRACKER}.scope", f"{TRACKER}.name")
 
-    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:  # noqa: ARG002
+    def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:  # noqa: ARG002
         return [*map(named, columns), F.col(TRACKER).withField("label", label).alias(TRACKER)]
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
@@ -104,13 +105,13 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Files leave out what columns tell.
+class DerivedLayout:
+    """Files leave out what the key columns give.
 
     Attributes:
         rule: how rows fall into substreams.
-        scope: the column that tells the scope; None: all rows are in the scope ``""``.
-        key: the time that windows are over, or the column that tells the name.
+        scope: the column that has the scope; None: all rows are in the scope ``""``.
+        key: the column of the time that windows are over, or of the name.
     """
 
     rule: Substreams
@@ -120,7 +121,7 @@ class Told:
     label = pc.field(LABEL)
 
     def fits(self, schema: T.StructType) -> bool:
-        """Whether rows with these columns have what is needed, in types that tell the same to everyone."""
+        """Whether rows with these columns have what is needed, in types whose text is the same for everyone."""
         types = {field.name: field.dataType for field in schema.fields}
         if LABEL in types or ELSEWHERE in types:
             return False
@@ -136,23 +137,23 @@ class Told:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns that tell."""
+        """The key columns."""
         return [self.key] if self.scope is None else [self.scope, self.key]
 
     @property
     def columns(self) -> Sequence[str]:
         return [*self.names, LABEL, ELSEWHERE]
 
-    def _told(self) -> Mapping[str, Column]:
+    def _derived(self) -> Mapping[str, Column]:
         scope = F.lit("") if self.scope is None else named(self.scope).cast("string")
         key = named(self.key)
         return {"scope": scope, self.rule.keys[1]: self.rule.end_of(key) if self.rule.windows else key.cast("string")}
 
-    def to_files(self, columns: Sequence[str], label: Column, told: Told | None = None) -> list[Column]:
+    def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:
         held = [*map(named, columns), label.alias(LABEL)]
-        if told == self:
+        if layout == self:
             return held
-        belongs = self._told()
+        belongs = self._derived()
         differs = F.lit(False)
         for name, value in belongs.items():
             differs = differs | ~F.col(f"{TRACKER}.{name}").eqNullSafe(value)
@@ -165,9 +166,10 @@ class Told:
         return T.StructType([*own, T.StructField(LABEL, T.LongType()), T.StructField(ELSEWHERE, elsewhere)])
 
     def of_files(self, rows: DataFrame) -> DataFrame:
-        is_told = F.col(ELSEWHERE).isNull()
+        derived = F.col(ELSEWHERE).isNull()
         fields = {
-            name: F.when(is_told, value).otherwise(F.col(f"{ELSEWHERE}.{name}")) for name, value in self._told().items()
+            name: F.when(derived, value).otherwise(F.col(f"{ELSEWHERE}.{name}"))
+            for name, value in self._derived().items()
         }
         fields["label"] = F.col(LABEL)
         whole = [fields.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in TRACKER_TYPE.fields]
@@ -181,10 +183,12 @@ class Told:
             keys = self._ends(_micros(keys))
         elsewhere = batch.column(ELSEWHERE) if ELSEWHERE in batch.schema.names else None
         if elsewhere is not None and elsewhere.null_count < len(batch):
-            told = elsewhere.is_null()
+            derived = elsewhere.is_null()
             key = elsewhere.field(self.rule.keys[1])
-            scopes = pc.if_else(told, scopes.cast(pa.string()), elsewhere.field("scope"))
-            keys = pc.if_else(told, keys, _micros(key)) if windows else pc.if_else(told, keys.cast(pa.string()), key)
+            scopes = pc.if_else(derived, scopes.cast(pa.string()), elsewhere.field("scope"))
+            keys = (
+                pc.if_else(derived, keys, _micros(key)) if windows else pc.if_else(derived, keys.cast(pa.string()), key)
+            )
         return _texts(scopes), keys if windows else _texts(keys), batch.column(LABEL)
 
     def _ends(self, micros: pa.Array) -> pa.Array:
@@ -198,19 +202,19 @@ class Told:
         return pa.array(ends, mask=outside if outside.any() else None)
 
 
-def told_by(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> Told | None:
-    """The columns of a declaration that tell where a row belongs; None: they are made of others."""
+def derived_layout(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> DerivedLayout | None:
+    """The layout by the key columns of a declaration; None: they are expressions over others."""
     scopes: frozenset[str | None] | None = frozenset([None]) if scope is None else names_of([scope])
     keys = names_of([key])
     if scopes is None or keys is None:
         return None
     (scope_name,), (key_name,) = scopes, keys
-    return Told(rule, scope_name, key_name)
+    return DerivedLayout(rule, scope_name, key_name)
 
 
-def form_of(rule: Substreams, told: Mapping[str, Any] | None) -> Whole | Told:
-    """The form of a channel's files, as its description says."""
-    return Whole(rule) if told is None else Told(rule, told["scope"], told["key"])
+def layout_of(rule: Substreams, columns: Mapping[str, Any] | None) -> ExplicitLayout | DerivedLayout:
+    """The layout of a channel's files, by its description."""
+    return ExplicitLayout(rule) if columns is None else DerivedLayout(rule, columns["scope"], columns["key"])
 
 
 def _texts(values: pa.Array) -> pa.Array:

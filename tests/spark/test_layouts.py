@@ -15,7 +15,7 @@ from spark_client import Marks, Tracking, TrackingError
 from spark_client.api.streams import TrackedStream
 from spark_client.channels.files import FileChannel
 from spark_client.counting.probes import by_substream, in_files
-from spark_client.plan.fileforms import ELSEWHERE, LABEL, told_by
+from spark_client.plan.layouts import ELSEWHERE, LABEL, derived_layout
 from spark_client.plan.substreams import TRACKER, Substreams, declare
 from spark_client.spark_internals.plans import passed_on
 from spark_client.storage.directories import read_json, write_json
@@ -75,7 +75,7 @@ def sent(
     stepped = step(rows)
     channel = FileChannel("clean", path)
     key = where["window"][0] if where["window"] else where["substream"]
-    channel.describe(stepped.schema, rule, told_by(rule, where["scope"], key))
+    channel.describe(stepped.schema, rule, derived_layout(rule, where["scope"], key))
     if old:
         known = read_json(path / "_channel.json")
         write_json(path / "_channel.json", {key: known[key] for key in known if key != "told"})
@@ -116,8 +116,8 @@ def test_what_files_hold_is_what_was_sent_and_is_counted_alike(
     assert published.columns == stepped.columns
     key = [str(one) for one in belonging(stepped)]
     assert [str(one) for one in belonging(published)] == key
-    counted = sorted(in_files(target, channel.form, lambda: published), key=str)
-    native = sorted(by_substream(published, channel.form.rule, {}, labels=True), key=str)
+    counted = sorted(in_files(target, channel.layout, lambda: published), key=str)
+    native = sorted(by_substream(published, channel.layout.rule, {}, labels=True), key=str)
     assert [(name, dict(values)) for name, values in counted] == [(name, dict(values)) for name, values in native]
     assert sum(values["_rows"] for _, values in counted) == stepped.count()
 
@@ -184,9 +184,9 @@ def test_a_channel_that_was_made_before_this_form_keeps_its_own(spark: SparkSess
     channel, target, published, stepped = sent(spark, tmp_path, WINDOWS, UNCHANGED[1][1], old=True)
     assert TRACKER in columns(target)
     assert belonging(published) == belonging(stepped)
-    channel.describe(stepped.schema, channel.form.rule, told_by(channel.form.rule, "tenant", "ts"))
-    assert TRACKER in channel.form.columns
-    assert sum(values["_rows"] for _, values in in_files(target, channel.form, lambda: published)) == stepped.count()
+    channel.describe(stepped.schema, channel.layout.rule, derived_layout(channel.layout.rule, "tenant", "ts"))
+    assert TRACKER in channel.layout.columns
+    assert sum(values["_rows"] for _, values in in_files(target, channel.layout, lambda: published)) == stepped.count()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_columns_do_not_tell_the_same_to_everyone_is_written_whole(
         .exceptAll(stepped.select("_tracker.scope", "_tracker.end"))
         .isEmpty()
     )
-    assert sum(values["_rows"] for _, values in in_files(target, channel.form, lambda: published)) == stepped.count()
+    assert sum(values["_rows"] for _, values in in_files(target, channel.layout, lambda: published)) == stepped.count()
 
 
 def test_a_row_whose_time_a_step_has_changed_is_released_in_the_window_it_came_in(
@@ -237,12 +237,12 @@ def test_a_row_whose_time_a_step_has_changed_is_released_in_the_window_it_came_i
 
 def test_columns_that_are_made_of_others_tell_nothing(spark: SparkSession) -> None:
     rule, *_ = declare(made(spark), F.upper("tenant"), ("ts", "1 hour"), None)
-    assert told_by(rule, F.upper("tenant"), "ts") is None
-    assert told_by(rule, F.col("tenant"), F.col("ts")) == told_by(rule, "tenant", "ts") is not None
+    assert derived_layout(rule, F.upper("tenant"), "ts") is None
+    assert derived_layout(rule, F.col("tenant"), F.col("ts")) == derived_layout(rule, "tenant", "ts") is not None
 
 
 def test_a_null_that_belongs_nowhere_is_refused_when_it_is_sent(spark: SparkSession, tmp_path: Path) -> None:
     named = {"scope": "tenant", "window": None, "substream": "maybe"}
     channel, target, published, _ = sent(spark, tmp_path, named, lambda rows: rows)
     with pytest.raises(TrackingError, match="20 rows belong to no substream: maybe is null in them"):
-        in_files(target, channel.form, lambda: published)
+        in_files(target, channel.layout, lambda: published)

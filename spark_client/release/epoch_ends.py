@@ -8,11 +8,11 @@ from itertools import chain
 from spark_client.plan.substreams import Substream
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision
-from spark_client.release.state import Account
+from spark_client.release.state import RowTally
 
 
 @dataclass
-class Ending:
+class EpochEnds:
     """What a batch's events end, with the parts of the state that each is kept in.
 
     Attributes:
@@ -22,17 +22,17 @@ class Ending:
         gone: all of them, and those that had no rows here.
         revised: revisions that have ended.
         completeness: of what is released, whether it is all of its substream: as results say it.
-        ends: what receipts are to be left of.
+        receipts: the ends that receipts are left of.
         results: rows that were written, by substream and revision, if that is asked for.
     """
 
     whole: dict[Substream, list[str]] = field(default_factory=dict)
     split: list[tuple[Substream, list[str]]] = field(default_factory=list)
-    late: dict[Substream, tuple[list[str], Account]] = field(default_factory=dict)
+    late: dict[Substream, tuple[list[str], RowTally]] = field(default_factory=dict)
     gone: set[Substream] = field(default_factory=set)
     revised: list[Revision] = field(default_factory=list)
     completeness: dict[Substream, str] = field(default_factory=dict)
-    ends: list[End] = field(default_factory=list)
+    receipts: list[End] = field(default_factory=list)
     results: dict[tuple[Substream, int], int] = field(default_factory=dict)
 
     @property

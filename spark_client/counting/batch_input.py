@@ -1,6 +1,6 @@
 """Taking a batch off its segment: count its rows, on the way chosen, and learn what its source can promise.
 
-One `Intake` serves one batch. It must be asked for the report only after an action has consumed the rows.
+One `BatchInput` serves one batch. It must be asked for the report only after an action has consumed the rows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.counting.probes import ExecutorProbe, Way, add_groups, by_substream
+from spark_client.counting.probes import CountingMode, ExecutorProbe, add_groups, by_substream
 from spark_client.errors import TrackingError
 from spark_client.plan.belonging import BAD_ROWS, of_steps, required, tells_of_bad_rows
-from spark_client.plan.fileforms import Told
 from spark_client.plan.fronts import Group
+from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, SetAside
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import TRACKER
@@ -28,7 +28,7 @@ from tracker.client import Report
 _log = logging.getLogger("spark_client")
 
 
-class Intake:
+class BatchInput:
     """The rows of one batch, and what is to be said of them.
 
     Args:
@@ -67,7 +67,7 @@ class Intake:
         self._observed = aggregates
         self._input = stream.input
         self._front = stream.input.front
-        self._way: Way = "driver" if probe is None else "executors"
+        self._way: CountingMode = "driver" if probe is None else "executors"
         self._raw = raw
         self._everything = everything
         self._epoch = number
@@ -97,12 +97,12 @@ class Intake:
         return self._output_reads_all and (self._stepped is None or reads_whole(self._counted, self._stepped))
 
     @property
-    def told(self) -> Told | None:
-        """The columns that tell where each of the rows belongs, if it is certain that no step has changed them."""
-        told = self._input.told
-        if told is None or self._input.direction == "received":  # whose sender may have changed them
+    def layout(self) -> DerivedLayout | None:
+        """The layout whose key columns name each row's substream, if it is certain that no step has changed them."""
+        layout = self._input.layout
+        if layout is None or self._input.direction == "received":  # whose sender may have changed them
             return None
-        return told if passed_on(self._entered, self.rows, {*told.names, TRACKER}) else None
+        return layout if passed_on(self._entered, self.rows, {*layout.names, TRACKER}) else None
 
     @property
     def must_count(self) -> bool:
@@ -178,7 +178,7 @@ class Intake:
         belongs = self._input.belonging
         return None if belongs is None else belongs.refusal(self._raw, self._input.segment)
 
-    def say(self, report: Report, groups: Sequence[Group] | None) -> None:
+    def add_to(self, report: Report, groups: Sequence[Group] | None) -> None:
         """Puts what was received, and what the source promises, into the report.
 
         Args:
