@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.assembly import Assembly, state_segment
+from spark_client.api.reading import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
@@ -19,6 +20,7 @@ from spark_client.channels.database import TableChannel
 from spark_client.channels.files import FileChannel
 from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
+from spark_client.counting.livefronts import live
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
 from spark_client.plan.aggregates import Aggregate
@@ -29,10 +31,12 @@ from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.names import check_columns
+from spark_client.plan.releases import OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve
-from spark_client.release.aggregation import Aggregation, OnOverflow
+from spark_client.release.aggregation import Aggregation
+from spark_client.release.aggregation import declare as declare_release
 from spark_client.runtime.definition import Definition
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
@@ -112,12 +116,11 @@ class Declarations(ABC):
         self._graph.declare(segment)
         self._graph.consume(segment)
         origin = Source(
-            df,
             segment,
             rule,
             (scope_of, name_of, end_of),
             belongs,
-            [bytewise(df, value) for value in identity],
+            tuple(bytewise(df, value) for value in identity),
             chosen,
             self.job,
             names_of([*([scope] if scope is not None else []), when, *identity]),
@@ -127,7 +130,8 @@ class Declarations(ABC):
         time = in_range(df, window[0], rule) if window is not None else None
         chosen.bind(segment, df, rule, (scope_of, key), time)
         self._graph.declare_fronts(chosen.names, segment)
-        return TrackedStream(self, origin, (), origin.native())
+        reader = SourceReader(df, origin)
+        return TrackedStream(self, Readable(Stream(origin), reader.native(), reader, live(chosen, self.spark)))
 
     def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
         """A channel of files between two queries.
@@ -208,9 +212,10 @@ class Declarations(ABC):
         Raises:
             UsageError: nobody has declared what is sent: do that first (``….writeStream.channel(…)``).
         """
-        origin = Received(self.spark, channel, max_epochs_per_trigger)
+        plan = Stream(Received.of(channel))
         self._graph.consume(channel.segment)
-        return TrackedStream(self, origin, (), channel.shape(self.spark))
+        reader = ChannelReader(self.spark, channel, max_epochs_per_trigger)
+        return TrackedStream(self, Readable(plan, channel.shape(self.spark), reader))
 
     def release(
         self,
@@ -242,7 +247,9 @@ class Declarations(ABC):
             UsageError: a column is not there; an aggregate cannot be merged from parts (the message lists those that
                 can).
         """
-        return Released(stream, keys, aggs, revisions, completeness, on_overflow)
+        rows = stream.readable
+        plan = declare_release(rows.plan, rows.df, keys, aggs, revisions, completeness, on_overflow)
+        return Released(stream, plan)
 
     def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:
         """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
@@ -261,23 +268,24 @@ class Declarations(ABC):
         """
         if over not in ("windows", "instants"):
             raise UsageError(f"over={over!r}: 'windows' for window and session_window, 'instants' for other operators")
-        field = resolve(stream.df, time, "with_watermark")
+        source = stream.readable.plan.input
+        field = resolve(stream.readable.df, time, "with_watermark")
         if field.dataType.simpleString() != "timestamp":
             raise UsageError(f"with_watermark({time!r}): a timestamp is needed, not {field.dataType.simpleString()}")
-        if stream.input.rule.time == WALL:
+        if source.rule.time == WALL:
             raise UsageError(
                 f"with_watermark({time!r}): {stream.segment!r} has windows over a timestamp_ntz, and a watermark over "
                 "a timestamp is on another clock: give the source window=(…) over a timestamp"
             )
-        if not stream.input.rule.windows:
+        if not source.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
         self._definition.require_progress()
-        if isinstance(stream.input, Received) and not stream.input.exact:
+        if isinstance(source, Received) and not source.channel.exact:
             raise UsageError(
                 f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
                 "doubled ones: release them, or send them through a channel of files"
             )
-        return self._assembly.watermarked(stream, field.name, over)
+        return self._assembly.watermarked(stream.readable, field.name, over)
 
     def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
         """Begins the output of a query with Spark's own stateful operators.
@@ -287,28 +295,28 @@ class Declarations(ABC):
             reads: the tracked streams it was made of.
         """
         streams = [reads] if isinstance(reads, TrackedStream) else list(reads)
-        return NativeWriter(self, df, streams)
+        return NativeWriter(self, df, [stream.readable for stream in streams])
 
     def events(self, **options: str) -> DataFrame:
         """The job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
         return self._assembly.events(**options)
 
-    def sends(self, what: Stream | Aggregation, channel: Channel) -> None:
+    def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
         """A query will send rows into a channel: the graph and the channel learn of it."""
-        if isinstance(what, Aggregation):
-            if what.stream.input.direction != "received":
-                raise UsageError(
-                    "a release that sends its results on has to read from a channel: send the source's rows through "
-                    "one first"
-                )
-            schema = what.tracked(what.partial(what.stream.df, {}, labels=False), self.job).schema
-            hold = state_segment(what)
-            self._graph.declare_state(hold)
-            self._graph.feed(what.stream.segment, hold)
-            self._graph.feed(hold, channel.segment)
-            rule = what.rule
-        else:
-            check_columns(what.df, f"channel {channel.segment!r}")
-            schema, rule = what.df.schema, what.input.rule
-            self._graph.feed(what.segment, channel.segment)
-        channel.describe(schema, rule, None if isinstance(what, Aggregation) else what.input.layout)
+        origin = rows.plan.input
+        if release is None:
+            check_columns(rows.df, f"channel {channel.segment!r}")
+            self._graph.feed(origin.segment, channel.segment)
+            channel.describe(rows.df.schema, origin.rule, origin.layout)
+            return
+        if origin.direction != "received":
+            raise UsageError(
+                "a release that sends its results on has to read from a channel: send the source's rows through "
+                "one first"
+            )
+        schema = Aggregation(release).tracked_schema(rows.df, self.job)
+        state = state_segment(release)
+        self._graph.declare_state(state)
+        self._graph.feed(origin.segment, state)
+        self._graph.feed(state, channel.segment)
+        channel.describe(schema, release.rule, None)

@@ -91,7 +91,7 @@ def check_start(
                     f"the query of checkpoint {checkpoint} runs already: stop it first, or give this one a checkpoint "
                     "of its own"
                 )
-        elif shared := segments.intersection(stream.segment for stream in other.reads):
+        elif shared := segments.intersection(other.segments):
             raise UsageError(
                 f"segment {min(shared)!r} has a consumer already, the query of checkpoint {other.checkpoint}: a "
                 "segment has one, else its rows would be counted twice. Send them into a channel for each"

@@ -9,24 +9,25 @@ from types import TracebackType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.api.assembly import Assembly, check_zone, stream_of
+from spark_client.api.assembly import Assembly
 from spark_client.api.declarations import Declarations
 from spark_client.api.refusals import check_session, check_start
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
-from spark_client.counting.probes import CountingMode
+from spark_client.counting.countingplan import CountingMode
+from spark_client.counting.livefronts import LiveSchedule
 from spark_client.datasource import events
 from spark_client.errors import UsageError
 from spark_client.plan import durations
 from spark_client.plan.durations import Duration
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
-from spark_client.plan.schedule import Rows, Schedule
+from spark_client.plan.schedule import Rows
 from spark_client.release.revisions import Revision, Revisions, late_rows
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.drains import Drains
-from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import TrackedQuery
+from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
 from tracker.client import Ordering, TrackerClient
@@ -112,9 +113,8 @@ class Tracking(Declarations):
         }
         self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
         self._max_away = _duration(spark, "max_away", max_away)
-        self._assembly = Assembly(
-            spark, self.client, job, server, retry_for, probe, self._graph, self._definition, self._max_away
-        )
+        settings = JobSettings(job, server, retry_for, probe, self._max_away)
+        self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition)
         self._running = Running(lambda: self._drains.at_rest())
         self._drains = Drains(spark, self.client, job, deployment, self._running, self._graph)
         events.register(spark)
@@ -204,7 +204,9 @@ class Tracking(Declarations):
         Raises:
             TrackingError: the tracker refuses.
         """
-        self._drains.finish(stream.input)
+        if stream.readable.front is None:
+            raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
+        self._drains.finish(stream.readable.front)
 
     def expect(
         self,
@@ -232,12 +234,12 @@ class Tracking(Declarations):
 
         >>> tracking.expect(orders, [("berlin", date(2026, 3, 1), 1204)])                     # doctest: +SKIP
         """
-        front = stream.input.front
-        if not isinstance(front, Schedule):
+        front = stream.readable.front
+        if not isinstance(front, LiveSchedule):
             raise UsageError("expect gives counts to a source with front=Schedule(…): Schedule() for all to come later")
         front.add(rows, through, revise)
         for tracked in self._running.queries:
-            if stream.input in [read.input for read in tracked.reads] and tracked.query is not None:
+            if front in tracked.fronts and tracked.query is not None:
                 tracked.run.announce(front)
 
     def drain(self, timeout: float | None = None) -> None:
@@ -294,7 +296,7 @@ class Tracking(Declarations):
         """Starts what a `TrackedWriter` describes."""
         checkpoint = local_path(writer.options_given["checkpointlocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
-        check_start([stream_of(writer)], checkpoint, writer.name, self._running.queries, self.spark)
+        check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
         for channel, _ in writer.routes:
             channel.check_session(self.spark)
         self._define()
@@ -305,14 +307,9 @@ class Tracking(Declarations):
         """Starts what a `NativeWriter` describes."""
         assert writer.checkpoint is not None
         checkpoint = local_path(writer.checkpoint, "checkpointLocation")
-        check_start(writer.reads, checkpoint, writer.name, self._running.queries, self.spark)
+        check_start([read.plan for read in writer.reads], checkpoint, writer.name, self._running.queries, self.spark)
         self._define()
-        for stream in writer.reads:
-            check_zone(stream)
-            if stream.input.front is not None:
-                stream.input.front.look(at_once=True)
-        tracked = NativeQuery(writer.reads, checkpoint, self._assembly.open_run)
-        return self._launch(tracked, start)
+        return self._launch(self._assembly.native(writer.reads, checkpoint), start)
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if self._drains.under_way and tracked.fronts:

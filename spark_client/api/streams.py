@@ -9,13 +9,15 @@ accounted for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 
+from spark_client.api.reading import Readable
 from spark_client.api.writer import Starter, TrackedWriter
 from spark_client.errors import UsageError
-from spark_client.plan.streams import Input, Step, Stream
+from spark_client.plan.streams import MethodCall, Step, Transform
 from spark_client.plan.substreams import TRACKER
 
 _BRING_ROWS: Final = ("right", "rightouter", "outer", "full", "fullouter")
@@ -42,7 +44,7 @@ _ROW_BY_ROW: Final = frozenset(
 )
 
 
-class TrackedStream(Stream):
+class TrackedStream:
     """A stream of a tracked job, as `Tracking.source` and `Tracking.receive` give it.
 
     Has the methods of a DataFrame that work row by row (``select``, ``where``, ``withColumn``, ``join`` with a static
@@ -53,11 +55,23 @@ class TrackedStream(Stream):
     Attributes:
         segment: that its rows are received from.
         columns: of its rows.
+        readable: what is declared of it, in its session.
+        tracking: whose it is.
     """
 
-    def __init__(self, tracking: Starter, origin: Input, steps: tuple[Step, ...], df: DataFrame) -> None:
-        super().__init__(origin, steps, df)
+    def __init__(self, tracking: Starter, readable: Readable) -> None:
         self.tracking = tracking
+        self.readable = readable
+
+    @property
+    def segment(self) -> str:
+        """The segment that its rows are received from."""
+        return self.readable.plan.segment
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of its rows."""
+        return list(self.readable.df.columns)
 
     def __repr__(self) -> str:
         return f"TrackedStream(segment={self.segment!r}, columns={self.columns})"
@@ -72,17 +86,18 @@ class TrackedStream(Stream):
 
         >>> flights.transform(lambda df: df.where("distance > 0").join(planes, "tailnum", "left"))  # doctest: +SKIP
         """
+        return self._stepped(Transform(step, args, kwargs))
 
-        def applied(df: DataFrame) -> DataFrame:
-            return step(df, *args, **kwargs)
-
-        df = applied(self.df)
+    def _stepped(self, step: Step) -> TrackedStream:
+        was = self.readable
+        df = step(was.df)
         if TRACKER not in df.columns:
             raise UsageError(
                 f"the column {TRACKER!r} was lost on the way: it carries label and substream. Keep it, for example "
                 f"select({TRACKER!r}, …)"
             )
-        return TrackedStream(self.tracking, self.input, (*self.steps, applied), df)
+        plan = replace(was.plan, steps=(*was.plan.steps, step))
+        return TrackedStream(self.tracking, replace(was, plan=plan, df=df))
 
     def __getattr__(self, name: str) -> Callable[..., TrackedStream]:
         if name in _ROW_BY_ROW:
@@ -99,7 +114,7 @@ class TrackedStream(Stream):
                         f"join(…, {how!r}) makes rows of the other side alone, which belong to no substream: an inner "
                         "or a left join keeps to the stream's own"
                     )
-                return self.transform(lambda df: getattr(df, name)(*args, **kwargs))
+                return self._stepped(MethodCall(name, args, kwargs))
 
             return method
         if hasattr(DataFrame, name):
@@ -116,4 +131,4 @@ class TrackedStream(Stream):
     @property
     def writeStream(self) -> TrackedWriter:  # noqa: N802 - Spark's name
         """Begins the query's output, as ``DataFrame.writeStream`` does."""
-        return TrackedWriter(self.tracking, self)
+        return TrackedWriter(self.tracking, self.readable)

@@ -10,12 +10,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.api.reading import Readable
 from spark_client.api.refusals import check_option, check_trigger
 from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchFunction, Sink
-from spark_client.plan.streams import Stream
-from spark_client.release.aggregation import Aggregation
+from spark_client.plan.releases import ReleasePlan
 from spark_client.storage.directories import local_path
 
 _FILES = ("parquet", "orc", "json", "csv")
@@ -24,7 +24,7 @@ _FILES = ("parquet", "orc", "json", "csv")
 class Starter(Protocol):
     """What a writer needs of a `Tracking`."""
 
-    def sends(self, what: Stream | Aggregation, channel: Channel) -> None:
+    def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
         """A query will send rows into a channel."""
         ...
 
@@ -56,9 +56,10 @@ class TrackedWriter:
     >>> query = daily.writeStream.option("checkpointLocation", "cp").format("parquet").start("daily")  # doctest: +SKIP
     """
 
-    def __init__(self, tracking: Starter, what: Stream | Aggregation) -> None:
+    def __init__(self, tracking: Starter, rows: Readable, release: ReleasePlan | None = None) -> None:
         self._tracking = tracking
-        self.what = what
+        self.rows = rows
+        self.release = release
         self.options_given: dict[str, str] = {}
         self.file_format: str | None = None
         self.function: BatchFunction | None = None
@@ -112,7 +113,7 @@ class TrackedWriter:
 
     def format(self, file_format: str) -> TrackedWriter:
         """Files of this format: ``parquet``, ``orc``, ``json`` or ``csv``; each epoch is a directory ``epoch=N``."""
-        if not isinstance(self.what, Aggregation):
+        if self.release is None:
             raise UsageError(
                 "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
                 "function (.foreachBatch(…)); .format(…) is for the results of tracking.release"
@@ -158,7 +159,7 @@ class TrackedWriter:
 
         >>> daily.writeStream.receipts("/data/receipts")                                  # doctest: +SKIP
         """
-        if not isinstance(self.what, Aggregation):
+        if self.release is None:
             raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
         if isinstance(to, str | os.PathLike):
             local_path(to, "the path of the receipts,")
@@ -191,7 +192,7 @@ class TrackedWriter:
         ...     [(clean, "error is null"), (retry, "attempts < 5"), (given_up, None)]
         ... )
         """
-        if isinstance(self.what, Aggregation):
+        if self.release is not None:
             raise UsageError("route deals out the rows of a tracked stream; the results of a release go to one channel")
         if not routes:
             raise UsageError("route needs at least one (channel, condition)")
@@ -200,32 +201,33 @@ class TrackedWriter:
             try:
                 asked = F.expr(condition) if isinstance(condition, str) else condition
                 if asked is not None:
-                    self.what.df.where(asked)
+                    self.rows.df.where(asked)
             except Exception as error:
+                columns = ", ".join(self.rows.df.columns)
                 raise UsageError(
-                    f"route: {condition!r} is not a condition on the rows, which have: {', '.join(self.what.columns)}"
+                    f"route: {condition!r} is not a condition on the rows, which have: {columns}"
                 ) from error
             given.append((channel, F.lit(True) if asked is None else asked))
         return self._send(given, ordinal)
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
-        if isinstance(self.what, Aggregation) and self.what.completeness:
+        if self.release is not None and self.release.completeness:
             raise UsageError(
                 "a release with completeness=True writes to files, a sink or a function: who receives from a channel "
                 "asks for it there"
             )
-        if isinstance(self.what, Aggregation) and self.what.revisions:
+        if self.release is not None and self.release.revisions:
             raise UsageError(
                 "a release with revisions=True writes to files, a sink or a function: in a channel its revisions would "
                 "be elements of substreams that are over"
             )
         self.ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
-        columns = self.what.columns
+        columns = self.rows.df.columns if self.release is None else self.release.columns
         if missing := [name for name in self.ordinal if name not in columns]:
             raise UsageError(f"ordinal={missing[0]!r} is not a column of the rows, which have: {', '.join(columns)}")
         self.routes = routes
         for channel, _ in routes:
-            self._tracking.sends(self.what, channel)
+            self._tracking.sends(self.rows, self.release, channel)
         return self
 
     def start(self, path: str | os.PathLike[str] | None = None) -> StreamingQuery:
@@ -269,7 +271,7 @@ class NativeWriter:
     Has the methods of Spark's ``DataStreamWriter``; `start` opens the query's run at the tracker.
     """
 
-    def __init__(self, tracking: Starter, df: DataFrame, reads: Sequence[Stream]) -> None:
+    def __init__(self, tracking: Starter, df: DataFrame, reads: Sequence[Readable]) -> None:
         self._tracking = tracking
         self._writer = df.writeStream
         self.reads = reads

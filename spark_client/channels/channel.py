@@ -74,17 +74,17 @@ class Channel(ABC):
         # What Parquet gives back: everything may be null.
         schema = T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]).toNullable()
         self.check_store()
-        said = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
+        described = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
         if layout is not None and layout.fits(schema):
-            said["told"] = {"scope": layout.scope, "key": layout.key}
+            described["told"] = {"scope": layout.scope, "key": layout.key}
         known = read_json(self.path / _DESCRIPTION)
         if known is None:
-            write_json(self.path / _DESCRIPTION, said)
+            write_json(self.path / _DESCRIPTION, described)
             return
         known["substreams"] = Substreams.from_json(known["substreams"]).to_json()  # it may be an earlier version's
-        if _unordered(known) != _unordered(said):
+        if _unordered(known) != _unordered(described):
             raise UsageError(
-                f"channel {self.segment!r} at {self.path} was written as {_differences(known, said)}: keep the "
+                f"channel {self.segment!r} at {self.path} was written as {_differences(known, described)}: keep the "
                 "columns, or give the channel a new path (and its queries new checkpoints)"
             )
 
@@ -292,14 +292,13 @@ def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:
     return {**description, "schema": columns, "told": None}
 
 
-def _differences(known: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+def _differences(known: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     def columns(description: Mapping[str, Any]) -> dict[str, str]:
         return {field["name"]: str(field["type"]) for field in description["schema"]["fields"]}
 
-    one, other = columns(known), columns(said)
+    one, other = columns(known), columns(described)
     changed = sorted({*one.items()} ^ {*other.items()})
     if changed:
         return f"{sorted(one)}, and is now {sorted(other)} (differing: {sorted({name for name, _ in changed})})"
-    return (
-        f"{known['substreams']} of segment {known['segment']!r}, and is now {said['substreams']} of {said['segment']!r}"
-    )
+    was, now = (f"{each['substreams']} of segment {each['segment']!r}" for each in (known, described))
+    return f"{was}, and is now {now}"

@@ -109,27 +109,27 @@ class ReceivedOnce:
             Rows without `SENDING`; None if there are no records.
 
         Raises:
-            TrackingError: records that say nothing of their epoch, or of more rows than it is said to have.
+            TrackingError: records that say nothing of their epoch, or of more rows than it is to have.
         """
         self._load(epoch)
-        over: list[str] = []
+        complete: list[str] = []
         unclear: dict[str, tuple[Sending, int]] = {}
         counted = self._count(records)
         if not counted:
             return None
         self._epoch = None  # what is in hand is no version until it is published
-        for said, rows, xor in counted:
-            sending = Sending.from_json(said)
+        for batch_key, rows, xor in counted:
+            sending = Sending.from_json(batch_key)
             known = self._incomplete.get(sending.key, Incomplete())
             if self._is_complete(sending.key):
-                over.append(said)
+                complete.append(batch_key)
             elif (known.labels + rows, known.xor ^ xor) == (sending.rows, sending.xor):
                 self._completed(sending)
             else:
-                unclear[said] = sending, rows
+                unclear[batch_key] = sending, rows
         doubled = self._take_labels(records, unclear, epoch) if unclear else []
         self._publish(epoch)
-        once = records.where(~_of(over)) if over else records
+        once = records.where(~_of(complete)) if complete else records
         if doubled:
             once = once.where(~_of(doubled)).unionByName(self._first(records.where(_of(doubled)), epoch))
         return once.drop(SENDING)
@@ -155,8 +155,8 @@ class ReceivedOnce:
         target = self._part(epoch)
         publish(target, write_parquet(fresh))  # a replay has the same records: what its first attempt wrote stands
         table = files(target).to_table().combine_chunks()
-        said, labels = table[_LABEL[0]], table[_LABEL[1]]
-        taken = fold_labels(*[c.combine_chunks() for c in (said, said, labels)]) if table.num_rows else {}
+        batch_key, labels = table[_LABEL[0]], table[_LABEL[1]]
+        taken = fold_labels(*[c.combine_chunks() for c in (batch_key, batch_key, labels)]) if table.num_rows else {}
         doubled = []
         for text, (sending, rows) in unclear.items():
             new, xor = taken.get((text, text), (0, 0))
@@ -176,8 +176,8 @@ class ReceivedOnce:
 
     def _first(self, records: DataFrame, epoch: int) -> DataFrame:
         """One record for each label that is new with this batch."""
-        said, label = _LABEL
-        keyed = records.withColumns({said: F.col(SENDING), label: F.col(f"{TRACKER}.label")})
+        batch_key, label = _LABEL
+        keyed = records.withColumns({batch_key: F.col(SENDING), label: F.col(f"{TRACKER}.label")})
         fresh = self._kept(records.sparkSession, [self._part(epoch).name])
         return keyed.join(fresh, list(_LABEL), "left_semi").dropDuplicates(list(_LABEL)).drop(*_LABEL)
 
@@ -251,7 +251,7 @@ def _of(sendings: Collection[str]) -> Column:
 
 def _not_as_sent(key: SenderEpoch) -> TrackingError:
     return TrackingError(
-        f"rows have come of epoch {key.epoch} of sender {key.sender} that it was not said to consist of: "
+        f"rows have come of epoch {key.epoch} of sender {key.sender} that it was not announced to consist of: "
         "either the topic is not this channel's alone, or the channel's outbox was removed while the sender could "
         "still repeat the epoch, and its work is not deterministic"
     )

@@ -66,9 +66,9 @@ class _Reads:
                         yield self._conformed(rows)
 
     def _conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        held = set(rows.schema.names)
+        stored = set(rows.schema.names)
         columns = [
-            rows.column(field.name).cast(field.type) if field.name in held else pa.nulls(len(rows), field.type)
+            rows.column(field.name).cast(field.type) if field.name in stored else pa.nulls(len(rows), field.type)
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -139,8 +139,8 @@ class KafkaChannel(JsonChannel):
 
     def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
         """What the epoch consists of, written down beside it; None: nothing."""
-        said = read_json(target / _SENT)
-        if said is None:
+        described = read_json(target / _SENT)
+        if described is None:
             rows, xor, labels = _labels_of(target, lambda: published, self.layout)
             if rows == 0:
                 return None
@@ -148,9 +148,9 @@ class KafkaChannel(JsonChannel):
                 raise self._doubled(rows, labels)
             before = [int(note.parent.name) for note in target.parent.glob(f"[0-9]*/{_SENT}")]
             after = max((number for number in before if number < epoch), default=None)
-            said = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
-            write_json(target / _SENT, said)
-        return Sending(**said)
+            described = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
+            write_json(target / _SENT, described)
+        return Sending(**described)
 
     def _records(self, published: DataFrame, sending: Sending) -> DataFrame:
         lineage = [

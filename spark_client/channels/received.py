@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from spark_client.channels.channel import Channel
 from spark_client.plan.belonging import Belonging
 from spark_client.plan.fronts import Front
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
+from spark_client.plan.substreams import Substreams
 
 
+@dataclass(frozen=True, eq=False)
 class Received:
-    """Rows that another query has sent into a channel."""
+    """Rows that another query has sent into a channel.
 
-    direction: Direction = "received"
-    named = True
-    belonging: Belonging | None = None
+    Attributes:
+        channel: it.
+        rule: how its rows fall into substreams.
+        layout: whose key columns name a row's substream, if its files are laid out so.
+    """
 
-    def __init__(self, spark: SparkSession, channel: Channel, max_epochs_per_trigger: int | None) -> None:
-        self.segment = channel.segment
-        self.front: Front | None = None
-        self.exact = channel.exact
-        _, self.rule = channel.description()
-        self.layout = channel.layout if isinstance(channel.layout, DerivedLayout) else None
-        self._spark = spark
-        self._channel = channel
-        self._limit = max_epochs_per_trigger
+    channel: Channel
+    rule: Substreams
+    layout: DerivedLayout | None
 
-    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:  # noqa: ARG002
-        return self._channel.stream(self._spark, wake_ups, self._limit)
+    @classmethod
+    def of(cls, channel: Channel) -> Received:
+        """Rows of a channel that a sender has described.
 
-    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
-        return self._channel.rows(batch, query, epoch)
+        Raises:
+            UsageError: none has.
+        """
+        _, rule = channel.description()
+        return cls(channel, rule, channel.layout if isinstance(channel.layout, DerivedLayout) else None)
 
-    def all_rows(self, batch: DataFrame) -> DataFrame:
+    @property
+    def segment(self) -> str:
+        return self.channel.segment
+
+    @property
+    def direction(self) -> Direction:
+        return "received"
+
+    @property
+    def front(self) -> Front | None:
+        return None
+
+    @property
+    def named(self) -> bool:
+        return True
+
+    @property
+    def belonging(self) -> Belonging | None:
+        return None
+
+    def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:  # noqa: ARG002
+        return self.channel.rows(batch, query, epoch)
+
+    def all_rows(self, batch: DataFrame, woken: bool) -> DataFrame:  # noqa: ARG002
         return batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002
         return rows
-
-    def native(self) -> DataFrame:
-        return self._channel.native(self._spark, self._limit)

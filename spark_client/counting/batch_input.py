@@ -1,4 +1,4 @@
-"""Taking a batch off its segment: count its rows, on the way chosen, and learn what its source can promise.
+"""The input of a batch: its rows are counted by the query's `CountingPlan`, and its source's promises are found.
 
 One `BatchInput` serves one batch. It must be asked for the report only after an action has consumed the rows.
 """
@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.counting.probes import CountingMode, ExecutorProbe, add_groups, by_substream
+from spark_client.counting.countingplan import CountingPlan
+from spark_client.counting.livefronts import LiveFront
+from spark_client.counting.probes import ExecutorProbe, add_groups, by_substream
 from spark_client.errors import TrackingError
 from spark_client.plan.belonging import BAD_ROWS, of_steps, required, tells_of_bad_rows
 from spark_client.plan.fronts import Group
@@ -29,18 +31,17 @@ _log = logging.getLogger("spark_client")
 
 
 class BatchInput:
-    """The rows of one batch, and what is to be said of them.
+    """The rows of one batch, and what is to be reported of them.
 
     Args:
         stream: that is read.
-        raw: the rows of the batch, as the stream's input gives them.
-        everything: the same with those that are to be set aside.
-        epoch: the batch.
-        probe: for the executors' way; None: the driver's.
-        labels: whether what the rows give rise to needs their labels.
-        rides: an aggregation by substream will be made of the rows anyway.
-        xors: whether the XOR of the labels is asked for, whatever the tracker needs.
-        aggregates: as `observed_of` gives them.
+        plan: what of it is counted.
+        front: of its source; None: the rows come from a channel.
+        batch: of what the query reads.
+        rows: those of its rows that go on, as the stream's input gives them.
+        name: the batch's.
+        woken: whether the query also reads a stream of wake-ups.
+        probe: of the executors; None: the driver counts.
         running: gives the query whose batch it is, once that is known.
         reads_all: whether what is done with the rows reads all of them.
         reported: with a probe: whether all of so many partitions have reported.
@@ -49,47 +50,35 @@ class BatchInput:
     def __init__(
         self,
         stream: Stream,
-        raw: DataFrame,
-        everything: DataFrame,
-        epoch: BatchId,
+        plan: CountingPlan,
+        front: LiveFront | None,
+        batch: DataFrame,
+        rows: DataFrame,
+        name: BatchId,
+        woken: bool,
         probe: ExecutorProbe | None,
-        labels: bool,
-        rides: bool,
-        xors: bool,
-        aggregates: Mapping[str, Column] | None,
         running: Callable[[], StreamingQuery | None],
         reads_all: bool = True,
         reported: Callable[[int], bool] | None = None,
     ) -> None:
-        query, _, number = epoch
+        self.plan = plan
         self._reported = reported
         self._running = running
-        self._observed = aggregates
         self._input = stream.input
-        self._front = stream.input.front
-        self._way: CountingMode = "driver" if probe is None else "executors"
-        self._raw = raw
-        self._everything = everything
-        self._epoch = number
-        self._xors = xors
-        received = self._input.direction == "received"
-        self.rides = rides and not stream.steps  #: what has to be counted can be counted by that aggregation
-        self._grouped = aggregates is None  # the front takes its figures by substream
-        self._releases = rides
-        self._counts = self._front is not None and self._front.counts
-        self._tracked = partial(self._input.tracked, query=query, epoch=number, labels=labels or xors or received)
-        rows = self._entered = self._tracked(raw)
-        # A source that is released where it is read counts what reaches the release, unless its front counts all rows:
-        # the same on executors as on the driver.
-        after = rides and not received and not self._grouped and not self._counts
-        if probe is not None and not after:
-            rows = probe.on(rows)
-        self._counted = rows
-        rows = stream.apply(rows)
-        self._output_reads_all, self._stepped = reads_all, rows if stream.steps else None
-        sure = received and not stream.steps  # the sender has seen to it that all belong to a substream
-        rows = rows if sure else required(rows, self._input.rule)
-        self.rows = probe.on(rows) if probe is not None and after else rows
+        self._front = front
+        self._raw = rows
+        self._everything = partial(stream.input.all_rows, batch, woken)
+        self._epoch = name.epoch
+        self._tracked = partial(stream.input.tracked, query=name.query, epoch=name.epoch, labels=plan.labels)
+        passing = self._entered = self._tracked(rows)
+        if probe is not None and not plan.probes_after_steps:
+            passing = probe.on(passing)
+        self._counted = passing
+        passing = stream.apply(passing)
+        self._output_reads_all, self._stepped = reads_all, passing if stream.steps else None
+        sure = plan.received and not stream.steps  # the sender has seen to it that all belong to a substream
+        passing = passing if sure else required(passing, stream.input.rule)
+        self.rows = probe.on(passing) if probe is not None and plan.probes_after_steps else passing
 
     @cached_property
     def _reads_all(self) -> bool:
@@ -100,42 +89,23 @@ class BatchInput:
     def layout(self) -> DerivedLayout | None:
         """The layout whose key columns name each row's substream, if it is certain that no step has changed them."""
         layout = self._input.layout
-        if layout is None or self._input.direction == "received":  # whose sender may have changed them
+        if layout is None or self.plan.received:  # whose sender may have changed them
             return None
         return layout if passed_on(self._entered, self.rows, {*layout.names, TRACKER}) else None
-
-    @property
-    def must_count(self) -> bool:
-        """Whether rows have to be counted by substream as they were received, before any step."""
-        return (
-            (self._front is not None and self._grouped)
-            or (self._counts and (self._way == "driver" or self._releases))
-            or (self._input.direction == "received" and (self._way == "driver" or self._xors))
-        )
-
-    @property
-    def measures(self) -> dict[str, Column]:
-        """The aggregates that the front needs of each substream."""
-        return self._front.grouped() if self._front is not None and self._grouped else {}
-
-    @property
-    def counts_labels(self) -> bool:
-        """Whether the XOR of the labels has to be counted, too."""
-        return self._xors or (self._way == "driver" and self._input.direction == "received")
 
     def count(self) -> list[Group]:
         """Counts them, by an aggregation of its own."""
         rows, rule = self._tracked(self._raw), self._input.rule
         if self._input.belonging is not None:
             rows = rows.where(rule.end_or_name().isNotNull())  # a step may have dropped the others
-        return by_substream(rows, rule, self.measures, self.counts_labels)
+        return by_substream(rows, rule, self.plan.grouped, self.plan.xor_by_substream)
 
     def read_the_rest(self) -> None:
         """Has the executors report what nobody has read: a function takes some rows or none, a step may cut them off.
 
         A partition that has reported is not counted again.
         """
-        if self._way == "driver" or self._reads_all:
+        if self.plan.mode == "driver" or self._reads_all:
             return
         partitions = partitions_of(self._counted)
         if partitions is None or self._reported is None or not self._reported(partitions):
@@ -153,7 +123,7 @@ class BatchInput:
         seen = observed(self._running(), self._input.segment, [BAD_ROWS]) if self._reads_all else None
         if seen is not None and not seen[BAD_ROWS]:
             return 0
-        faults = belongs.faulty(self._everything)
+        faults = belongs.faulty(self._everything())
         found = faults.groupBy("reason").count().collect()
         if not found:
             return 0
@@ -185,30 +155,19 @@ class BatchInput:
             report: of the batch's epoch.
             groups: the rows by substream, if they were counted, with the front's aggregates if it needs them.
         """
-        if groups is not None and self._way == "driver":
+        if groups is not None and self.plan.mode == "driver":
             add_groups(report, self._input.segment, self._input.direction, groups)
         if self._front is not None:
-            promises = self._front.of_groups(groups or []) if self._grouped else self._front.of_observed(self._seen())
+            grouped = self.plan.observed is None
+            promises = self._front.of_groups(groups or []) if grouped else self._front.of_observed(self._seen())
             promises.add_to(report, self._front.names[0])
 
     def _seen(self) -> Mapping[str, Any]:
-        aggregates = self._observed
+        aggregates = self.plan.observed
         if not aggregates:
             return {}
         # What was read in part was observed in part, and Spark does not tell.
         seen = observed(self._running(), self._input.segment, list(aggregates)) if self._reads_all else None
-        front = self._front
+        front = self._input.front
         assert front is not None
         return seen if seen is not None and front.suffices(seen) else front.read(self._raw)
-
-
-def observed_of(stream: Stream, rides: bool) -> Mapping[str, Column] | None:
-    """The aggregates that a stream's front needs of all rows of a batch; None: it is given them by substream.
-
-    Args:
-        stream: it.
-        rides: an aggregation by substream will be made of the rows anyway.
-    """
-    if stream.input.front is None:
-        return {}
-    return None if rides and not stream.steps else stream.input.front.observed()

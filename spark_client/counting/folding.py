@@ -50,12 +50,12 @@ def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> di
     else:  # most of them have no row
         taken, cells = np.unique(cells, return_inverse=True)
     rows = np.bincount(cells, minlength=len(taken))
-    xors = np.zeros(len(taken), np.int64)
+    folded_xor = np.zeros(len(taken), np.int64)
     if labels is not None:
-        np.bitwise_xor.at(xors, cells, labels.to_numpy(zero_copy_only=False))
+        np.bitwise_xor.at(folded_xor, cells, labels.to_numpy(zero_copy_only=False))
     return {
         (scope_values[cell // known], key_values[cell % known]): (number, xor)
-        for cell, number, xor in zip(taken.tolist(), rows.tolist(), xors.tolist(), strict=True)
+        for cell, number, xor in zip(taken.tolist(), rows.tolist(), folded_xor.tolist(), strict=True)
         if number
     }
 

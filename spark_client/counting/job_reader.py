@@ -93,7 +93,7 @@ class JobReader:
         except TrackerError as error:
             raise self._explained(error) from error
 
-    def over(self, substreams: Set[Substream], segment: str) -> dict[Substream, int | None]:
+    def ended_of(self, substreams: Set[Substream], segment: str) -> dict[Substream, int | None]:
         """Which substreams have ended on a segment, and their elements; None: the tracker has forgotten them since.
 
         Raises:
@@ -106,14 +106,14 @@ class JobReader:
             }
         except (TrackerError, TrackerUnavailable) as error:
             raise self._explained(error) from error
-        over: dict[Substream, int | None] = {}
+        ended: dict[Substream, int | None] = {}
         for substream in substreams:
             account = known.get(substream[:2])
             if substream[:2] not in known:
-                over[substream] = None
+                ended[substream] = None
             elif account is not None and account.ended:
-                over[substream] = account.sent
-        return over
+                ended[substream] = account.sent
+        return ended
 
     def events(self, after: int, up_to: int, segments: Sequence[str], log_id: str) -> tuple[list[Event], int]:
         """What was announced on some segments in a range; and its last number.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import Accumulator, TaskContext
@@ -30,8 +30,6 @@ from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.spark_internals.tasks import batch_of
 from tracker.client import Report, TrackerClient
 from tracker.client.pieces import Largest, split
-
-CountingMode: TypeAlias = Literal["driver", "executors"]
 
 _PARTITION = "_tracker_partition"
 _USUAL = Largest()

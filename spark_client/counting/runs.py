@@ -15,8 +15,8 @@ from pathlib import Path
 
 from spark_client.advice import advice
 from spark_client.counting.job_reader import JobReader
+from spark_client.counting.livefronts import LiveFront
 from spark_client.errors import TrackingError
-from spark_client.plan.fronts import Front
 from spark_client.plan.outputs import BatchId
 from spark_client.storage.directories import read_json, write_json
 from tracker.client import (
@@ -250,7 +250,7 @@ class Run(JobReader):
                 f"run {self.run} of query {self.query} writes nothing more: another run of the query has taken over"
             )
 
-    def announce(self, front: Front, patient: bool = True) -> None:
+    def announce(self, front: LiveFront, patient: bool = True) -> None:
         """Makes the promises of a front that wait for no batch. What has to wait for one all the same stays due.
 
         Args:

@@ -97,7 +97,7 @@ class TrackerDataSource(DataSource):
 
     def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
         wanted = _Wanted(self.options)
-        return _WakeUps(wanted) if wanted.rings else _EventStream(wanted)
+        return _WakeUps(wanted) if wanted.wake_up else _EventStream(wanted)
 
 
 def register(spark: SparkSession) -> None:
@@ -154,7 +154,7 @@ class _Wanted:
         self.substreams = options.get("what", "events") == "substreams"
         self.after_seq = int(options.get("after_seq", "0"))
         self.up_to_seq = int(options.get("up_to_seq", "0"))
-        self.rings = options.get(WAKE_UP, "")
+        self.wake_up = options.get(WAKE_UP, "")
         self.include_ended = options.get("include_ended", "false").lower() == "true"
 
     def client(self) -> TrackerClient:
@@ -277,9 +277,9 @@ class _WakeUps(_EventStream):
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
         wanted = self._wanted
-        if self._awaits_commits and wanted.rings:
+        if self._awaits_commits and wanted.wake_up:
             with _explained(wanted.job):
-                await_commits(self.client, wanted.job, Path(wanted.rings), wanted.retry_for)
+                await_commits(self.client, wanted.job, Path(wanted.wake_up), wanted.retry_for)
         try:
             rows, end = super().read(start)
         except TrackingError as error:

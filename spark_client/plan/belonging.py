@@ -9,7 +9,7 @@ row either fails the batch while it is read (`Belonging.required`), or never lea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -47,17 +47,17 @@ class Condition:
     sql: str | None
 
 
+@dataclass(frozen=True)
 class Belonging:
     """The conditions of one source.
 
-    Args:
+    Attributes:
         conditions: in the order in which a row's fault is looked for.
         on_bad_rows: what is done with rows for which one does not hold.
     """
 
-    def __init__(self, conditions: Iterable[Condition], on_bad_rows: OnBadRows) -> None:
-        self.conditions = list(conditions)
-        self.on_bad_rows = on_bad_rows
+    conditions: tuple[Condition, ...]
+    on_bad_rows: OnBadRows
 
     @property
     def sets_aside(self) -> bool:
@@ -89,9 +89,9 @@ class Belonging:
         """A value for good rows only: null in the others, in which it may not even be computable."""
         return F.when(self.good, value)
 
-    def require(self, condition: Condition) -> None:
-        """Adds a condition that is known only after the source was declared."""
-        self.conditions.append(condition)
+    def requiring(self, condition: Condition) -> Belonging:
+        """The same with a condition more, which is known only after the source was declared."""
+        return replace(self, conditions=(*self.conditions, condition))
 
     def faulty(self, rows: DataFrame) -> DataFrame:
         """The bad rows of a batch, as JSON: ``data``, ``reason``."""
@@ -156,7 +156,7 @@ def belonging(
     if scope is not None:
         conditions += _of_text(df, scope, "scope")
     conditions += _of_time(df, key, rule.length) if rule.windows else _of_text(df, key, "name")
-    return Belonging([*conditions, *more], on_bad_rows)
+    return Belonging((*conditions, *more), on_bad_rows)
 
 
 def in_range(df: DataFrame, time: ColumnOrName, rule: Substreams) -> Column:

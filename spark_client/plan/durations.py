@@ -78,10 +78,10 @@ def _parsed(spark: SparkSession, text: str) -> tuple[int, str | None]:
         window = F.window(F.timestamp_micros("micros"), width, width, text).alias("window")
         start: int = one.select(window).select(F.unix_micros("window.start")).collect()[0][0]
     except Exception as error:
-        said = str(error)
-        if "greater than a month" in said:
+        text = str(error)
+        if "greater than a month" in text:
             return 0, "months and years have no fixed length: give days, for example '30 days'"
-        if "VALUE_OUT_OF_RANGE" in said or "FAILED_FUNCTION_CALL" in said or "PARAMETER_CONSTRAINT" in said:
+        if "VALUE_OUT_OF_RANGE" in text or "FAILED_FUNCTION_CALL" in text or "PARAMETER_CONSTRAINT" in text:
             return 0, "it is too long: give less than 50,000 years"
         return 0, "Spark does not parse it as an interval: write for example '1 day', '90 minutes' or '1.5 seconds'"
     return start if start > -_WIDTH // 2 else start + _WIDTH, None

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -24,47 +24,12 @@ from spark_client.plan import durations, eventtime
 from spark_client.plan.belonging import Condition, partition_within
 from spark_client.plan.durations import Duration
 from spark_client.plan.substreams import ColumnOrName, Substream, Substreams, column, names_of, resolve
-from tracker.client import Expected, Finish, Frontier, Report
+from tracker.client import Finish, Frontier, Report
 
 Group = tuple[Substream, Mapping[str, Any]]  #: a substream of a batch with its aggregates
 
 
 _OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
-
-
-class GivenCounts(Protocol):
-    """The counts that one source was given, by this deployment and by earlier ones.
-
-    Attributes:
-        done: substreams whose counts were given in earlier deployments: they have ended, or are known to the tracker.
-        taken: those of them that only a drain has closed, with the elements that it released.
-    """
-
-    @property
-    def done(self) -> Set[Substream]: ...
-
-    @property
-    def taken(self) -> Mapping[Substream, int]: ...
-
-    def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
-        """Those of which it was promised, when others were given, that they will not come."""
-        ...
-
-    def give(self, substreams: Iterable[Substream]) -> None:
-        """Writes down that counts of these are given now; before the tracker is given them."""
-        ...
-
-    def keep_only(self, listed: Set[Substream]) -> None:
-        """Forgets deployments of whose substreams no table names any more."""
-        ...
-
-    def follow(self) -> None:
-        """Acknowledges, now and then, what has ended before any drain.
-
-        Raises:
-            TrackingError: the tracker refuses.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -88,8 +53,9 @@ class Promises:
 class Front(ABC):
     """Base of what `Tracking.source(front=…)` takes: each source binds a copy of its own.
 
-    So one object may be given to several sources and several `Tracking`s. What a front learns in `bind` and later, it
-    keeps in attributes that `bind` makes.
+    So one object may be given to several sources and several `Tracking`s. What a front learns in `bind` it keeps in
+    attributes that `bind` makes, and nothing after that: a bound front is data. What happens to a front while its query
+    runs is in `spark_client.counting.livefronts`.
 
     Attributes:
         moves_progress: whether it promises, from global aggregates alone, times for all scopes, as an exact watermark
@@ -156,23 +122,6 @@ class Front(ABC):
     def grouped(self) -> dict[str, Column]:
         """The aggregates it needs of each substream in a batch."""
         return {}
-
-    def begin(self, given: GivenCounts) -> None:  # noqa: B027 - only those that count
-        """Learns what counts earlier deployments were given, when the query starts."""
-
-    def look(self, at_once: bool = False) -> None:  # noqa: B027 - most know all they will know
-        """Learns what is new where its promises come from, if it is time.
-
-        Args:
-            at_once: it is time.
-        """
-
-    def due(self) -> Sequence[Expected | Frontier]:
-        """Promises that wait for no batch; the next of them, until none are left."""
-        return ()
-
-    def promised(self, promises: Sequence[Expected | Frontier]) -> None:  # noqa: B027 - as `due`
-        """The tracker has taken these."""
 
     @abstractmethod
     def of_observed(self, row: Mapping[str, Any]) -> Promises:

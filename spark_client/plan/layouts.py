@@ -150,15 +150,15 @@ class DerivedLayout:
         return {"scope": scope, self.rule.keys[1]: self.rule.end_of(key) if self.rule.windows else key.cast("string")}
 
     def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:
-        held = [*map(named, columns), label.alias(LABEL)]
+        stored = [*map(named, columns), label.alias(LABEL)]
         if layout == self:
-            return held
+            return stored
         belongs = self._derived()
         differs = F.lit(False)
         for name, value in belongs.items():
             differs = differs | ~F.col(f"{TRACKER}.{name}").eqNullSafe(value)
         elsewhere = F.when(differs, F.struct(*[F.col(f"{TRACKER}.{name}").alias(name) for name in belongs]))
-        return [*held, elsewhere.alias(ELSEWHERE)]
+        return [*stored, elsewhere.alias(ELSEWHERE)]
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
         own = [field for field in schema.fields if field.name != TRACKER]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from spark_client.plan.belonging import Belonging
 from spark_client.plan.fronts import Front
@@ -17,34 +18,50 @@ Direction: TypeAlias = Literal["sent", "received", "passing"]  #: passing: sent 
 
 
 class Input(Protocol):
-    """Where a tracked query takes its rows from."""
+    """Where the rows of a tracked query's batches come from. Data: it has no session and can be pickled."""
 
-    segment: str
-    rule: Substreams
-    direction: Direction
-    front: Front | None
-    layout: DerivedLayout | None  #: whose key columns name a row's substream, if they are plain ones
-    named: bool  #: whether its rows have labels that anybody can compute again
+    @property
+    def segment(self) -> str: ...
+
+    @property
+    def rule(self) -> Substreams: ...
+
+    @property
+    def direction(self) -> Direction: ...
+
+    @property
+    def front(self) -> Front | None: ...
+
+    @property
+    def layout(self) -> DerivedLayout | None:
+        """Whose key columns name a row's substream, if they are plain ones."""
+        ...
+
+    @property
+    def named(self) -> bool:
+        """Whether its rows have labels that anybody can compute again."""
+        ...
 
     @property
     def belonging(self) -> Belonging | None:
         """Which of its rows belong to a substream; None: all do, their sender has seen to that."""
         ...
 
-    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
-        """What the query reads.
+    def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:
+        """The rows of a batch.
 
         Args:
-            wake_ups: a stream whose rows only make a batch happen.
-            aggregates: of all its own rows, that are to be observed; None: none are.
+            batch: of what the query reads.
+            query: its id.
+            epoch: the batch's number.
+            woken: whether the query also reads a stream of wake-ups.
+
+        Returns:
+            None if it is known that there are none.
         """
         ...
 
-    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
-        """The rows of a batch of `stream`; None if it is known that there are none."""
-        ...
-
-    def all_rows(self, batch: DataFrame) -> DataFrame:
+    def all_rows(self, batch: DataFrame, woken: bool) -> DataFrame:
         """The same with those that are set aside."""
         ...
 
@@ -52,37 +69,57 @@ class Input(Protocol):
         """The same with `_tracker`."""
         ...
 
-    def native(self) -> DataFrame:
-        """The tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
-        ...
 
-
+@dataclass(frozen=True, eq=False)
 class Stream:
     """Rows of one segment, and what a query does with them row by row.
 
     Attributes:
         input: where the rows come from.
         steps: what is done to them, in order.
-        df: a streaming DataFrame with the columns that result: what steps, and names of columns, are tried on.
     """
 
-    def __init__(self, origin: Input, steps: tuple[Step, ...], df: DataFrame) -> None:
-        self.input = origin
-        self.steps = steps
-        self.df = df
+    input: Input
+    steps: tuple[Step, ...] = ()
 
     @property
     def segment(self) -> str:
         """The segment that its rows are received from."""
         return self.input.segment
 
-    @property
-    def columns(self) -> list[str]:
-        """The columns of its rows."""
-        return list(self.df.columns)
-
     def apply(self, rows: DataFrame) -> DataFrame:
         """What the steps make of a batch's rows."""
         for step in self.steps:
             rows = step(rows)
         return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """A step: a user's function, with its arguments.
+
+    >>> Transform(lambda number, more: number + more, (2,))(1)
+    3
+    """
+
+    function: Callable[..., DataFrame]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        return self.function(rows, *self.args, **self.kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class MethodCall:
+    """A step: a method of DataFrame that works row by row, with its arguments.
+
+    >>> MethodCall("upper")("a")  # doctest: +SKIP
+    """
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        return cast(DataFrame, getattr(rows, self.name)(*self.args, **self.kwargs))

@@ -1,12 +1,12 @@
-"""The aggregation of a release: what was declared, and the native plans for its parts and results."""
+"""The aggregation of a release: how it is declared, and the native plans for its parts and results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,113 +21,90 @@ from spark_client.plan.decomposition import decompose, result_field, storable
 from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.names import alike, check_columns
+from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, OnOverflow, ReleasePlan
+from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, column, named, names_of, resolve
+from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, column, named, resolve
 from spark_client.storage.directories import parquet_of
 
-OnOverflow: TypeAlias = Literal["fail", "null"]
-
-REVISION: Final = "revision"  #: the results' column that tells their revision
-COMPLETENESS: Final = "completeness"  #: the results' column that tells what of their substream they are of
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
 
 
-@dataclass(frozen=True)
-class Measure:
-    """One aggregate of the result and the columns that hold its parts."""
+def declare(
+    stream: Stream,
+    rows: DataFrame,
+    keys: Sequence[ColumnOrName],
+    aggs: Mapping[str, Aggregate | Column],
+    revisions: bool = False,
+    completeness: bool = False,
+    on_overflow: OnOverflow = "fail",
+) -> ReleasePlan:
+    """Resolves a release as a user declares it against the rows it is for.
 
-    name: str
-    aggregate: Aggregate
-    parts: tuple[str, ...]
-    result: T.DataType
-    nullable: bool
+    Args:
+        stream: that is released.
+        rows: with its columns.
+        keys, aggs, revisions, completeness, on_overflow: as for `Tracking.release`.
 
-    @property
-    def value(self) -> Column:
-        """The result, from the merged parts; null, or wrapped, if it has overflowed."""
-        value = self.aggregate.finish(*map(F.col, self.parts)).cast(self.result)
-        if self.nullable:
-            return value
-        nothing = F.array() if isinstance(self.result, T.ArrayType) else F.lit(0)
-        return F.coalesce(value, nothing.cast(self.result))
-
-    @property
-    def overflowed(self) -> Column | None:
-        """Whether it has overflowed; None: it cannot."""
-        check = self.aggregate.overflowed
-        return None if check is None else check(*map(F.col, self.parts))
+    Raises:
+        UsageError: a column is not there, an aggregate cannot be merged from parts, a name is taken.
+    """
+    if not aggs:
+        raise UsageError("release needs aggs={'name': F.count('*'), …}")
+    if on_overflow not in ("fail", "null"):
+        raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
+    rule, belonging = stream.input.rule, stream.input.belonging
+    check_columns(rows, f"release of {stream.segment!r}")  # what comes late is kept by its columns' names
+    if revisions and not rule.windows and belonging is not None and isinstance(stream.input, Source):
+        stricter = replace(stream.input, belonging=belonging.requiring(no_revision(str(rule.name))))
+        stream = replace(stream, input=stricter)
+    fields = [resolve(rows, key, "keys") for key in keys]
+    if unfit := [field for field in fields if not storable(field.dataType)]:
+        raise UsageError(
+            f"keys: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
+            "cast it to a type that Parquet has"
+        )
+    measures = []
+    for number, (name, value) in enumerate(aggs.items()):
+        aggregate = decompose(name, value, rows)
+        parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
+        result = result_field(rows, aggregate)
+        measures.append(Measure(name, aggregate, parts, result.dataType, result.nullable))
+    plan = ReleasePlan(
+        stream,
+        tuple(field.name for field in fields),
+        tuple(column(key) for key in keys),
+        tuple(measures),
+        T.StructType(),
+        revisions,
+        completeness,
+        on_overflow,
+    )
+    taken = {*alike(plan.columns, rows.sparkSession), *(name for name in plan.columns if name.startswith("_"))}
+    if taken:
+        raise UsageError(
+            f"release: the names {sorted(taken)} are taken or empty, or begin with an underscore: choose others, "
+            "for keys with .alias('…')"
+        )
+    if passing := [name for name in plan.keys if "lambda" in name and name not in rows.columns]:
+        raise UsageError(
+            f"release: the key {passing[0]!r} is called otherwise at each start: give it a name, with .alias('…')"
+        )
+    partial = Aggregation(plan).partial(rows, {}, labels=False)
+    return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
 
 
 class Aggregation:
-    """An aggregation by substream and keys, as it was declared, and the native plans that carry it out.
+    """The native plans that carry out a release's aggregation.
 
-    Attributes:
-        columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates, and
-            ``revision`` if there are revisions, and ``completeness`` if that was asked for.
+    Args:
+        plan: the release, as it was declared.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        keys: Sequence[ColumnOrName],
-        aggs: Mapping[str, Aggregate | Column],
-        revisions: bool = False,
-        completeness: bool = False,
-        on_overflow: OnOverflow = "fail",
-    ) -> None:
-        if not aggs:
-            raise UsageError("release needs aggs={'name': F.count('*'), …}")
-        if on_overflow not in ("fail", "null"):
-            raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
-        self._on_overflow = on_overflow
+    def __init__(self, plan: ReleasePlan) -> None:
+        self.plan = plan
+        self.rule = plan.rule
         self._made: dict[bool, list[Column]] = {}  # what `_checked` gives, in ANSI mode and without
-        self.stream = stream
-        self.rule = stream.input.rule
-        self.revisions = revisions
-        self.completeness = completeness
-        check_columns(stream.df, f"release of {stream.segment!r}")  # what comes late is kept by its columns' names
-        if revisions and not self.rule.windows and stream.input.belonging is not None:
-            stream.input.belonging.require(no_revision(str(self.rule.name)))
-        fields = [resolve(stream.df, key, "keys") for key in keys]
-        if unfit := [field for field in fields if not storable(field.dataType)]:
-            raise UsageError(
-                f"keys: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
-                "cast it to a type that Parquet has"
-            )
-        self.keys = [field.name for field in fields]
-        self._key_columns = [column(key) for key in keys]
-        self.measures = []
-        for number, (name, value) in enumerate(aggs.items()):
-            aggregate = decompose(name, value, stream.df)
-            parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
-            result = result_field(stream.df, aggregate)
-            self.measures.append(Measure(name, aggregate, parts, result.dataType, result.nullable))
-        self.added = [*([REVISION] if revisions else []), *([COMPLETENESS] if completeness else [])]
-        self.columns = [*self._own_columns(), *self.keys, *(measure.name for measure in self.measures), *self.added]
-        taken = {*alike(self.columns, stream.df.sparkSession), *(name for name in self.columns if name.startswith("_"))}
-        if taken:
-            raise UsageError(
-                f"release: the names {sorted(taken)} are taken or empty, or begin with an underscore: choose others, "
-                "for keys with .alias('…')"
-            )
-        if passing := [name for name in self.keys if "lambda" in name and name not in stream.df.columns]:
-            raise UsageError(
-                f"release: the key {passing[0]!r} is called otherwise at each start: give it a name, with .alias('…')"
-            )
-
-    def described(self) -> dict[str, object]:
-        """What shapes its state, as plain data."""
-        parts = {field.name: field.dataType.simpleString() for field in self.part_schema.fields}
-        aggregates = {
-            measure.name: f"{measure.aggregate.description} kept as "
-            + ", ".join([*filter(None, [measure.aggregate.form]), *(parts[part] for part in measure.parts)])
-            for measure in self.measures
-        }
-        return {"keys": {key: parts[key] for key in self.keys}, "aggregates": aggregates}
-
-    def _own_columns(self) -> list[str]:
-        scope = [] if self.rule.scope is None else [self.rule.scope]
-        return [*scope, "window" if self.rule.windows else str(self.rule.name)]
 
     # ---------------------------------------------------------------- native plans
     # Columns are made once: each costs some calls into the JVM, which a small batch would notice.
@@ -135,14 +112,14 @@ class Aggregation:
     @cached_property
     def _grouping(self) -> list[Column]:
         key = F.col(f"{TRACKER}.{'end' if self.rule.windows else 'name'}")
-        keys = [value.alias(name) for name, value in zip(self.keys, self._key_columns, strict=True)]
+        keys = [value.alias(name) for name, value in zip(self.plan.keys, self.plan.key_columns, strict=True)]
         return [F.col(f"{TRACKER}.scope").alias("_scope"), key.alias("_key"), *keys]
 
     @cached_property
     def _partial(self) -> list[Column]:
         parts = [
             value.alias(name)
-            for measure in self.measures
+            for measure in self.plan.measures
             for name, value in zip(measure.parts, measure.aggregate.partial, strict=True)
         ]
         return [*parts, F.count("*").alias("_rows")]
@@ -152,15 +129,10 @@ class Aggregation:
         return F.bit_xor(F.col(f"{TRACKER}.label")).alias("_xor")
 
     @cached_property
-    def part_schema(self) -> T.StructType:
-        """Of a part of the state."""
-        return self.partial(self.stream.df, {}, labels=False).schema.toNullable()  # as Parquet gives it back
-
-    @cached_property
     def _merge(self) -> list[Column]:
         parts = [
-            merge(*map(F.col, measure.parts)).cast(self.part_schema[name].dataType).alias(name)
-            for measure in self.measures
+            merge(*map(F.col, measure.parts)).cast(self.plan.part_schema[name].dataType).alias(name)
+            for measure in self.plan.measures
             for name, merge in zip(measure.parts, measure.aggregate.merge, strict=True)
         ]
         return [*parts, F.sum("_rows").alias("_rows")]
@@ -168,28 +140,30 @@ class Aggregation:
     @cached_property
     def _own_result(self) -> list[Column]:
         name, end = (F.lit(None), F.col("_key")) if self.rule.windows else (F.col("_key"), F.lit(None))
-        return [*self.rule.result_columns(F.col("_scope"), name, end), *[named(key) for key in self.keys]]
+        return [*self.rule.result_columns(F.col("_scope"), name, end), *[named(key) for key in self.plan.keys]]
 
     @cached_property
     def _values(self) -> list[Column]:
-        return [measure.value.alias(measure.name) for measure in self.measures]
+        return [measure.value.alias(measure.name) for measure in self.plan.measures]
 
     def _checked(self, spark: SparkSession) -> list[Column]:
         """The values, and what an overflow makes of them: it is Spark's, unless it is to be null."""
         ansi = spark.conf.get("spark.sql.ansi.enabled") == "true"
         if ansi not in self._made:
-            self._made[ansi] = [self._unless_overflowed(measure, ansi).alias(measure.name) for measure in self.measures]
+            self._made[ansi] = [
+                self._unless_overflowed(measure, ansi).alias(measure.name) for measure in self.plan.measures
+            ]
         return self._made[ansi]
 
     def _unless_overflowed(self, measure: Measure, ansi: bool) -> Column:
         overflowed, value = measure.overflowed, measure.value
         if overflowed is None:
             return value
-        if self._on_overflow == "null":
+        if self.plan.on_overflow == "null":
             return F.when(~F.coalesce(overflowed, F.lit(False)), value)
         if not ansi and not measure.aggregate.fails:
             return value
-        where = F.to_json(F.struct("_scope", "_key", *[named(key) for key in self.keys]))
+        where = F.to_json(F.struct("_scope", "_key", *[named(key) for key in self.plan.keys]))
         fault = F.concat(
             F.lit(f"the aggregate {measure.name!r} of "),
             where,
@@ -206,16 +180,9 @@ class Aggregation:
         counted = [*([self._xor] if labels else []), *[value.alias(name) for name, value in measures.items()]]
         return rows.groupBy(*self._grouping).agg(*self._partial, *counted)
 
-    @property
-    def reads(self) -> frozenset[str] | None:
-        """The columns of the stream's rows that it uses; None: not known."""
-        reads = [names_of(self._key_columns), *(measure.aggregate.reads for measure in self.measures)]
-        known = [names for names in reads if names is not None]
-        return frozenset().union(*known) if len(known) == len(reads) else None
-
     def parts(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         """The partial rows of some parts of the state."""
-        return parquet_of(spark, self.part_schema).parquet(*paths)
+        return parquet_of(spark, self.plan.part_schema).parquet(*paths)
 
     def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
         """What a batch's partial rows, as written, say of its substreams; and how many they are."""
@@ -227,7 +194,7 @@ class Aggregation:
     def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The partial rows of some substreams, one for each key."""
         found = self.of(partials, wanted)
-        return found.groupBy("_scope", "_key", *map(named, self.keys)).agg(*self._merge)
+        return found.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self._merge)
 
     def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:
         """The result rows of merged partial rows, with some of their columns kept.
@@ -240,18 +207,25 @@ class Aggregation:
         values = self._checked(merged.sparkSession) if checked else self._values
         return merged.select(*self._own_result, *values, *keep)
 
-    @property
-    def schema(self) -> T.StructType:
-        """Of the results."""
+    def schema(self, rows: DataFrame) -> T.StructType:
+        """Of the results.
+
+        Args:
+            rows: with the columns of the stream.
+        """
         kinds = {REVISION: F.lit(0), COMPLETENESS: F.lit("")}
-        added = [kinds[name].alias(name) for name in self.added]
-        return self.results(self.partial(self.stream.df, {}, labels=False), added).schema
+        added = [kinds[name].alias(name) for name in self.plan.added]
+        return self.results(self.partial(rows, {}, labels=False), added).schema
+
+    def tracked_schema(self, rows: DataFrame, job: str) -> T.StructType:
+        """Of the results as a channel takes them; `rows` as for `schema`."""
+        return self.tracked(self.partial(rows, {}, labels=False), job).schema
 
     def results_by_substream(self, merged: DataFrame) -> dict[tuple[Substream, int], int]:
         """How many result rows merged partial rows make, by substream and revision."""
         windows = self.rule.windows
         key = F.unix_micros("_key") if windows else F.col("_key")
-        marked = merged if self.revisions else merged.withColumn("_revision", F.lit(0))
+        marked = merged if self.plan.revisions else merged.withColumn("_revision", F.lit(0))
         counted = marked.groupBy("_scope", key.alias("_key"), "_revision").count().collect()
         return {
             (self.rule.substream(scope, None if windows else name, name if windows else None), number): rows
@@ -264,7 +238,7 @@ class Aggregation:
         name, end = (
             (F.lit(None).cast("string"), key) if self.rule.windows else (key, F.lit(None).cast(T.TimestampType()))
         )
-        lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.stream.segment, self._key_parts)
+        lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.plan.stream.segment, self._key_parts)
         tracker = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), lineage.alias("label"))
         return self.results(merged.withColumn(TRACKER, tracker), keep=(TRACKER,))
 
@@ -274,9 +248,9 @@ class Aggregation:
         made_of_several = (T.ArrayType, T.MapType, T.StructType)
         return [
             F.to_json(F.struct(named(name)))
-            if isinstance(self.part_schema[name].dataType, made_of_several)
+            if isinstance(self.plan.part_schema[name].dataType, made_of_several)
             else named(name)
-            for name in self.keys
+            for name in self.plan.keys
         ]
 
     def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:

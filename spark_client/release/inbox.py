@@ -159,18 +159,18 @@ class Inbox:
             "after": state.position if state.log_id else run.first_seq,
             "log_id": state.log_id or run.log_id,
         }
-        over = None
+        ended = None
         if self._lost and self._subscription is not None:
             chosen["after"] = self._subscription.acknowledged
-            over = run.over(state.substreams, self._segment)
+            ended = run.ended_of(state.substreams, self._segment)
         events, chosen["up_to"] = run.events(chosen["after"], 0, self._segments, chosen["log_id"])
-        if over is not None:
+        if ended is not None:
             ends = [event.kind for event in events if isinstance(event.kind, Ended)]
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
             chosen["at"] = micros_of(datetime.now(timezone.utc))
             chosen["over"] = [
                 [list(substream), *self._counts(substream, elements)]
-                for substream, elements in sorted(over.items(), key=str)
+                for substream, elements in sorted(ended.items(), key=str)
                 if substream[:2] not in announced
             ]
         return chosen, events

@@ -40,7 +40,7 @@ class LateRows:
         """Partial rows that came to be known as late only after their rows had been aggregated."""
         table = None
         if has_rows:
-            own = [name for name in self._aggregation.columns if name not in self._aggregation.added]
+            own = [name for name in self._aggregation.plan.columns if name not in self._aggregation.plan.added]
             keyed = self._aggregation.results(merged, keep=("_scope", "_key"), checked=False)
             table = self._table(keyed.select("_scope", "_key", _json(own)))
         self._quarantine.put(epoch, "aggregate", table, merged, late)

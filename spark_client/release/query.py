@@ -23,14 +23,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.probes import add_groups
+from spark_client.counting.batch_result import BatchResult
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.belonging import no_revision
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted, Output
+from spark_client.plan.releases import COMPLETENESS, REVISION, ReleasePlan
 from spark_client.plan.substreams import Substream
-from spark_client.release.aggregation import COMPLETENESS, REVISION, Aggregation
+from spark_client.release.aggregation import Aggregation
 from spark_client.release.epoch_ends import EpochEnds
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
@@ -41,7 +42,7 @@ from spark_client.release.revisions import Revisions, numbered
 from spark_client.release.state import PartialState, RowTally
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import publishing_after
-from tracker.client import Ended, Event, Late, Report, label
+from tracker.client import Ended, Event, Late, label
 
 _REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
 
@@ -50,7 +51,7 @@ class ReleaseQuery:
     """What a releasing query does with a batch.
 
     Args:
-        released: the aggregation.
+        plan: the release, as it was declared.
         output: where results go.
         checkpoint: the query's, which its state is in.
         late: where the table of what came late is.
@@ -62,13 +63,12 @@ class ReleaseQuery:
         max_away: how long the query may be away before the tracker stops keeping its ends.
 
     Attributes:
-        xors: whether the XOR of its rows' labels is asked for.
         quarantine: where late rows go, and those that belong to no substream.
     """
 
     def __init__(
         self,
-        released: Aggregation,
+        plan: ReleasePlan,
         output: Output,
         checkpoint: Path,
         late: Path,
@@ -78,29 +78,37 @@ class ReleaseQuery:
         upstream: Sequence[str] = (),
         max_away: timedelta | None = None,
     ) -> None:
-        self._released = released
-        self._segment = released.stream.segment
+        self._plan = plan
+        self._released = Aggregation(plan)
+        self._segment = plan.stream.segment
         self._output = output
         self._checkpoint = checkpoint
         self._path = checkpoint / "tracker"
         self._state_segment = state_segment
         self._receipts = receipts
-        self.xors = receipts is not None and released.stream.input.named
         self._state = PartialState(self._path / "state", compact_from)
         segments = [self._segment] if receipts is None else [self._segment, *upstream]
         self._inbox = Inbox(self._path / "events", self._state, self._segment, segments, max_away)
-        self.quarantine = Quarantine(checkpoint, late, released.described() if released.revisions else None)
-        self._late = LateRows(released, self.quarantine)
+        self.quarantine = Quarantine(checkpoint, late, plan.described() if plan.revisions else None)
+        self._late = LateRows(self._released, self.quarantine)
         self._revisions = Revisions(checkpoint)
-        if not released.revisions and self._revisions.all():
+        if not plan.revisions and self._revisions.all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
         self._recently_ended: OrderedDict[Substream, None] = OrderedDict()
         self._crossing: int | None = None  # how many partial rows the last batch had
         self._beside = ThreadPoolExecutor(1, "tracking-release")
 
-    def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> None:
-        """Takes a batch in, if it has rows; releases what has ended; and reports both."""
-        state, released = self._state, self._released
+    @property
+    def outlives_its_sources(self) -> bool:
+        return True
+
+    @property
+    def reads_all(self) -> bool:
+        return True
+
+    def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult:
+        """Takes a batch in, if it has rows, and releases what has ended."""
+        state = self._state
         state.load(epoch)
         if epoch and epoch == run.resume_epoch:
             self._finish_drain(run, epoch, spark)
@@ -111,7 +119,7 @@ class ReleaseQuery:
         sent: Counted = {}
         if batch_input is None:
             sent = self._write_ended(ends, epoch, run, spark)
-        elif released.stream.steps or not self._output.concurrent:
+        elif self._plan.stream.steps or not self._output.concurrent:
             groups = self._take_in(batch_input, ends, epoch, run)
             sent = self._write_ended(ends, epoch, run, spark)
         else:
@@ -142,41 +150,41 @@ class ReleaseQuery:
         entered = state.substreams
         state.drop(ends.gone)
 
-        report = run.report(epoch)
-        if self._state_segment is not None:
-            left = entered - state.substreams
-            self._report_state(self._state_segment, report, run.job, sent=entered - before, received=left)
-        for segment, sent_on in sent.items():
-            add_groups(report, segment, "sent", sent_on)
-        if batch_input is not None:
-            batch_input.add_to(report, groups)
-        run.send(report, epoch)
+        if self._state_segment is None:
+            return BatchResult(sent, groups=groups)
+        enter, leave = self._elements(entered - before, run.job), self._elements(entered - state.substreams, run.job)
+        return BatchResult({self._state_segment: enter, **sent}, {self._state_segment: leave}, groups)
+
+    def reported(self, epoch: int, spark: SparkSession) -> None:
+        """The tracker has taken a batch's report: its state may appear."""
+        state, released = self._state, self._released
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
 
     def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> list[Group]:
         """Makes a batch's rows part of the state, all but those that are late; counts all."""
         state, released = self._state, self._released
-        rides = batch_input.rides or not batch_input.must_count
-        measures = batch_input.measures if rides else {}
-        labels = rides and batch_input.counts_labels
+        counting = batch_input.plan
+        in_release = counting.in_release or not counting.by_substream
+        measures = counting.grouped if in_release else {}
+        labels = in_release and counting.xor_by_substream
         part = state.write_part(epoch, released.partial(batch_input.rows, measures, labels))
         kept, self._crossing = released.rollup(part, list(measures), labels)
-        groups = kept if rides else batch_input.count()
-        xors = batch_input.counts_labels
+        groups = kept if in_release else batch_input.count()
+        with_xor = counting.xor_by_substream
         rows = {
-            substream: RowTally(int(values["_rows"]), values["_xor"] if xors else None, epoch, epoch)
+            substream: RowTally(int(values["_rows"]), values["_xor"] if with_xor else None, epoch, epoch)
             for substream, values in groups
         }
-        if released.revisions and (taken := [name for (_, name, _), _ in kept if numbered(name)[1]]):
+        if self._plan.revisions and (taken := [name for (_, name, _), _ in kept if numbered(name)[1]]):
             raise batch_input.refusal() or TrackingError(
                 f"a substream is called {taken[0]!r}: with revisions=True such names are of revisions. The batch was "
                 "not committed, and nothing of it was published. Drop these rows, "
                 f"receive(…).where({no_revision(str(released.rule.name)).sql!r}), or rename them before they are sent; "
                 "then start the query again with the same checkpoint"
             )
-        over = rows.keys() & (ends.gone | self._recently_ended.keys())
-        late = self.quarantine.decide(epoch, over, again=epoch == run.resume_epoch) & rows.keys()
+        ended = rows.keys() & (ends.gone | self._recently_ended.keys())
+        late = self.quarantine.decide(epoch, ended, again=epoch == run.resume_epoch) & rows.keys()
         bare = rows.keys() - {substream for substream, _ in kept}
         if late:
             partials = released.of(released.parts(batch_input.rows.sparkSession, [str(part)]), late)
@@ -187,7 +195,9 @@ class ReleaseQuery:
         return groups
 
     def sweep(self, query: str) -> None:
-        """Removes what drivers of this query that were killed have left half written, beside its results."""
+        """Removes what drivers of this query that were killed have left half written."""
+        self._output.sweep(query)
+        self.quarantine.sweep()
         self._state.sweep()
         self._inbox.sweep()
         if self._receipts is not None:
@@ -233,10 +243,10 @@ class ReleaseQuery:
         Where the batch itself has begun, the driver that was fenced before it could drain has left only its note.
         """
         noted = self._inbox.up_to(-epoch)
-        if noted is not None and noted > self._state.position and not self.begun(epoch):
+        if noted is not None and noted > self._state.position and not self.begun(None, epoch):
             self.drain(run, spark)
 
-    def begun(self, epoch: int) -> bool:
+    def begun(self, query: str | None, epoch: int) -> bool:  # noqa: ARG002
         """Whether an attempt of a batch has begun to act on events: its results may be out."""
         return self._inbox.up_to(epoch) is not None
 
@@ -326,15 +336,15 @@ class ReleaseQuery:
         ended = [self._marked(merged({each}, own), ends.completeness[each]) for each, own in ends.split]
         alike: dict[str, set[Substream]] = {}  # one plan, unless results have to be told apart
         for substream in ends.whole:
-            alike.setdefault(ends.completeness[substream] if released.completeness else "", set()).add(substream)
+            alike.setdefault(ends.completeness[substream] if self._plan.completeness else "", set()).add(substream)
         for completeness, substreams in alike.items():
             parts = chain.from_iterable(ends.whole[substream] for substream in substreams)
             ended.append(self._marked(merged(substreams, parts), completeness))
-        if released.revisions:
+        if self._plan.revisions:
             ended += self._revised(ends, spark)
         if ended:
             rows = reduce(DataFrame.unionByName, ended)
-            added = [F.col(f"_{name}").alias(name) for name in released.added]
+            added = [F.col(f"_{name}").alias(name) for name in self._plan.added]
             results = released.results(rows, added) if self._state_segment is None else released.tracked(rows, run.job)
             sent = self._output.write(results, run.batch(epoch))
             if self._receipts is not None:
@@ -360,21 +370,20 @@ class ReleaseQuery:
 
     def _marked(self, merged: DataFrame, completeness: str, revision: int = 0) -> DataFrame:
         """Merged partial rows with what is added to results."""
-        if self._released.revisions:
+        if self._plan.revisions:
             merged = merged.withColumn(f"_{REVISION}", F.lit(revision))
-        return merged.withColumn(f"_{COMPLETENESS}", F.lit(completeness)) if self._released.completeness else merged
+        return merged.withColumn(f"_{COMPLETENESS}", F.lit(completeness)) if self._plan.completeness else merged
 
     def _remember(self, substream: Substream) -> None:
         self._recently_ended[substream] = None
         if len(self._recently_ended) > _REMEMBERED:
             self._recently_ended.popitem(last=False)
 
-    def _report_state(
-        self, segment: str, report: Report, job: str, sent: set[Substream], received: set[Substream]
-    ) -> None:
-        for substreams, add in ((sent, report.sent), (received, report.received)):
-            for scope, name, end_time in substreams:
-                add(segment, scope, name, label(job, segment, scope, name), end_time)
+    def _elements(self, substreams: Iterable[Substream], job: str) -> list[Group]:
+        """The one element that stands for each substream's state."""
+        segment = self._state_segment
+        assert segment is not None
+        return [(each, {"_rows": 1, "_xor": label(job, segment, each.scope, each.name)}) for each in substreams]
 
 
 def _substream(kind: Ended) -> Substream:

@@ -1,7 +1,7 @@
 """Receipts: one row for each substream that has ended on a release's segment, in a table of the user's.
 
 A receipt says what the tracker counted, what the release took in, from which batches and offsets, and what it made of
-it, so that all of it can be held against source and sink. It is written once, after the results and with the same
+it, so that all of it can be checked against source and sink. It is written once, after the results and with the same
 epoch. This module must never look at rows.
 """
 
@@ -163,11 +163,11 @@ class Receipts:
 
         def write(path: str) -> None:
             os.mkdir(path)
-            held = ["query", "epoch"]  # in the directories' names
-            schema = table([]).drop_columns(held).schema
+            in_directory = ["query", "epoch"]  # in the directories' names
+            schema = table([]).drop_columns(in_directory).schema
             with pq.ParquetWriter(os.path.join(path, "receipts.parquet"), schema) as file:
                 for first in range(0, len(ends), _AT_ONCE):
-                    file.write_table(table(ends[first : first + _AT_ONCE]).drop_columns(held))
+                    file.write_table(table(ends[first : first + _AT_ONCE]).drop_columns(in_directory))
 
         publish(self._path / f"query={run.query}" / f"epoch={epoch}", write)
 
@@ -181,7 +181,7 @@ def _of(end: End) -> dict[str, object]:
     """What the tracker has said."""
     kind = end.event.kind
     if isinstance(kind, Ended):
-        said = {
+        outcome = {
             "reason": str(kind.reason),
             "elements": kind.elements,
             "in_flight": kind.in_flight,
@@ -190,9 +190,9 @@ def _of(end: End) -> dict[str, object]:
         }
     else:
         assert isinstance(kind, Late)
-        said = {"reason": "LATE", "elements": kind.sent, "in_flight": 0, "expected": None, "by_drain": False}
+        outcome = {"reason": "LATE", "elements": kind.sent, "in_flight": 0, "expected": None, "by_drain": False}
     return {
-        **said,
+        **outcome,
         "deployment": end.event.deployment,
         "segment": kind.segment,
         "scope": end.substream.scope,

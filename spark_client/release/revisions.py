@@ -112,7 +112,7 @@ class Revisions:
                 return made
 
     def tell(self, client: TrackerClient) -> None:
-        """Says to the tracker what it has not heard yet: safe to repeat.
+        """Says to the tracker what it has not reported yet: safe to repeat.
 
         Raises:
             TrackingError: the tracker cannot be reached, or refuses; it is said again when the query starts.
@@ -123,10 +123,10 @@ class Revisions:
         producer = f"{started_query(self._checkpoint)}.revisions"
         while True:
             try:
-                with client.open_producer(query["job"], producer, uuid.uuid4().hex) as told:
-                    heard = -1 if told.committed_epoch is None else told.committed_epoch
-                    for epoch in range(heard + 1, len(self._notes)):
-                        report = told.epoch(epoch)
+                with client.open_producer(query["job"], producer, uuid.uuid4().hex) as producer_run:
+                    reported = -1 if producer_run.committed_epoch is None else producer_run.committed_epoch
+                    for epoch in range(reported + 1, len(self._notes)):
+                        report = producer_run.epoch(epoch)
                         for revision in self._notes[epoch]:
                             scope, rows = revision.substream.scope, revision.rows
                             # Each row is sent and received here, so the labels cancel out.

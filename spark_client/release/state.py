@@ -251,7 +251,7 @@ class PartialState:
             batches |= part.batches
             for substream in part.live:
                 live[substream] = live.get(substream, NONE) + part.rows[substream]
-        told = {epoch for tally in live.values() for epoch in (tally.first, tally.last) if epoch is not None}
+        named = {epoch for tally in live.values() for epoch in (tally.first, tally.last) if epoch is not None}
         target = self._new("merged", epoch)
         merged = merge(self.paths(part.name for part in chosen), set(live))
         publish(target, write_parquet(merged))
@@ -261,7 +261,7 @@ class PartialState:
             target,
             max(part.epoch for part in chosen),
             live,
-            {epoch: batches[epoch] for epoch in told & batches.keys()},
+            {epoch: batches[epoch] for epoch in named & batches.keys()},
             bare & live.keys(),
         )
 

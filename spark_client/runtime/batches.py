@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.advice import explained
 from spark_client.counting.batch_input import BatchInput
 from spark_client.counting.manifest import Manifest
-from spark_client.counting.probes import ExecutorProbe, add_groups
+from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
-from spark_client.plan.outputs import BatchId, Output
-from spark_client.plan.streams import Stream
-from spark_client.release.quarantine import Quarantine
-from spark_client.release.query import ReleaseQuery
+from spark_client.plan.outputs import BatchId
 from spark_client.runtime.failures import shortened
 from spark_client.runtime.gate import Stopped
-from spark_client.runtime.queries import TrackedQuery
+from spark_client.runtime.processor import BatchProcessor
+from spark_client.runtime.queries import Read, TrackedQuery
+from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
 
 #: What batches are run with, in the copy of the session that Spark makes for a query.
@@ -34,62 +32,50 @@ class BatchQuery(TrackedQuery):
     """A query whose batches are processed by this package: it sends rows on, or releases results.
 
     Args:
-        stream: that it reads.
-        output: where rows go.
-        release: what releases results there; None: rows are passed on as they are.
-        sends: whether `output` sends rows on.
-        labels: whether rows need labels.
+        read: the stream that it reads.
+        plan: of the query.
+        open_run: opens a run at the tracker: (query id, run id, resume epoch).
+        processor: what it does with its batches.
         probe: makes the executors' probe of a batch; None: the driver counts.
-        manifest: told whose reports are kept; None: the driver counts.
-        seals: whether the query seals its batches.
-        aggregates: that are observed on the stream: as `observed_of` gives them.
-        quarantine: where rows go that belong to no substream.
+        manifest: records whose reports are kept; None: the driver counts.
     """
 
     def __init__(
         self,
-        stream: Stream,
-        checkpoint: Path,
+        read: Read,
+        plan: QueryPlan,
         open_run: Callable[[str, str, int], Run],
-        output: Output,
-        release: ReleaseQuery | None,
-        sends: bool,
+        processor: BatchProcessor,
         probe: Callable[[BatchId], ExecutorProbe] | None,
         manifest: Manifest | None,
-        seals: bool,
-        aggregates: Mapping[str, Column] | None,
-        quarantine: Quarantine,
     ) -> None:
-        super().__init__([stream], checkpoint, open_run)
-        self._stream = stream
-        self._output = output
-        self.release = release
-        self._sends = sends
+        super().__init__([read], plan.checkpoint, open_run)
+        self._read = read
+        self._seals = plan.seals
+        self._wakes = plan.release is not None
+        self.counting = plan.counting()
+        self.processor = processor
         self._probe = probe
         self._manifest = manifest
-        self._seals = seals
-        self._aggregates = aggregates
-        self._quarantine = quarantine
         self._swept = False
 
     @property
     def outlives_its_sources(self) -> bool:
-        return self.release is not None or not self.fronts
+        return self.processor.outlives_its_sources
 
     def _committed(self, run: Run) -> None:
         super()._committed(run)
-        if self.release is not None and run.last_epoch is not None:
-            self.release.committed(run.last_epoch)
+        if run.last_epoch is not None:
+            self.processor.committed(run.last_epoch)
 
     def release_resources(self) -> None:
-        if self.release is not None:
-            self.release.close()
+        self.processor.close()
 
     def begun(self, epoch: int) -> bool:
-        if self.release is not None:
-            return self.release.begun(epoch)
-        query = query_id(self.checkpoint)
-        return query is not None and self._output.begun(query, epoch)
+        return self.processor.begun(query_id(self.checkpoint), epoch)
+
+    def drain(self, spark: SparkSession) -> None:
+        self.processor.drain(self.run, spark)
 
     def process(self, batch: DataFrame, epoch: int) -> None:
         """The body of `foreachBatch`."""
@@ -115,60 +101,49 @@ class BatchQuery(TrackedQuery):
             spark = batch.sparkSession
             for key, value in _CONF.items():
                 spark.conf.set(key, value)
-            manifest = self._manifest
-            if manifest is not None:
-                manifest.begin()
-            name = run.batch(epoch)
-            probe = None if self._probe is None else self._probe(name)
-            rows = self._stream.input.rows(batch, run.query, epoch)
-            batch_input = None
-            if rows is not None:
-                releases = self.release is not None
-                labels = self._sends and not releases
-                xors = self.release is not None and self.release.xors
-                batch_input = BatchInput(
-                    self._stream,
-                    rows,
-                    self._stream.input.all_rows(batch),
-                    name,
-                    probe,
-                    labels,
-                    rides=releases,
-                    xors=xors,
-                    aggregates=self._aggregates,
-                    running=lambda: self.query,
-                    reads_all=releases or self._output.reads_all,
-                    reported=None if probe is None or manifest is None else partial(manifest.has, probe.place),
-                )
+            if self._manifest is not None:
+                self._manifest.begin()
+            batch_input = self._input(batch, run, epoch)
             try:
-                if self.release is not None:
-                    self.release.process(batch_input, run, epoch, spark)
-                elif batch_input is not None:
-                    self._forward(batch_input, run, epoch)
+                result = self.processor.process(batch_input, run, epoch, spark)
+                if result is not None:
+                    report = run.report(epoch)
+                    result.add_to(report, batch_input)
+                    run.send(report, epoch)
+                    self.processor.reported(epoch, spark)
             except Exception as error:
                 explanation = error if batch_input is None else batch_input.explained(error)
                 if explanation is error:
                     raise
                 raise explanation from None
-            if manifest is not None and self._seals:
-                run.seal(epoch, manifest.units)
+            if self._manifest is not None and self._seals:
+                run.seal(epoch, self._manifest.units)
             self.gate.done(epoch)
+
+    def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
+        """The rows of a batch; None: it has none."""
+        stream, front = self._read
+        rows = stream.input.rows(batch, run.query, epoch, self._wakes)
+        if rows is None:
+            return None
+        name, manifest = run.batch(epoch), self._manifest
+        probe = None if self._probe is None else self._probe(name)
+        return BatchInput(
+            stream,
+            self.counting,
+            front,
+            batch,
+            rows,
+            name,
+            self._wakes,
+            probe,
+            running=lambda: self.query,
+            reads_all=self.processor.reads_all,
+            reported=None if probe is None or manifest is None else partial(manifest.has, probe.place),
+        )
 
     def _sweep(self, run: Run) -> None:
         """Removes what drivers that were killed have left half written, unless this one has been superseded itself."""
         if run.is_current():
-            self._output.sweep(run.query)
-            self._quarantine.sweep()
-            if self.release is not None:
-                self.release.sweep(run.query)
+            self.processor.sweep(run.query)
         self._swept = True
-
-    def _forward(self, batch_input: BatchInput, run: Run, epoch: int) -> None:
-        sent = self._output.write(batch_input.rows, run.batch(epoch), batch_input.layout)
-        report = run.report(epoch)
-        for segment, groups in sent.items():
-            add_groups(report, segment, "sent", groups)
-        batch_input.read_the_rest()
-        batch_input.set_aside(self._quarantine)
-        batch_input.add_to(report, batch_input.count() if batch_input.must_count else None)
-        run.send(report, epoch)

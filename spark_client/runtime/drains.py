@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from spark_client.advice import explained
-from spark_client.errors import TrackingError, UsageError
+from spark_client.counting.livefronts import LiveFront
+from spark_client.errors import TrackingError
 from spark_client.plan.graph import JobGraph
-from spark_client.plan.streams import Input
 from spark_client.runtime.drain_watch import DrainWatch
 from spark_client.runtime.finishing import Finishing
 from spark_client.runtime.running import Running
@@ -53,7 +53,7 @@ class Drains:
     @property
     def under_way(self) -> bool:
         """Whether a drain has begun, and has not come to an end."""
-        return self._finishing is not None and not self._finishing.over.is_set()
+        return self._finishing is not None and not self._finishing.ended.is_set()
 
     def watch(self) -> None:
         """Begins to listen for a drain, unless it does already."""
@@ -95,7 +95,7 @@ class Drains:
         try:
             if self._finishing is None:
                 self._watch.open()
-            while self._finishing is None or not self._finishing.over.wait(0.1):
+            while self._finishing is None or not self._finishing.ended.wait(0.1):
                 if self._finishing is None:
                     time.sleep(0.1)
                 check()
@@ -124,18 +124,17 @@ class Drains:
         if finishing is not None:
             finishing.stop()
 
-    def finish(self, source: Input) -> None:
+    def finish(self, front: LiveFront) -> None:
         """A source will send nothing more.
 
+        Args:
+            front: the source's.
+
         Raises:
-            UsageError: it is none.
             TrackingError: the tracker refuses.
         """
-        front = source.front
-        if front is None:
-            raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
         try:
-            reading = next((q for q in self._running.queries if source in [s.input for s in q.reads]), None)
+            reading = next((q for q in self._running.queries if front in q.fronts), None)
             if reading is None or reading.query is None or not reading.query.isActive:
                 for name in front.names:
                     self._client.finish_front(self._job, name)
@@ -155,8 +154,8 @@ class Drains:
         with self._lock:
             former = self._finishing
             if former is not None and former.stopped:
-                former.over.wait()  # it is in its last step
-            if former is None or (former.over.is_set() and not former.drained):
+                former.ended.wait()  # it is in its last step
+            if former is None or (former.ended.is_set() and not former.drained):
                 self._finishing = Finishing(
                     self._spark,
                     self._client,

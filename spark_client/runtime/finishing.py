@@ -10,9 +10,8 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from spark_client.counting.livefronts import LiveFront
 from spark_client.errors import TrackingError
-from spark_client.plan.streams import Input
-from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.draining import Drain
 from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import TrackedQuery
@@ -47,7 +46,7 @@ class Finishing:
         finish: finishes a source.
 
     Attributes:
-        over: set when it has come to an end, whichever.
+        ended: set when it has come to an end, whichever.
         failure: why it could not go on.
     """
 
@@ -59,7 +58,7 @@ class Finishing:
         deployment: str,
         running: Queries,
         expected: Callable[[], Set[str]],
-        finish: Callable[[Input], None],
+        finish: Callable[[LiveFront], None],
     ) -> None:
         self._spark = spark
         self._client = client
@@ -69,7 +68,7 @@ class Finishing:
         self._expected = expected
         self._finish = finish
         self._stopped = threading.Event()
-        self.over = threading.Event()
+        self.ended = threading.Event()
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="tracking-drain", daemon=True)
         self._thread.start()
@@ -77,7 +76,7 @@ class Finishing:
     @property
     def drained(self) -> bool:
         """Whether it has come to a good end."""
-        return self.over.is_set() and self.failure is None
+        return self.ended.is_set() and self.failure is None
 
     @property
     def stopped(self) -> bool:
@@ -99,7 +98,7 @@ class Finishing:
             else:
                 _log.exception("the drain of job %s failed", self._job)
             self.failure = error
-        self.over.set()
+        self.ended.set()
 
     def _drain(self) -> None:
         self._await_queries()
@@ -110,8 +109,8 @@ class Finishing:
         drain = Drain(self._client, self._job, self._deployment, runs, self._stopped)
         for tracked in entries:
             if isinstance(tracked, NativeQuery):
-                for stream in tracked.reads:
-                    self._finish(stream.input)  # it goes on, until what it holds has come out
+                for front in tracked.fronts:
+                    self._finish(front)  # it goes on, until what it holds has come out
             else:
                 self._await_the_batch_that_has_begun(tracked)
                 tracked.stop()
@@ -130,8 +129,8 @@ class Finishing:
                 self._must_be_well(tracked)
                 tracked.stop()
                 tracked.close()
-            elif isinstance(tracked, BatchQuery) and tracked.release is not None:
-                tracked.release.drain(tracked.run, self._spark)
+            else:
+                tracked.drain(self._spark)
         drain.confirm()
         drain.await_drained()
 
@@ -164,7 +163,7 @@ class Finishing:
         complain_at = time.monotonic() + _COMPLAIN_AFTER
         while True:
             well = [tracked for tracked in self._running.queries if tracked.failure() is None]
-            read = {stream.segment for tracked in well for stream in tracked.reads}
+            read = {segment for tracked in well for segment in tracked.segments}
             missing = self._expected() - read
             if not missing:
                 return

@@ -52,10 +52,10 @@ class NativeQuery(TrackedQuery):
 
     def _promises(self, observed: Mapping[str, Any]) -> list[Frontier]:
         promises: list[Frontier] = []
-        for stream in self.reads:
+        for stream, front in self.reads:
             metrics = observed.get(observation_name(stream.segment))
-            if stream.input.front is not None and metrics is not None:
-                promises.extend(stream.input.front.of_observed(metrics.asDict()).frontiers)
+            if front is not None and metrics is not None:
+                promises.extend(front.of_observed(metrics.asDict()).frontiers)
         return promises
 
     def settle(self) -> None:

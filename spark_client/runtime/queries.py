@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
 from spark_client.counting.continuing import Ledger
+from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
-from spark_client.plan.fronts import Front
 from spark_client.plan.streams import Stream
 from spark_client.runtime.failures import sentence_of
 from spark_client.runtime.gate import Gate
@@ -28,6 +30,18 @@ _INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
 _OPENING = 300.0  #: seconds in which a query that starts has to be able to open its run
 
 
+class Read(NamedTuple):
+    """A stream that a query reads.
+
+    Attributes:
+        stream: it.
+        front: of its source, while the query runs; None: it receives from a channel.
+    """
+
+    stream: Stream
+    front: LiveFront | None
+
+
 class TrackedQuery:
     """What all tracked queries have in common.
 
@@ -37,7 +51,7 @@ class TrackedQuery:
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
     """
 
-    def __init__(self, reads: Sequence[Stream], checkpoint: Path, open_run: Callable[[str, str, int], Run]) -> None:
+    def __init__(self, reads: Sequence[Read], checkpoint: Path, open_run: Callable[[str, str, int], Run]) -> None:
         self.reads = reads
         self.checkpoint = checkpoint
         self.query: StreamingQuery | None = None
@@ -53,9 +67,14 @@ class TrackedQuery:
         self._look_again = 0.0
 
     @property
-    def fronts(self) -> list[Front]:
+    def fronts(self) -> list[LiveFront]:
         """The fronts of its sources."""
-        return [stream.input.front for stream in self.reads if stream.input.front is not None]
+        return [read.front for read in self.reads if read.front is not None]
+
+    @property
+    def segments(self) -> list[str]:
+        """The segments that it reads."""
+        return [read.stream.segment for read in self.reads]
 
     @property
     def outlives_its_sources(self) -> bool:
@@ -104,10 +123,9 @@ class TrackedQuery:
             TrackingError: the tracker has lost what it knew, or refuses a promise.
         """
         run.check_log(self.checkpoint / "tracker" / "log.json")
-        for number, stream in enumerate(self.reads):
-            front = stream.input.front
+        for number, (stream, front) in enumerate(self.reads):
             if front is not None:
-                if front.counts:
+                if front.front.counts:
                     front.begin(Ledger(self.checkpoint / "tracker" / "counts" / str(number), run, stream.segment))
                 run.announce(front)
 
@@ -171,6 +189,13 @@ class TrackedQuery:
     def release_resources(self) -> None:
         """Gives back what the query needed while it ran."""
 
+    def drain(self, spark: SparkSession) -> None:
+        """Publishes what is left when no other batch will come: the query has stopped.
+
+        Args:
+            spark: the session.
+        """
+
     def begun(self, epoch: int) -> bool:  # noqa: ARG002 - others have
         """Whether an attempt of a batch may have published something, so that no other batch may take its place."""
         return False
@@ -198,8 +223,8 @@ class TrackedQuery:
             if cause is None:
                 return None
         sentence = sentence_of(self.failed or cause) or sentence_of(cause)
-        said = f"query {query.id} has failed: {cause}" if sentence is None else f"{sentence} (query {query.id})"
-        failure = TrackingError(said)
+        text = f"query {query.id} has failed: {cause}" if sentence is None else f"{sentence} (query {query.id})"
+        failure = TrackingError(text)
         failure.__cause__ = self.failed or cause
         return failure
 

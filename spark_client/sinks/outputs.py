@@ -28,7 +28,7 @@ _INSTEAD: Final = (
 )
 
 
-class Files:
+class FileOutput:
     """A table of files: one directory ``epoch=N`` for each epoch that had results, published whole, once."""
 
     concurrent = True

@@ -25,7 +25,7 @@ ROOMS = {
     "sinks": {"plan", "storage"},
     "datasource": {"plan", "spark_internals"},
     "release": {"plan", "counting", "storage", "spark_internals"},
-    "runtime": {"plan", "release", "counting", "storage", "spark_internals"},
+    "runtime": {"plan", "release", "counting", "channels", "sinks", "storage", "spark_internals"},
 }
 ROOMS["api"] = {*ROOMS}
 

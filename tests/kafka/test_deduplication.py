@@ -97,5 +97,5 @@ def test_an_epoch_that_is_sent_again_with_other_rows_is_refused(spark: SparkSess
     once = ReceivedOnce(tmp_path)
     first = epoch("one", 0, None, [1, 2, 3])
     assert taken(once.rows(frame(spark, first[:2]), 0)) == [1, 2]
-    with pytest.raises(TrackingError, match="was not said to consist of"):
+    with pytest.raises(TrackingError, match="was not announced to consist of"):
         once.rows(frame(spark, epoch("one", 0, None, [4, 5, 3])), 1)

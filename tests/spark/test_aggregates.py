@@ -21,8 +21,9 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client import Marks, Tracking, UsageError, aggregates
 from spark_client.plan import decimals
 from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import Substreams
-from spark_client.release.aggregation import Aggregation
+from spark_client.release.aggregation import Aggregation, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -93,13 +94,12 @@ def ansi(spark: SparkSession) -> Iterator[Any]:
     spark.conf.set("spark.sql.ansi.enabled", before)
 
 
-class _Stream:
-    """What a release needs of a stream, for plans alone."""
+class _Input:
+    """What a release needs of a stream's input, for plans alone."""
 
-    def __init__(self, df: DataFrame) -> None:
-        self.df = df
-        self.segment = "in"
-        self.input = type("Input", (), {"rule": Substreams(None, "string", "g", "string", 0, 0), "belonging": None})()
+    segment = "in"
+    rule = Substreams(None, "string", "g", "string", 0, 0)
+    belonging = None
 
 
 def values(spark: SparkSession, kind: str, batches: list[list[str | None]]) -> DataFrame:
@@ -120,7 +120,8 @@ def values(spark: SparkSession, kind: str, batches: list[list[str | None]]) -> D
 
 
 def release_of(rows: DataFrame, made: dict[str, Any], on_overflow: Any = "fail") -> Aggregation:
-    return Aggregation(_Stream(rows.drop("b")), [], made, on_overflow=on_overflow)  # type: ignore[arg-type]
+    stream = Stream(_Input())  # type: ignore[arg-type]
+    return Aggregation(declare(stream, rows.drop("b"), [], made, on_overflow=on_overflow))
 
 
 def released(release: Aggregation, rows: DataFrame, path: Path) -> DataFrame:

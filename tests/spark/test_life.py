@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError
-from spark_client.api.assembly import Assembly
+from spark_client.runtime import assembly
 from spark_client.spark_internals.checkpoints import query_id
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row, rows_of
@@ -272,7 +272,7 @@ def test_a_query_that_fails_in_a_drain_holds_it_until_it_has_been_started_again(
     tracking.process_all_available()
     with pytest.raises(TrackingError, match="the place is away"):
         tracking.drain(timeout=900)
-    soon(lambda: tracking._drains._finishing is not None and tracking._drains._finishing.over.is_set())
+    soon(lambda: tracking._drains._finishing is not None and tracking._drains._finishing.ended.is_set())
     assert tracking.client.get_drain(job).state is DrainState.DRAINING
     away.clear()
     writer.start()
@@ -369,14 +369,14 @@ def test_stop_while_a_query_starts_leaves_none_running(
     tracking, writer = called(spark, tracker.address, job, feed, tmp_path, lambda rows, epoch: batches.append(epoch))
     feed.put(row(1, 1))
     opened, stopped = threading.Event(), threading.Event()
-    open_run = Assembly.open_run
+    open_run = assembly.open_run
 
     def slowly(*given: Any, **more: Any) -> Any:
         opened.set()
         assert stopped.wait(600)
         return open_run(*given, **more)
 
-    monkeypatch.setattr(Assembly, "open_run", slowly)
+    monkeypatch.setattr(assembly, "open_run", slowly)
     raised: list[Exception] = []
 
     def start() -> None:

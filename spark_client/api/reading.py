@@ -1,0 +1,145 @@
+"""What a query reads in its session: a source's streaming DataFrame, or what a channel makes of its directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.channels.channel import Channel
+from spark_client.counting.livefronts import LiveFront
+from spark_client.datasource import events
+from spark_client.plan.belonging import BAD_ROWS
+from spark_client.plan.sources import WAKE_UP, Source
+from spark_client.plan.streams import Stream
+from spark_client.runtime.queryplan import JobSettings, QueryPlan
+from spark_client.spark_internals.observations import observe
+
+
+class Reader(Protocol):
+    """Makes what a query reads."""
+
+    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
+        """The stream, for batches that this package processes.
+
+        Args:
+            wake_ups: a stream whose rows only make a batch happen.
+            aggregates: of all its own rows, that are to be observed; None: none are.
+        """
+        ...
+
+    def native(self) -> DataFrame:
+        """The tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class SourceReader:
+    """Reads a source.
+
+    Attributes:
+        df: the user's streaming DataFrame.
+        source: as it was declared.
+    """
+
+    df: DataFrame
+    source: Source
+
+    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
+        belonging = self.source.belonging
+        if belonging.sets_aside:
+            aggregates = {**(aggregates or {}), BAD_ROWS: belonging.number_of_bad}
+        rows = observe(self.df, self.source.segment, aggregates)
+        if wake_ups is None:
+            return rows
+        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
+        woken = wake_ups.select(*nothing, F.lit(True).alias(WAKE_UP))
+        return rows.withColumn(WAKE_UP, F.lit(False)).unionByName(woken)
+
+    def native(self) -> DataFrame:
+        return self.source.tracked_for_ever(self.df)
+
+    def pruned(self, used: frozenset[str] | None) -> SourceReader:
+        """Reads only the columns that are used, if it is known which: what makes substreams and labels is kept.
+
+        Spark cannot see through `foreachBatch` which columns are used there, and would read all of them.
+
+        Args:
+            used: by what is done with the rows.
+        """
+        own, watched = self.source.reads, self.source.front.reads
+        if self.source.belonging.sets_aside:
+            return self  # rows that are set aside keep all that they have
+        if used is None or own is None or watched is None:
+            return self
+        needed = used | own | watched
+        if not needed <= set(self.df.columns):
+            return self
+        return replace(self, df=self.df.select(*[F.col(name) for name in self.df.columns if name in needed]))
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelReader:
+    """Reads a channel.
+
+    Attributes:
+        spark: the session.
+        channel: it.
+        max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
+    """
+
+    spark: SparkSession
+    channel: Channel
+    max_epochs: int | None
+
+    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:  # noqa: ARG002
+        return self.channel.stream(self.spark, wake_ups, self.max_epochs)
+
+    def native(self) -> DataFrame:
+        return self.channel.native(self.spark, self.max_epochs)
+
+
+@dataclass(frozen=True, eq=False)
+class Readable:
+    """A declared stream in the session that reads it.
+
+    Attributes:
+        plan: what is declared of it.
+        df: a streaming DataFrame with its columns, never run: what steps, and names of columns, are tried on.
+        reader: makes what a query reads.
+        front: of its source, while its query runs; None: it receives from a channel.
+    """
+
+    plan: Stream
+    df: DataFrame
+    reader: Reader
+    front: LiveFront | None = None
+
+
+def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> DataFrame:
+    """A job's events as a streaming DataFrame.
+
+    Args:
+        settings: of the job.
+        spark: the session.
+        options: of the source ``tracker``.
+    """
+    own = {"job": settings.job, "server": settings.server, "retry_for": str(settings.retry_for)}
+    return spark.readStream.format(events.FORMAT).options(**{**own, **options}).load()
+
+
+def wake_ups(plan: QueryPlan, spark: SparkSession) -> DataFrame | None:
+    """The stream that makes a batch of a release happen when something has ended; None: the query releases nothing.
+
+    Args:
+        plan: of the query.
+        spark: the session.
+    """
+    if plan.release is None:
+        return None
+    kinds, segments = "Ended,Late,Drained", json.dumps([plan.stream.segment])
+    return events_of(plan.settings, spark, kinds=kinds, segments=segments, **{events.WAKE_UP: str(plan.checkpoint)})

@@ -1,0 +1,283 @@
+"""Fronts while their queries run: what each promises, and when.
+
+A `Front` is data. Here is what happens to it: promises that wait for no batch, and counts that come while a query runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import date, datetime
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_client.errors import UsageError
+from spark_client.plan import timetable
+from spark_client.plan.fronts import Front, Group, Promises
+from spark_client.plan.schedule import Counts, Rows, Schedule
+from spark_client.plan.substreams import Substream
+from tracker.client import Expected, Finish, Frontier
+
+_log = logging.getLogger("spark_client")
+
+_AT_ONCE = 10_000  #: numbers in one message
+_PATIENCE = 60.0  #: seconds for which a user's function may fail, before the query does
+
+
+class GivenCounts(Protocol):
+    """The counts that one source was given, by this deployment and by earlier ones.
+
+    Attributes:
+        done: substreams whose counts were given in earlier deployments: they have ended, or are known to the tracker.
+        taken: those of them that only a drain has closed, with the elements that it released.
+    """
+
+    @property
+    def done(self) -> Set[Substream]: ...
+
+    @property
+    def taken(self) -> Mapping[Substream, int]: ...
+
+    def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
+        """Those of which it was promised, when others were given, that they will not come."""
+        ...
+
+    def give(self, substreams: Iterable[Substream]) -> None:
+        """Writes down that counts of these are given now; before the tracker is given them."""
+        ...
+
+    def keep_only(self, listed: Set[Substream]) -> None:
+        """Forgets deployments of whose substreams no table names any more."""
+        ...
+
+    def follow(self) -> None:
+        """Acknowledges, now and then, what has ended before any drain.
+
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        ...
+
+
+class LiveFront:
+    """A front while its query runs.
+
+    Args:
+        front: as it was declared.
+    """
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+
+    @property
+    def names(self) -> list[str]:
+        """The fronts of the tracker that it promises for."""
+        return self.front.names
+
+    def finish(self) -> list[Finish]:
+        """The promise that nothing more will come at all."""
+        return self.front.finish()
+
+    def begin(self, given: GivenCounts) -> None:
+        """Learns what counts earlier deployments were given, when the query starts."""
+
+    def look(self, at_once: bool = False) -> None:
+        """Learns what is new where its promises come from, if it is time.
+
+        Args:
+            at_once: it is time.
+        """
+
+    def due(self) -> Sequence[Expected | Frontier]:
+        """Promises that wait for no batch; the next of them, until none are left."""
+        return ()
+
+    def promised(self, promises: Sequence[Expected | Frontier]) -> None:
+        """The tracker has taken these."""
+
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:
+        """The promises that a batch's global aggregates allow."""
+        return self.front.of_observed(row)
+
+    def of_groups(self, groups: Sequence[Group]) -> Promises:
+        """The promises that a batch's aggregates by substream allow."""
+        return self.front.of_groups(groups)
+
+
+class LiveSchedule(LiveFront):
+    """A `Schedule` while its query runs: the counts that the tracker is to be given.
+
+    Args:
+        schedule: as it was declared.
+        spark: the session, in which times are read.
+    """
+
+    def __init__(self, schedule: Schedule, spark: SparkSession) -> None:
+        super().__init__(schedule)
+        self._schedule = schedule
+        self._rule = schedule.rule
+        self._spark = spark
+        self._lock = threading.Lock()
+        self._due: dict[Substream, tuple[int, bool]] = {}  # counts that the tracker has not been given yet
+        self._through: int | None = None  # likewise
+        self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
+        self._known: dict[Substream, int] = {}  # what the function gave last
+        self._ledger: GivenCounts | None = None
+        self._next = 0.0
+        self._failing = float("inf")  # since when the function fails
+        if schedule.read_counts is None:
+            self._add(schedule.table)
+
+    def add(self, rows: Rows, through: datetime | date | None = None, revise: bool = False) -> None:
+        """Takes counts, to be given to the tracker.
+
+        Raises:
+            UsageError: rows of another form, a substream twice, a time that does not fit the source's.
+        """
+        self._add(timetable.read(self._spark, rows, self._rule), through, revise)
+
+    def _add(self, due: Mapping[Substream, int], through: datetime | date | None = None, revise: bool = False) -> None:
+        ends = [substream.end_time for substream in due if substream.end_time is not None]
+        last = max(ends, default=None) if self._schedule.complete else None
+        if through is not None:
+            if not self._rule.windows:
+                raise UsageError("through= is a time, and the source's substreams have none: it is for windows")
+            row = (through, 0) if self._rule.scope is None else ("", through, 0)
+            (window,) = timetable.read(self._spark, [row], self._rule)
+            ends.append(window.end_time or 0)
+            last = max(ends) if self._schedule.complete else window.end_time
+        with self._lock:
+            self._due.update({substream: (count, revise or self._schedule.revise) for substream, count in due.items()})
+            if last is not None:
+                self._through = last if self._through is None else max(last, self._through)
+
+    def begin(self, given: GivenCounts) -> None:
+        """Learns what earlier deployments were given, when the query starts.
+
+        Raises:
+            UsageError: substreams that were left out of a table that was complete are given now.
+        """
+        _refuse(given.too_late(self._due))
+        with self._lock:
+            given.keep_only(self._due.keys())
+            self._due = {each: count for each, count in self._due.items() if self._goes_on(each, given)}
+            self._ledger = given
+
+    def _goes_on(self, substream: Substream, ledger: GivenCounts) -> bool:
+        """Whether it is not done with already: another deployment has not seen it to its end."""
+        return substream not in ledger.done or substream in ledger.taken
+
+    def _missing(self, substream: Substream, count: int) -> int:
+        """What is expected of a count now, after what a drain has released of it."""
+        return max(0, count - (self._ledger.taken.get(substream, 0) if self._ledger is not None else 0))
+
+    def look(self, at_once: bool = False) -> None:
+        """Calls the function, if there is one and it is time.
+
+        Args:
+            at_once: it is time.
+
+        Raises:
+            UsageError: what it gives is of another form.
+        """
+        if self._ledger is not None:
+            self._ledger.follow()
+        if self._schedule.read_counts is None or not (at_once or time.monotonic() >= self._next):
+            return
+        try:
+            given = self._schedule.read_counts()
+        except Exception as error:
+            now = time.monotonic()
+            self._next, self._failing = now + self._schedule.refresh, min(self._failing, now)
+            if at_once or now - self._failing > _PATIENCE:
+                raise UsageError(
+                    f"{self._schedule!r}: the function that gives the counts has failed: {error}"
+                ) from error
+            _log.warning(
+                "%r: the function that gives the counts has failed, and is called again: %s", self.front, error
+            )
+            return
+        self._next, self._failing = time.monotonic() + self._schedule.refresh, float("inf")
+        found = given if isinstance(given, Counts) else Counts(given)
+        rows = found.rows if isinstance(found.rows, DataFrame) else list(found.rows)
+        known = timetable.read(self._spark, rows, self._rule)
+        news = {substream: count for substream, count in known.items() if self._known.get(substream) != count}
+        through = self._promised_through
+        left_out = [each for each in news if each not in self._known and each.end_time is not None]
+        _refuse([each for each in left_out if through is not None and (each.end_time or 0) <= through])
+        self.add([], found.through)
+        with self._lock:
+            ledger = self._ledger
+            for substream, count in news.items():
+                if ledger is None or self._goes_on(substream, ledger):
+                    self._due[substream] = count, self._schedule.revise
+            ends = [substream.end_time for substream in known if substream.end_time is not None]
+            if self._schedule.complete and ends:
+                self._through = max(ends) if self._through is None else max(*ends, self._through)
+        self._known = known
+
+    def due(self) -> list[Expected | Frontier]:
+        """The next promises to be made: counts first, and how far they are complete when all of them are made."""
+        with self._lock:
+            some = list(self._due.items())[:_AT_ONCE]
+            if not some:
+                return [] if self._through is None else [Frontier(self._schedule.name, self._through, None)]
+            if self._ledger is not None and self._schedule.remembers:
+                self._ledger.give(substream for substream, _ in some)
+        return [
+            Expected(
+                self._schedule.name,
+                self._schedule.name,  # a source's front is called as the segment that it feeds
+                substream.scope,
+                substream.name,
+                self._missing(substream, count),
+                substream.end_time,
+                revise,
+            )
+            for substream, (count, revise) in some
+        ]
+
+    def promised(self, promises: Sequence[Expected | Frontier]) -> None:
+        """The tracker has taken these."""
+        with self._lock:
+            for promise in promises:
+                if isinstance(promise, Frontier):
+                    self._promised_through = promise.time
+                    if self._through is not None and self._through <= promise.time:
+                        self._through = None
+                    continue
+                substream = Substream(promise.scope, promise.name, promise.end_time)
+                count, _ = self._due.get(substream, (-1, False))
+                if self._missing(substream, count) == promise.elements:
+                    self._due.pop(substream, None)
+
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
+        with self._lock:
+            done = self._due or self._through is None
+            return Promises() if done else Promises(frontiers=[Frontier(self._schedule.name, self._through or 0, None)])
+
+    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
+        return self.of_observed({})
+
+
+def live(front: Front, spark: SparkSession) -> LiveFront:
+    """A declared front, for a query that is to run.
+
+    Args:
+        front: bound to its source.
+        spark: the session that the query runs in.
+    """
+    return LiveSchedule(front, spark) if isinstance(front, Schedule) else LiveFront(front)
+
+
+def _refuse(missed: Sequence[Substream]) -> None:
+    """Substreams of which it was promised that they will not come."""
+    if missed:
+        raise UsageError(
+            f"Schedule: {len(missed)} substreams, such as {missed[0].name} of {missed[0].scope!r}, are given only now, "
+            "and the counts given before were said to be complete to a later time, so their rows are late. Take them "
+            "out, and give them to the next deployment; and give complete=False, or no through=, if others may follow"
+        )

@@ -1,0 +1,104 @@
+"""A release as it is declared: an aggregation by substream and keys. Data, of which the native plans are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.streams import Stream
+from spark_client.plan.substreams import Substreams, names_of
+
+OnOverflow: TypeAlias = Literal["fail", "null"]
+
+REVISION: Final = "revision"  #: the results' column that tells their revision
+COMPLETENESS: Final = "completeness"  #: the results' column that tells what of their substream they are of
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One aggregate of the result and the columns that hold its parts."""
+
+    name: str
+    aggregate: Aggregate
+    parts: tuple[str, ...]
+    result: T.DataType
+    nullable: bool
+
+    @property
+    def value(self) -> Column:
+        """The result, from the merged parts; null, or wrapped, if it has overflowed."""
+        value = self.aggregate.finish(*map(F.col, self.parts)).cast(self.result)
+        if self.nullable:
+            return value
+        nothing = F.array() if isinstance(self.result, T.ArrayType) else F.lit(0)
+        return F.coalesce(value, nothing.cast(self.result))
+
+    @property
+    def overflowed(self) -> Column | None:
+        """Whether it has overflowed; None: it cannot."""
+        check = self.aggregate.overflowed
+        return None if check is None else check(*map(F.col, self.parts))
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasePlan:
+    """An aggregation by substream and keys.
+
+    Attributes:
+        stream: whose rows it aggregates.
+        keys: the names of the further columns to group by.
+        key_columns: these columns.
+        measures: the aggregates.
+        part_schema: of the partial rows that its state is made of.
+        revisions: whether what comes after a substream's end can be reopened.
+        completeness: whether results have a column that tells what of their substream they are of.
+        on_overflow: what a sum or mean becomes that does not fit its type.
+    """
+
+    stream: Stream
+    keys: tuple[str, ...]
+    key_columns: tuple[Column, ...]
+    measures: tuple[Measure, ...]
+    part_schema: T.StructType
+    revisions: bool
+    completeness: bool
+    on_overflow: OnOverflow
+
+    @property
+    def rule(self) -> Substreams:
+        """How rows fall into substreams."""
+        return self.stream.input.rule
+
+    @property
+    def added(self) -> list[str]:
+        """The results' columns that were asked for beside the aggregates."""
+        return [*([REVISION] if self.revisions else []), *([COMPLETENESS] if self.completeness else [])]
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the results: the scope, ``window`` or the name, the keys, the aggregates, and what is added."""
+        scope = [] if self.rule.scope is None else [self.rule.scope]
+        own = [*scope, "window" if self.rule.windows else str(self.rule.name)]
+        return [*own, *self.keys, *(measure.name for measure in self.measures), *self.added]
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """The columns of the stream's rows that it uses; None: not known."""
+        reads = [names_of(self.key_columns), *(measure.aggregate.reads for measure in self.measures)]
+        known = [names for names in reads if names is not None]
+        return frozenset().union(*known) if len(known) == len(reads) else None
+
+    def described(self) -> dict[str, object]:
+        """What shapes its state, as plain data."""
+        parts = {field.name: field.dataType.simpleString() for field in self.part_schema.fields}
+        aggregates = {
+            measure.name: f"{measure.aggregate.description} kept as "
+            + ", ".join([*filter(None, [measure.aggregate.form]), *(parts[part] for part in measure.parts)])
+            for measure in self.measures
+        }
+        return {"keys": {key: parts[key] for key in self.keys}, "aggregates": aggregates}

@@ -1,0 +1,175 @@
+"""Makes a query's runtime of its plan: the output, the processor of its batches, the probes of the executors.
+
+Nothing here knows how the plan was declared, so it is made alike where the plan was declared and in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from spark_client.channels.channel import Channel
+from spark_client.channels.routes import RoutedOutput
+from spark_client.channels.sending import ChannelOutput
+from spark_client.counting.livefronts import LiveFront, live
+from spark_client.counting.manifest import Manifest
+from spark_client.counting.probes import ExecutorProbe
+from spark_client.counting.runs import Run
+from spark_client.plan.outputs import BatchId, Output
+from spark_client.plan.streams import Direction
+from spark_client.plan.substreams import Substreams
+from spark_client.release.quarantine import Quarantine
+from spark_client.release.query import ReleaseQuery
+from spark_client.release.receipts import Receipts
+from spark_client.release.revisions import Revisions
+from spark_client.runtime.batches import BatchQuery
+from spark_client.runtime.forwarding import Forward
+from spark_client.runtime.processor import BatchProcessor
+from spark_client.runtime.queries import Read
+from spark_client.runtime.queryplan import JobSettings, QueryPlan, ToChannels, ToFunction, ToSink
+from spark_client.sinks.outputs import FileOutput, ForeachBatchOutput, SinkOutput
+from tracker.client import TrackerClient
+from tracker.client.pieces import Largest
+
+
+def batch_query(
+    plan: QueryPlan,
+    spark: SparkSession,
+    client: TrackerClient | None = None,
+    front: LiveFront | None = None,
+    largest: Largest | None = None,
+) -> BatchQuery:
+    """The runtime of a query. Its job is defined already.
+
+    Args:
+        plan: of the query.
+        spark: the session that it is to run in.
+        client: to the tracker; None: one of its own.
+        front: of its source; None: made from the plan.
+        largest: what one report may have; None: the tracker is asked.
+
+    Raises:
+        UsageError: something cannot be written.
+        TrackerUnavailable: the tracker does not answer.
+
+    >>> query = batch_query(plan, spark)                                                   # doctest: +SKIP
+    >>> rows.writeStream.foreachBatch(query.process).option("checkpointLocation", …)       # doctest: +SKIP
+    """
+    settings, stream = plan.settings, plan.stream
+    client = client or TrackerClient(settings.server, retry_for=settings.retry_for)
+    if front is None and stream.input.front is not None:
+        front = live(stream.input.front, spark)
+    by_executors = settings.mode == "executors"
+    manifest = Manifest(spark.sparkContext) if plan.seals or by_executors else None
+    quarantine = Quarantine(plan.checkpoint, plan.late, None)
+    largest = largest or Largest.by(client.server_info().limits)
+    probed = partial(_probe, plan, manifest, largest)
+    output = _output(plan, quarantine, probed if by_executors else None)
+    return BatchQuery(
+        Read(stream, front),
+        plan,
+        partial(open_run, client, settings.job, plan.seals),
+        _processor(plan, spark, client, output, quarantine, has_fronts=front is not None),
+        partial(probed, stream.segment, stream.input.direction) if by_executors else None,
+        manifest,
+    )
+
+
+def probe_of(
+    settings: JobSettings,
+    rule: Substreams,
+    segment: str,
+    direction: Direction,
+    batch: BatchId | None,
+    largest: Largest,
+    manifest: Manifest | None = None,
+    seals: bool = False,
+) -> ExecutorProbe:
+    """A probe for the executors.
+
+    Args:
+        settings: of the job.
+        rule: how the rows that pass fall into substreams.
+        segment: that they are counted on.
+        direction: which way.
+        batch: that they are of; None: as the task's own context has it.
+        largest: what one report may have.
+        manifest: records whose reports are kept.
+        seals: whether the query seals its batches.
+    """
+    kept = None if manifest is None else manifest.kept
+    return ExecutorProbe(
+        settings.server, settings.retry_for, settings.job, segment, direction, rule, batch, kept, seals, largest
+    )
+
+
+def _probe(
+    plan: QueryPlan, manifest: Manifest | None, largest: Largest, segment: str, direction: Direction, batch: BatchId
+) -> ExecutorProbe:
+    rule = plan.stream.input.rule
+    return probe_of(plan.settings, rule, segment, direction, batch, largest, manifest, plan.seals)
+
+
+def open_run(client: TrackerClient, job: str, seals: bool, query: str, run: str, resume_epoch: int) -> Run:
+    """Opens a run of a query at the tracker.
+
+    Raises:
+        TrackingError: the tracker refuses it, or cannot be reached.
+    """
+    return Run(client, job, query, run, resume_epoch, seals)
+
+
+def _processor(
+    plan: QueryPlan,
+    spark: SparkSession,
+    client: TrackerClient,
+    output: Output,
+    quarantine: Quarantine,
+    has_fronts: bool,
+) -> BatchProcessor:
+    if plan.release is None:
+        return Forward(output, quarantine, has_fronts)
+    receipts = None if plan.receipts is None else Receipts(plan.receipts, plan.checkpoint)
+    if receipts is not None:
+        receipts.check(spark)
+    release = ReleaseQuery(
+        plan.release,
+        output,
+        plan.checkpoint,
+        plan.late,
+        plan.state_segment,
+        plan.compact_from,
+        receipts,
+        plan.upstream,
+        plan.settings.max_away,
+    )
+    Revisions(plan.checkpoint).tell(client)
+    return release
+
+
+def _output(
+    plan: QueryPlan, quarantine: Quarantine, probed: Callable[[str, Direction, BatchId], ExecutorProbe] | None
+) -> Output:
+    """Where the rows go."""
+    to = plan.destination
+    if isinstance(to, ToSink):
+        return SinkOutput(to.sink)
+    if isinstance(to, ToFunction):
+        return ForeachBatchOutput(to.function)
+    if not isinstance(to, ToChannels):
+        return FileOutput(to.path, to.file_format, to.options, to.partition_by)
+    belongs = plan.stream.input.belonging
+    aside = quarantine if belongs is not None and belongs.sets_aside else None
+
+    def sending(channel: Channel) -> ChannelOutput:
+        probe = None if probed is None else partial(probed, channel.segment, "sent")
+        return ChannelOutput(channel, to.ordinal, probe, aside)
+
+    conditional = [(condition, channel) for channel, condition in to.routes if condition is not None]
+    if conditional:
+        path = plan.checkpoint / "tracker" / "routed"
+        return RoutedOutput([(condition, sending(channel)) for condition, channel in conditional], path)
+    ((channel, _),) = to.routes
+    return sending(channel)

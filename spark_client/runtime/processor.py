@@ -1,0 +1,72 @@
+"""What a query does with its batches: what the runtime knows of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from spark_client.counting.batch_input import BatchInput
+from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.runs import Run
+
+
+class BatchProcessor(Protocol):
+    """Processes the batches of one query: it forwards rows, or releases results."""
+
+    @property
+    def outlives_its_sources(self) -> bool:
+        """Whether it has something to do when all that the query's sources have sent has ended."""
+        ...
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it reads all rows that it is given; else nobody knows how many."""
+        ...
+
+    def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult | None:
+        """Processes a batch, or again the same one.
+
+        Args:
+            batch_input: its rows; None: it has none.
+            run: the query's.
+            epoch: the batch's number.
+            spark: the batch's session.
+
+        Returns:
+            What is to be reported of it; None: nothing.
+        """
+        ...
+
+    def reported(self, epoch: int, spark: SparkSession) -> None:
+        """The tracker has taken a batch's report."""
+        ...
+
+    def committed(self, epoch: int) -> None:
+        """Spark has committed an epoch."""
+        ...
+
+    def begun(self, query: str | None, epoch: int) -> bool:
+        """Whether an attempt of a batch may have published something, so that no other batch may take its place.
+
+        Args:
+            query: its id; None: it never ran.
+            epoch: the batch's number.
+        """
+        ...
+
+    def drain(self, run: Run, spark: SparkSession) -> None:
+        """Publishes what is left when no other batch will come: the query has stopped."""
+        ...
+
+    def kept(self, epoch: int) -> int:
+        """How many substreams its state holds before an epoch."""
+        ...
+
+    def sweep(self, query: str) -> None:
+        """Removes what drivers of this query that were killed have left half written."""
+        ...
+
+    def close(self) -> None:
+        """The query has stopped: gives back what it needed."""
+        ...

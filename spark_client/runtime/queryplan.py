@@ -1,0 +1,129 @@
+"""A query as it is declared, whole. Data: a runtime can be made from it in another process.
+
+What a user writes as code, steps and functions, is all the code in it. `spark_client.spark_internals.pickling` carries
+it to another process of the same version.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeAlias
+
+from pyspark.sql import Column
+
+from spark_client.channels.channel import Channel
+from spark_client.counting.countingplan import CountingMode, CountingPlan
+from spark_client.plan.outputs import BatchFunction, Sink
+from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.streams import Stream
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What the queries of one job have in common.
+
+    Attributes:
+        job: its name.
+        server: the tracker's address, or several.
+        retry_for: seconds for which a tracker that cannot be reached is waited for.
+        mode: who counts rows.
+        max_away: how long a query may be stopped while the tracker keeps its ends for it; None: 30 days.
+    """
+
+    job: str
+    server: str
+    retry_for: float
+    mode: CountingMode
+    max_away: timedelta | None
+
+
+@dataclass(frozen=True, eq=False)
+class ToChannels:
+    """Rows are sent into channels.
+
+    Attributes:
+        routes: the channels; with several, each row goes into the first whose condition holds, or into none.
+        ordinal: columns that tell apart the rows made of one row.
+    """
+
+    routes: tuple[tuple[Channel, Column | None], ...]
+    ordinal: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ToSink:
+    """Rows are written into a user's sink."""
+
+    sink: Sink
+
+
+@dataclass(frozen=True, eq=False)
+class ToFunction:
+    """A user's function is called with the rows."""
+
+    function: BatchFunction
+
+
+@dataclass(frozen=True, eq=False)
+class ToFiles:
+    """Results are written as a table of files.
+
+    Attributes:
+        path: of the table.
+        file_format: as Spark calls it.
+        options: of Spark's writer.
+        partition_by: columns.
+    """
+
+    path: Path
+    file_format: str
+    options: Mapping[str, str]
+    partition_by: tuple[str, ...]
+
+
+Destination: TypeAlias = ToChannels | ToSink | ToFunction | ToFiles
+
+
+@dataclass(frozen=True, eq=False)
+class QueryPlan:
+    """A query whose batches this package processes.
+
+    Attributes:
+        settings: of its job.
+        stream: that it reads.
+        release: what it releases of it; None: it passes the rows on.
+        destination: where its rows go.
+        checkpoint: its own.
+        late: where the table of what came late is.
+        seals: whether what counts of a batch is fixed at the tracker before Spark commits it.
+        compact_from: how many parts of state there may be before they are made one.
+        receipts: where receipts go; None: none are written.
+        upstream: the segments that lead to the stream's.
+        state_segment: the segment that stands for a release's state, if its results are sent on.
+    """
+
+    settings: JobSettings
+    stream: Stream
+    release: ReleasePlan | None
+    destination: Destination
+    checkpoint: Path
+    late: Path
+    seals: bool = False
+    compact_from: int = 24
+    receipts: str | os.PathLike[str] | Sink | None = None
+    upstream: tuple[str, ...] = field(default=())
+    state_segment: str | None = None
+
+    def counting(self) -> CountingPlan:
+        """What of its batches is counted."""
+        return CountingPlan.of(
+            self.stream,
+            self.settings.mode,
+            released=self.release is not None,
+            sends=isinstance(self.destination, ToChannels),
+            xor=self.release is not None and self.receipts is not None and self.stream.input.named,
+        )

@@ -1,0 +1,49 @@
+"""A process that is given nothing but a query's plan: it makes the runtime of it, and processes all there is.
+
+``python -m tests.spark.planned PLAN ROWS``: ROWS is the directory that a source's rows are in.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_client.api.reading import ChannelReader, Reader, SourceReader, wake_ups
+from spark_client.channels.received import Received
+from spark_client.datasource import events
+from spark_client.runtime.assembly import batch_query
+from spark_client.runtime.queryplan import QueryPlan
+from spark_client.runtime.running import Running
+from spark_client.spark_internals.pickling import loads
+from tests.spark.conftest import session
+from tests.spark.feed import Feed
+
+
+def reader_of(plan: QueryPlan, spark: SparkSession, rows: Path) -> Reader:
+    """What reads the plan's stream here."""
+    source = plan.stream.input
+    if isinstance(source, Received):
+        return ChannelReader(spark, source.channel, None)
+    return SourceReader(Feed(rows).stream(spark), source)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    spark = session("planned")
+    events.register(spark)
+    plan: QueryPlan = loads(Path(sys.argv[1]).read_bytes())
+    tracked = batch_query(plan, spark)
+    read = reader_of(plan, spark, Path(sys.argv[2])).stream(wake_ups(plan, spark), tracked.counting.observed)
+    writing = read.writeStream.foreachBatch(tracked.process).option("checkpointLocation", str(plan.checkpoint))
+    running = Running(lambda: None)
+    running.launch(spark, tracked, writing.start)
+    for _ in range(2):  # what has ended comes with a batch of its own
+        tracked.settle()
+    running.check()
+    running.stop(60)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
