@@ -8,34 +8,40 @@
 ...     flights, ["carrier"], aggs={"flights": F.count("*"), "delay": F.avg("dep_delay")})
 >>> daily.writeStream.option("checkpointLocation", "cp").start("daily")                   # doctest: +SKIP
 
-It imports `tracker.client` and nothing else of the tracker: where Spark runs, no server is installed.
+It imports `tracker.client` and nothing else of the tracker: where Spark runs, no server is installed. What is exported
+here is loaded when it is first used: Spark starts a Python process for each reader of a source and for tasks, and those
+need little of it.
 """
 
 from __future__ import annotations
 
-from spark_client import aggregates
-from spark_client.api.released import Released
-from spark_client.api.session import Tracking
-from spark_client.api.streams import TrackedStream
-from spark_client.api.writer import NativeWriter, TrackedWriter
-from spark_client.channels.channel import Channel
-from spark_client.channels.database import TableChannel, channel_tables
-from spark_client.channels.files import FileChannel
-from spark_client.channels.kafka import KafkaChannel, Topic
-from spark_client.datasource.events import TrackerDataSource, register
-from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
-from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.aggregates import Aggregate
-from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
-from spark_client.plan.fronts import Front, Marks
-from spark_client.plan.labels import child_label, source_label
-from spark_client.plan.outputs import Sink
-from spark_client.plan.schedule import Counts, Schedule
-from spark_client.plan.substreams import TRACKER, Substream, Substreams
-from spark_client.release.quarantine import LATE_SCHEMA
-from spark_client.release.receipts import RECEIPT_SCHEMA
-from spark_client.release.revisions import Revision
-from spark_client.sinks.tables import Table, Tables, epochs_table
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from spark_client import aggregates
+    from spark_client.api.released import Released
+    from spark_client.api.session import Tracking
+    from spark_client.api.streams import TrackedStream
+    from spark_client.api.writer import NativeWriter, TrackedWriter
+    from spark_client.channels.channel import Channel
+    from spark_client.channels.database import TableChannel, channel_tables
+    from spark_client.channels.files import FileChannel
+    from spark_client.channels.kafka import KafkaChannel, Topic
+    from spark_client.datasource.events import TrackerDataSource, register
+    from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
+    from spark_client.errors import TrackingError, UsageError
+    from spark_client.plan.aggregates import Aggregate
+    from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
+    from spark_client.plan.fronts import Front, Marks
+    from spark_client.plan.labels import child_label, source_label
+    from spark_client.plan.outputs import Sink
+    from spark_client.plan.schedule import Counts, Schedule
+    from spark_client.plan.substreams import TRACKER, Substream, Substreams
+    from spark_client.release.quarantine import LATE_SCHEMA
+    from spark_client.release.receipts import RECEIPT_SCHEMA
+    from spark_client.release.revisions import Revision
+    from spark_client.sinks.tables import Table, Tables, epochs_table
 
 __all__ = [
     "EVENT_SCHEMA",
@@ -75,3 +81,56 @@ __all__ = [
     "register",
     "source_label",
 ]
+
+#: Where each of them is, and what it is called there if not the same.
+_ORIGINS: Final = {
+    "Aggregate": "plan.aggregates",
+    "Channel": "channels.channel",
+    "Counts": "plan.schedule",
+    "EVENT_SCHEMA": "datasource.rows",
+    "FileChannel": "channels.files",
+    "Front": "plan.fronts",
+    "Frontier": "plan.fronts:BoundedOutOfOrderness",
+    "KafkaChannel": "channels.kafka",
+    "LATE_SCHEMA": "release.quarantine",
+    "Marks": "plan.fronts",
+    "NativeWriter": "api.writer",
+    "RECEIPT_SCHEMA": "release.receipts",
+    "Released": "api.released",
+    "Revision": "release.revisions",
+    "SUBSTREAM_SCHEMA": "datasource.rows",
+    "Schedule": "plan.schedule",
+    "Sink": "plan.outputs",
+    "Substream": "plan.substreams",
+    "Substreams": "plan.substreams",
+    "TRACKER": "plan.substreams",
+    "Table": "sinks.tables",
+    "TableChannel": "channels.database",
+    "Tables": "sinks.tables",
+    "Topic": "channels.kafka",
+    "TrackedStream": "api.streams",
+    "TrackedWriter": "api.writer",
+    "TrackerDataSource": "datasource.events",
+    "Tracking": "api.session",
+    "TrackingError": "errors",
+    "UsageError": "errors",
+    "channel_tables": "channels.database",
+    "child_label": "plan.labels",
+    "epochs_table": "sinks.tables",
+    "register": "datasource.events",
+    "source_label": "plan.labels",
+    "aggregates": "aggregates:",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ORIGINS:
+        raise AttributeError(f"module 'spark_client' has no attribute {name!r}")
+    module, renamed, origin = _ORIGINS[name].partition(":")
+    found = import_module(f"spark_client.{module}")
+    value = globals()[name] = found if renamed and not origin else getattr(found, origin or name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

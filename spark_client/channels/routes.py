@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.channels.sending import ChannelOutput
-from spark_client.counting.folding import files
+from spark_client.counting.written import files
 from spark_client.plan.fronts import Group
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, Counted

@@ -8,7 +8,8 @@ from functools import partial
 from pyspark.sql import DataFrame
 
 from spark_client.channels.channel import Channel, DoubledLabelsError
-from spark_client.counting.probes import ExecutorProbe, in_files
+from spark_client.counting.driver import in_files
+from spark_client.counting.probes import ExecutorProbe
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, Counted, SetAside
 

@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.counting.countingplan import CountingPlan
+from spark_client.counting.driver import by_substream
+from spark_client.counting.groups import add_groups
 from spark_client.counting.livefronts import LiveFront
-from spark_client.counting.probes import ExecutorProbe, add_groups, by_substream
+from spark_client.counting.probes import ExecutorProbe
 from spark_client.errors import TrackingError
 from spark_client.plan.belonging import BAD_ROWS, of_steps, required, tells_of_bad_rows
 from spark_client.plan.fronts import Group

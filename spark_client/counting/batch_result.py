@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.probes import add_groups
+from spark_client.counting.groups import add_groups
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted
 from tracker.client import Report

@@ -6,28 +6,12 @@ Knows nothing of trackers, queries or where columns come from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
 Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; None where the column is null
-
-
-def files(path: Path, texts: Sequence[str] = ()) -> ds.Dataset:
-    """The Parquet files of a directory.
-
-    Args:
-        path: of it.
-        texts: columns of strings that are wanted as dictionaries, as they are in the files.
-    """
-    form = ds.ParquetFileFormat(
-        coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps, unless told otherwise
-        dictionary_columns=list(texts),
-    )
-    return ds.dataset(str(path), format=form, exclude_invalid_files=False, ignore_prefixes=["_", "."])
 
 
 def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> dict[Key, tuple[int, int]]:

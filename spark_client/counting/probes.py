@@ -1,107 +1,35 @@
 """Where rows are counted: what a batch received and sent, by substream.
 
 Two ways, with the same result. On the driver: a native aggregation of the batch, collected; nothing calls the tracker
-but the driver. On the executors: an Arrow operator that the rows pass through, which reports when its input is
-exhausted and fails the task if the tracker does not answer. An executor's probe must never report before that, nor
-change a row.
+but the driver (`spark_client.counting.driver`). On the executors, here: an Arrow operator that the rows pass through,
+which reports when its input is exhausted and fails the task if the tracker does not answer. It must never report before
+that, nor change a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import Accumulator, TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.counting.folding import Key, files, fold_labels, unite
+from spark_client.counting.folding import Key, fold_labels, unite
+from spark_client.counting.groups import add_groups, groups_of
 from spark_client.counting.manifest import Units
-from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.fronts import Group
-from spark_client.plan.layouts import RowLayout
+from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.spark_internals.tasks import batch_of
-from tracker.client import Report, TrackerClient
+from tracker.client import TrackerClient
 from tracker.client.pieces import Largest, split
 
 _PARTITION = "_tracker_partition"
 _USUAL = Largest()
-_FEW = 4_000_000  #: rows up to which counting them here costs less than a Spark job does
-
-
-def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> list[Group]:
-    """Counts tracked rows on the driver, by one native aggregation.
-
-    Args:
-        rows: with the column `_tracker`.
-        rule: how they fall into substreams.
-        measures: further aggregates, by name.
-        labels: also the XOR of their labels; without, `_xor` is 0.
-
-    Returns:
-        For each substream `_rows`, `_xor` and the measures.
-    """
-    xor = {"_xor": F.bit_xor(F.col(f"{TRACKER}.label"))} if labels else {}
-    aggregates = {"_rows": F.count("*"), **xor, **measures}
-    scope, key = F.col(f"{TRACKER}.scope").alias("_scope"), rule.end_micros().alias("_key")
-    grouped = rows.groupBy(scope, key).agg(*[value.alias(name) for name, value in aggregates.items()])
-    collected = [row.asDict() for row in grouped.collect()]
-    return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
-
-
-def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> list[Group]:
-    """Counts tracked rows that were just written: here, if they are few, and natively if they are many.
-
-    Args:
-        path: of the Parquet files.
-        layout: of the files.
-        rows: gives the same as a DataFrame, which takes Spark a while.
-    """
-    written = files(path, layout.texts)
-    if written.count_rows() > _FEW:
-        return by_substream(rows(), layout.rule, {}, labels=True)
-    counted: dict[Key, tuple[int, int]] = {}
-    for batch in written.to_batches(columns=[name for name in layout.columns if name in written.schema.names]):
-        unite(counted, fold_labels(*layout.keys_and_labels(batch)))
-    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), layout.rule)
-
-
-def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) -> list[Group]:
-    """Gives folded rows the names of their substreams.
-
-    Raises:
-        TrackingError: rows that belong nowhere, since their scope, time or name is null.
-    """
-    groups: list[Group] = []
-    for (scope, key), values in folded:
-        if scope is None or key is None:
-            what = rule.scope if scope is None else ("the time of the window" if rule.windows else rule.name)
-            raise TrackingError(
-                f"{values['_rows']} rows belong to no substream: {what} is null in them. Drop or repair them before "
-                "they are tracked, for example raw.where('… is not null')"
-            )
-        values.setdefault("_xor", 0)
-        groups.append((rule.substream(scope, None if rule.windows else key, key if rule.windows else None), values))
-    return groups
-
-
-def add_groups(report: Report, segment: str, direction: Direction, groups: Sequence[Group]) -> None:
-    """Puts counted rows into a report."""
-    for (scope, name, end_time), values in groups:
-        rows, xor = values["_rows"], values["_xor"]
-        if direction == "passing":
-            report.add(segment, scope, name, 0, sent=rows, received=rows, end_time=end_time)
-        elif direction == "sent":
-            report.add(segment, scope, name, xor, sent=rows, end_time=end_time)
-        else:
-            report.add(segment, scope, name, xor, received=rows, end_time=end_time)
 
 
 @lru_cache(maxsize=16)

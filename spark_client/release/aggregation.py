@@ -12,8 +12,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.counting.folding import files, fold_table
-from spark_client.counting.probes import groups_of
+from spark_client.counting.folding import fold_table
+from spark_client.counting.groups import groups_of
+from spark_client.counting.written import files
 from spark_client.errors import UsageError
 from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.belonging import no_revision

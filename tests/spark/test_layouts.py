@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.api.streams import TrackedStream
 from spark_client.channels.files import FileChannel
-from spark_client.counting.probes import by_substream, in_files
+from spark_client.counting.driver import by_substream, in_files
 from spark_client.plan.layouts import ELSEWHERE, LABEL, derived_layout
 from spark_client.plan.substreams import TRACKER, Substreams, declare
 from spark_client.spark_internals.plans import passed_on
