@@ -20,7 +20,7 @@ from experiments import agent, reports
 from experiments.agent import JOB, RUN, Ear, Followed
 from experiments.dataflow import F8, SECOND, Run, hops
 from experiments.reports import Said
-from tracker.relay.combining import Part, Room, combine
+from tracker.relay.combining import Capacity, Part, combine
 from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -122,7 +122,7 @@ def _combined(reports: Sequence[bytes]) -> tuple[bytes, int]:
     """What the relay makes of reports, and how many entries that has."""
     if len(reports) == 1:
         return reports[0], wire.ReportRequest.FromString(reports[0]).entry_count
-    room, parts = Room(), []
+    room, parts = Capacity(), []
     for data in reports:
         part = Part.read(data)
         if part is None or not room.take(part):

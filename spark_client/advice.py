@@ -78,5 +78,5 @@ def explained(error: Exception, job: str = "", server: str = "") -> TrackingErro
             f"the tracker cannot be reached ({error}). Is `tracker serve` running at the address in "
             "Tracking(server=…)? The batch was not committed; restart the query when the tracker is back"
         )
-    said = advice(getattr(error, "reason", ""), str(error), job, server)
-    return TrackingError(f"{error}{f'. {said}' if said else ''}")
+    hint = advice(getattr(error, "reason", ""), str(error), job, server)
+    return TrackingError(f"{error}{f'. {hint}' if hint else ''}")

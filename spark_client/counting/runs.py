@@ -92,8 +92,8 @@ class Run(JobReader):
         if known is None:
             write_json(note, self.log_id)
         elif known != self.log_id:
-            said = advice("LOG_CHANGED", "", self.job, self._client.address)
-            raise TrackingError(f"LOG_CHANGED: the job's log is {self.log_id!r}, and was {known!r}. {said}")
+            what_to_do = advice("LOG_CHANGED", "", self.job, self._client.address)
+            raise TrackingError(f"LOG_CHANGED: the job's log is {self.log_id!r}, and was {known!r}. {what_to_do}")
 
     # ---------------------------------------------------------------- epochs
 
@@ -117,9 +117,10 @@ class Run(JobReader):
             raise self._explained(error) from error
         self._units = [unit for unit, _ in answers]
         if any(answer.outcome is Outcome.ALREADY_COMMITTED for _, answer in answers):
-            said = advice("EPOCH_REWOUND", "", self.job, self._client.address)
+            what_to_do = advice("EPOCH_REWOUND", "", self.job, self._client.address)
             raise TrackingError(
-                f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again. {said}"
+                f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again. "
+                f"{what_to_do}"
             )
         self.expect(epoch)
 

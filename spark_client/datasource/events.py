@@ -333,8 +333,8 @@ class _explained:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, TrackerError) and error.reason in self._ADVICE:
-            said = self._ADVICE[error.reason].format(job=self._job, subscription=self._subscription)
-            raise TrackingError(f"{error} (job {self._job!r}: {said})") from error
+            what_to_do = self._ADVICE[error.reason].format(job=self._job, subscription=self._subscription)
+            raise TrackingError(f"{error} (job {self._job!r}: {what_to_do})") from error
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 A `Column` of classic PySpark is a handle to an object of one JVM, which Python cannot pickle. Its node is plain data,
 though, and Java serializes it.
 
-Relies on ``Column._jc.node()`` of ``pyspark.sql.classic``, on the constructor of the JVM's ``Column`` from a node, and
-on ``org.apache.spark.util.Utils`` (all since Spark 4.0). Fails closed: what cannot be carried is refused when it is
-pickled, and bytes of another version of Spark are refused when they are loaded.
+Relies on ``Column._jc.node()`` and the constructor of ``pyspark.sql.classic.column``, on the constructor of the JVM's
+``org.apache.spark.sql.Column`` from a node, and on ``org.apache.spark.util.Utils.serialize`` and ``deserialize``. Fails
+closed: what cannot be carried is refused when it is pickled, and bytes of another version when they are loaded. Since
+Spark 4.0.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def test_the_events_too(address: str, capsys: pytest.CaptureFixture[str], monkey
     assert {"ended", "late"} <= {str(event.WhichOneof("kind")) for event in events}
     for event in map(read_event, events):
         assert event is not None
-        watching.say(watching.line(event))
+        watching.print_line(watching.line(event))
         watching.print_json(event)
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 2 * len(events)

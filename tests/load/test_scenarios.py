@@ -30,7 +30,7 @@ def test_a_scenario_survives_the_way_to_another_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "message"),
     [
         ({"ratee": 5}, "there is no 'ratee'; did you mean 'rate'?"),
         ({"xyz": 5}, "there is no 'xyz'; there are description, rate,"),
@@ -50,8 +50,8 @@ def test_a_scenario_survives_the_way_to_another_process() -> None:
         ({"open": 800_000, "duration": 3600}, "at most 50,000,000, so lower open, segments or duration, or lengthen"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_change(said: dict[str, Any], told: str) -> None:
-    with pytest.raises(ScenarioError, match=told):
+def test_what_makes_no_sense_is_refused_with_what_to_change(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
         read(said)
 
 

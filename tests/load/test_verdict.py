@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracker.load.board import Board
 from tracker.load.plan import Plan
 from tracker.load.scenario import read
+from tracker.load.shared import SharedCounters
 from tracker.load.verdict import judge, needed
 
 
@@ -21,42 +21,42 @@ def plan() -> Plan:
 
 
 @pytest.fixture
-def board(plan: Plan, tmp_path: Path) -> Board:
+def shared(plan: Plan, tmp_path: Path) -> SharedCounters:
     """What is written down when everything goes well: each report answered at once, each end seen right after."""
-    board = Board(tmp_path, plan, create=True)
-    board.start = 1_000.0
-    board.sent[:] = board.start + plan.due
-    board.answered[:] = board.sent + 0.001
+    shared = SharedCounters(tmp_path, plan, create=True)
+    shared.start = 1_000.0
+    shared.sent[:] = shared.start + plan.due
+    shared.answered[:] = shared.sent + 0.001
     for source in range(plan.producers):
         expected = plan.expected(source)
         for number in range(plan.scenario.segments):
             places = np.flatnonzero(plan.exists)
-            board.ended[source, places, number] = needed(plan, source, expected, number, board.answered)[places]
-            board.elements[source, places, number] = expected.elements[places]
-            board.times[source, places, number] = 1
-    return board
+            shared.ended[source, places, number] = needed(plan, source, expected, number, shared.answered)[places]
+            shared.elements[source, places, number] = expected.elements[places]
+            shared.times[source, places, number] = 1
+    return shared
 
 
-def test_what_is_right_is_found_right(plan: Plan, board: Board) -> None:
-    verdict = judge(plan, board)
+def test_what_is_right_is_found_right(plan: Plan, shared: SharedCounters) -> None:
+    verdict = judge(plan, shared)
     assert verdict.right
-    assert verdict.checked == plan.ends == board.times.sum()
+    assert verdict.checked == plan.ends == shared.times.sum()
 
 
-def _lost(board: Board, place: tuple[int, int, int]) -> None:
-    board.times[place] = board.ended[place] = board.elements[place] = 0
+def _lost(shared: SharedCounters, place: tuple[int, int, int]) -> None:
+    shared.times[place] = shared.ended[place] = shared.elements[place] = 0
 
 
-def _twice(board: Board, place: tuple[int, int, int]) -> None:
-    board.times[place] += 1
+def _twice(shared: SharedCounters, place: tuple[int, int, int]) -> None:
+    shared.times[place] += 1
 
 
-def _too_few(board: Board, place: tuple[int, int, int]) -> None:
-    board.elements[place] -= 10
+def _too_few(shared: SharedCounters, place: tuple[int, int, int]) -> None:
+    shared.elements[place] -= 10
 
 
-def _early(board: Board, place: tuple[int, int, int]) -> None:
-    board.ended[place] -= 0.002
+def _early(shared: SharedCounters, place: tuple[int, int, int]) -> None:
+    shared.ended[place] -= 0.002
 
 
 @pytest.mark.parametrize(
@@ -69,39 +69,39 @@ def _early(board: Board, place: tuple[int, int, int]) -> None:
     ],
 )
 def test_one_wrong_announcement_is_found(
-    plan: Plan, board: Board, broken: Callable[[Board, tuple[int, int, int]], None], told: str
+    plan: Plan, shared: SharedCounters, broken: Callable[[SharedCounters, tuple[int, int, int]], None], told: str
 ) -> None:
-    broken(board, (1, 3 * plan.generations + 1, 1))
-    verdict = judge(plan, board)
+    broken(shared, (1, 3 * plan.generations + 1, 1))
+    verdict = judge(plan, shared)
     assert not verdict.right
     [fault] = verdict.faults
     assert fault.startswith(told)
 
 
-def test_what_the_load_did_not_finish_is_not_the_trackers_fault(plan: Plan, board: Board) -> None:
+def test_what_the_load_did_not_finish_is_not_the_trackers_fault(plan: Plan, shared: SharedCounters) -> None:
     """A report without an answer makes the run incomplete; the ends that hang on it may or may not have come."""
-    board.answered[1, -1] = 0
-    for place in np.argwhere(board.ended >= board.sent[1, -1]):
-        _lost(board, tuple(place))
-    verdict = judge(plan, board)
+    shared.answered[1, -1] = 0
+    for place in np.argwhere(shared.ended >= shared.sent[1, -1]):
+        _lost(shared, tuple(place))
+    verdict = judge(plan, shared)
     assert verdict.faults == ()
     assert verdict.unanswered == 1
     assert not verdict.right
 
 
-def test_an_end_whose_report_was_never_sent_came_too_early(plan: Plan, board: Board) -> None:
+def test_an_end_whose_report_was_never_sent_came_too_early(plan: Plan, shared: SharedCounters) -> None:
     tick = int(plan.close_ticks[0])
-    board.sent[0, tick] = board.answered[0, tick] = 0
-    assert any("ended before all of it was reported: tenant-0/0-0-0" in fault for fault in judge(plan, board).faults)
+    shared.sent[0, tick] = shared.answered[0, tick] = 0
+    assert any("ended before all of it was reported: tenant-0/0-0-0" in fault for fault in judge(plan, shared).faults)
 
 
-def test_many_faults_are_counted_and_a_few_shown(plan: Plan, board: Board) -> None:
-    board.times[0, :, 0] *= 2
-    [fault] = judge(plan, board).faults
+def test_many_faults_are_counted_and_a_few_shown(plan: Plan, shared: SharedCounters) -> None:
+    shared.times[0, :, 0] *= 2
+    [fault] = judge(plan, shared).faults
     assert fault.startswith(f"{plan.exists.sum():,} ended more than once: tenant-0/0-0-0 on segment-01, ")
     assert fault.endswith(f", and {plan.exists.sum() - 3:,} more")
 
 
-def test_what_others_wrote_down_counts(plan: Plan, board: Board) -> None:
-    board.fault("something\nstrange")
-    assert judge(plan, board).faults == ("something strange",)
+def test_what_others_wrote_down_counts(plan: Plan, shared: SharedCounters) -> None:
+    shared.fault("something\nstrange")
+    assert judge(plan, shared).faults == ("something strange",)

@@ -18,8 +18,8 @@ from tests.client.processes import Server
 from tracker.client import JobSpec, SubstreamStatus, TrackerClient
 from tracker.client.calls import refusal
 from tracker.client.connection import CHANNEL_OPTIONS
-from tracker.relay.combining import Part, Room
-from tracker.relay.gathering import Budget, Gatherer
+from tracker.relay.batching import Batcher, Budget
+from tracker.relay.combining import Capacity, Part
 from tracker.wire.gen import tracker_pb2 as wire
 
 NONE = 2**63 - 1
@@ -40,7 +40,7 @@ def at_once(server: Server, reports: Sequence[wire.ReportRequest]) -> Told:
     async def deliver() -> Told:
         async with grpc.aio.insecure_channel(server.address, CHANNEL_OPTIONS) as channel:
             send: Any = channel.unary_unary(REPORT, None, None)
-            gatherer = Gatherer(lambda request, timeout: send(request, timeout=timeout), 60.0, Budget(1 << 30))
+            gatherer = Batcher(lambda request, timeout: send(request, timeout=timeout), 60.0, Budget(1 << 30))
 
             async def one(request: wire.ReportRequest) -> wire.ReportResponse | str:
                 try:
@@ -270,13 +270,13 @@ def test_ids_of_two_logs_are_never_of_one_message(first: str) -> None:
     }
     named = Part.read(report("j", "named", ("x", "a", 1, 1, 0)).SerializeToString())
     assert named is not None
-    room = Room()
+    capacity = Capacity()
     for unit, fits in zip(order, [True, False], strict=True):
         part = parts[unit]
         assert part is not None
-        assert room.take(part) is fits
-        assert room.take(named) is (unit == first)
-        assert not room.take(named)  # one unit twice is of two messages, too
+        assert capacity.take(part) is fits
+        assert capacity.take(named) is (unit == first)
+        assert not capacity.take(named)  # one unit twice is of two messages, too
 
 
 def test_counts_that_would_run_over_are_not_added_up(shared_server: Server, client: TrackerClient, opened: str) -> None:

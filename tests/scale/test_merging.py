@@ -24,7 +24,7 @@ from tracker.client import (
     Position,
     Reason,
 )
-from tracker.sharded.merging import Merge, beginning
+from tracker.sharded.merged_events import Merge, beginning
 
 SEGMENTS = ["up", "down"]
 AT = datetime(2026, 1, 1, tzinfo=UTC)

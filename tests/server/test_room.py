@@ -10,8 +10,8 @@ import pytest
 from tracker.contract.commands import Abandon, Command, Commit
 from tracker.contract.promises import Close, Expect, Frontier
 from tracker.core import DefineJob, Drain, OpenProducer, Refused, Report, Spec, Tick, Tracker
+from tracker.server.capacity import check_capacity
 from tracker.server.limits import Limits
-from tracker.server.room import check_room
 
 NOW = 1_800_000_000 * 10**9
 SECOND = 10**9
@@ -28,7 +28,7 @@ class Server:
 
     def take(self, command: Command, now: int = NOW) -> None:
         new = len(command.names) if isinstance(command, Report) else 0
-        check_room(self.tracker, command, self.limits, new)
+        check_capacity(self.tracker, command, self.limits, new)
         self.tracker.apply(command, now)
 
     def report(self, names: int = 1, commit: bool = True, units: int = 1, **more: Any) -> None:
@@ -154,4 +154,6 @@ def test_numbers_that_are_expected_are_counted_and_what_a_commit_names() -> None
     server.take(Tick(), NOW + 2 * SECOND)
     assert server.tracker.counts("job").expected == 2  # type: ignore[union-attr]
     more = tuple(("t", f"z{i}", None) for i in range(8))
-    refused("max_cells", lambda: check_room(server.tracker, Commit("job", "p", "r", substreams=more), server.limits, 8))
+    refused(
+        "max_cells", lambda: check_capacity(server.tracker, Commit("job", "p", "r", substreams=more), server.limits, 8)
+    )

@@ -7,8 +7,8 @@ import time
 import uuid
 from typing import Final
 
-from tracker.cli import asking
-from tracker.cli.output import print_json, print_pairs, say
+from tracker.cli import connecting
+from tracker.cli.output import print_json, print_line, print_pairs
 from tracker.client import DrainState, DrainStatus, TrackerClient, TrackerError
 from tracker.sharded import ShardedClient
 
@@ -17,7 +17,7 @@ _LOOK_AGAIN_S: Final = 0.5
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the commands of this module."""
-    options = [asking.options()]
+    options = [connecting.options()]
     drain = commands.add_parser(
         "drain",
         parents=options,
@@ -58,7 +58,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def drain_job(arguments: argparse.Namespace) -> int:
     drain_id = arguments.id or f"drain-{uuid.uuid4().hex[:12]}"
     over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         status = client.drain(arguments.job, arguments.deployment, drain_id, timeout=arguments.timeout)
         if status.state is DrainState.PENDING:
             _warn_of_pending(client, arguments)
@@ -77,7 +77,7 @@ def _warn_of_pending(client: TrackerClient | ShardedClient, arguments: argparse.
         if refused.reason != "UNKNOWN_JOB":
             raise
         there = "the job does not exist"
-    say(
+    print_line(
         f"tracker: job {arguments.job} has no deployment {arguments.deployment!r} yet ({there}): the drain is PENDING, "
         f"and begins when that deployment is defined. To cancel it: tracker cancel-drain {arguments.job} "
         f"--deployment {arguments.deployment}",
@@ -86,7 +86,7 @@ def _warn_of_pending(client: TrackerClient | ShardedClient, arguments: argparse.
 
 
 def cancel_drain(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         _show(arguments, client.cancel_drain(arguments.job, arguments.id, arguments.deployment))
     return 0
 

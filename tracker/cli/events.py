@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from tracker.cli import asking
-from tracker.cli.output import print_json, say, text, time_text
+from tracker.cli import connecting
+from tracker.cli.output import print_json, print_line, text, time_text
 from tracker.client import (
     Advanced,
     Ended,
@@ -30,7 +30,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the commands of this module."""
     watch = commands.add_parser(
         "watch",
-        parents=[asking.options()],
+        parents=[connecting.options()],
         help="show a job's events as they happen",
         description="Show a job's events: first those that are kept, then new ones as they happen, until "
         "interrupted. It reconnects by itself when the tracker restarts.",
@@ -48,7 +48,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     events = commands.add_parser(
         "events",
-        parents=[asking.options()],
+        parents=[connecting.options()],
         help="list a job's events",
         description="List the events of a job that are kept.",
         epilog="example: tracker events flights --kind Late --scope JFK",
@@ -74,7 +74,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     wait = commands.add_parser(
         "wait",
-        parents=[asking.options()],
+        parents=[connecting.options()],
         help="wait until a substream has ended on a segment",
         description="Wait until a substream has ended on a segment, and print how. Exit status 1: not in time.",
         epilog="example: tracker wait flights clean JFK 2013-01-01T00:00:00Z/2013-01-02T00:00:00Z --timeout 3600",
@@ -89,11 +89,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def watch_job(arguments: argparse.Namespace) -> int:
     job, filters = arguments.job, {"segments": arguments.segment, "scopes": arguments.scope}
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         if isinstance(client, TrackerClient):
             events: Watch | ShardedWatch = client.watch(job, arguments.after, **filters)
         elif arguments.after:
-            say("tracker: --after is a position in one server's events; it cannot be used with --sharded", error=True)
+            print_line(
+                "tracker: --after is a position in one server's events; it cannot be used with --sharded", error=True
+            )
             return _WRONG_USAGE
         else:
             events = client.watch(job, **filters)
@@ -102,12 +104,12 @@ def watch_job(arguments: argparse.Namespace) -> int:
                 if arguments.json:
                     print_json(event)
                 else:
-                    say(line(event), flush=True)
+                    print_line(line(event), flush=True)
     return 0
 
 
 def list_events(arguments: argparse.Namespace) -> int:
-    with asking.single_client(arguments) as client:
+    with connecting.single_client(arguments) as client:
         shown, place = 0, arguments.after
         while True:
             page = client.list_events(
@@ -118,36 +120,36 @@ def list_events(arguments: argparse.Namespace) -> int:
                     continue
                 if arguments.limit and shown == arguments.limit:
                     if not arguments.json:
-                        say(f"… and more: only the first {shown} are shown; --limit 0 lists all")
+                        print_line(f"… and more: only the first {shown} are shown; --limit 0 lists all")
                     return 0
                 shown += 1
                 if arguments.json:
                     print_json(event)
                 else:
-                    say(line(event))
+                    print_line(line(event))
             if page.last_seq <= place:
                 break
             place = page.last_seq
     if not shown and not arguments.json:
-        say(f"job {arguments.job} keeps no such events")
+        print_line(f"job {arguments.job} keeps no such events")
     return 0
 
 
 def wait_for_end(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         try:
             ended = client.wait_for_end(
                 arguments.job, arguments.segment, arguments.scope, arguments.name, timeout=arguments.timeout
             )
         except TimeoutError as late:
-            say(f"tracker: {late}; `tracker explain` shows why", error=True)
+            print_line(f"tracker: {late}; `tracker explain` shows why", error=True)
             return _LATE
     if arguments.json:
         print_json(ended)
     else:
         lost = "" if ended.reason is Reason.COMPLETE else f", {ended.in_flight} of them were not received"
         how = f"{ended.reason}, {ended.elements} elements{lost}"
-        say(f"{_substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
+        print_line(f"{_substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
     return 0
 
 

@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from tracker.cli import asking
-from tracker.cli.output import ago, print_json, say, text, time_text
+from tracker.cli import connecting
+from tracker.cli.output import ago, print_json, print_line, text, time_text
 from tracker.client import Explained, FrontStatus, JobStatus, SegmentStatus, StagedStatus, SubstreamStatus
 
 _UNKNOWN = 1
@@ -21,7 +21,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the command."""
     explain = commands.add_parser(
         "explain",
-        parents=[asking.options()],
+        parents=[connecting.options()],
         help="show why a substream has not ended",
         description="Show why a substream has not ended: which segments have elements in flight and which producers "
         "reported last, which fronts it waits for, which reports of it are not committed, and which segments have "
@@ -35,7 +35,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def explain_substream(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         job = client.job(arguments.job)
         name, found = arguments.name, client.explain(arguments.job, arguments.scope, arguments.name)
         if found.substream is None and not found.staged:
@@ -54,34 +54,36 @@ def explain_substream(arguments: argparse.Namespace) -> int:
             indent=2,
         )
         return 0
-    say(f"{name} of scope {arguments.scope!r}: {'has ended' if ended else 'has not ended'}")
+    print_line(f"{name} of scope {arguments.scope!r}: {'has ended' if ended else 'has not ended'}")
     for reason in reasons:
-        say(f"- {reason}")
+        print_line(f"- {reason}")
     if substream is None:
         return 0
     if substream.by_drain:
         where = ", ".join(repr(segment.segment) for segment in substream.segments if segment.by_drain)
-        say(f"it was closed only by a drain on {where}: more elements may follow in a later deployment")
-    say(
+        print_line(f"it was closed only by a drain on {where}: more elements may follow in a later deployment")
+    print_line(
         f"first reported {text(substream.created)} ({ago(substream.created)}), last changed {text(substream.changed)} "
         f"({ago(substream.changed)})"
     )
     if substream.late_reports:
-        say(f"{substream.late_reports} reports came after its end: `tracker events {job.spec.job}` lists them as Late")
+        print_line(
+            f"{substream.late_reports} reports came after its end: `tracker events {job.spec.job}` lists them as Late"
+        )
     return 0
 
 
 def _print_unknown(arguments: argparse.Namespace, job: JobStatus, names: Sequence[str]) -> None:
     """Nothing, or too much, goes by this name."""
     if names:
-        say(
+        print_line(
             f"tracker: several substreams of scope {arguments.scope!r} begin with {arguments.name!r}; name one:",
             error=True,
         )
         for name in [*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])]:
-            say(f"  {name}", error=True)
+            print_line(f"  {name}", error=True)
         return
-    say(
+    print_line(
         f"tracker: {arguments.job} has no substream {arguments.name!r} in scope {arguments.scope!r}, and none that "
         f"begins with this name: nothing was reported of it, or it ended more than {text(job.spec.retention)} ago. "
         f"`tracker substreams {arguments.job} --ended` lists all substreams",

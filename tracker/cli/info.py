@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from tracker.cli import asking
-from tracker.cli.output import print_json, print_pairs, print_table, say
+from tracker.cli import connecting
+from tracker.cli.output import print_json, print_line, print_pairs, print_table
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
     info = commands.add_parser(
         "info",
-        parents=[asking.options()],
+        parents=[connecting.options()],
         help="show which server answers, and its limits",
         description="Show the server's version, its journal and its limits. Of several servers, the first by name.",
     )
@@ -20,12 +20,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def show_info(arguments: argparse.Namespace) -> int:
-    with asking.single_client(arguments) as client:
+    with connecting.single_client(arguments) as client:
         info = client.server_info()
     if arguments.json:
         print_json(info, indent=2)
         return 0
     print_pairs([("server", arguments.server), ("version", info.version), ("journal", info.journal)])
-    say()
+    print_line()
     print_table(["LIMIT", "VALUE"], sorted(info.limits.items()))
     return 0

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 
-from tracker.cli import asking
-from tracker.cli.output import ago, print_json, print_pairs, print_table, say, text, time_text
+from tracker.cli import connecting
+from tracker.cli.output import ago, print_json, print_line, print_pairs, print_table, text, time_text
 from tracker.client import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus, TrackerError
 
 _MOST_SCOPES = 4  # of a front's frontiers that are shown
@@ -15,7 +15,7 @@ _MOST_SCOPES = 4  # of a front's frontiers that are shown
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the commands of this module."""
-    options = [asking.options()]
+    options = [connecting.options()]
 
     jobs = commands.add_parser("jobs", parents=options, help="list the jobs", description="List the jobs.")
     jobs.set_defaults(run=list_jobs)
@@ -59,7 +59,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def list_jobs(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         statuses = []
         for job in client.jobs():
             try:
@@ -71,7 +71,7 @@ def list_jobs(arguments: argparse.Namespace) -> int:
         print_json(statuses, indent=2)
         return 0
     if not statuses:
-        say(f"no jobs at {arguments.server}")
+        print_line(f"no jobs at {arguments.server}")
         return 0
     print_table(
         ["JOB", "DEPLOYMENT", "OPEN", "IN FLIGHT", "ENDED", "LATE", "LAST EVENT", "DRAIN"],
@@ -93,7 +93,7 @@ def list_jobs(arguments: argparse.Namespace) -> int:
 
 
 def show_job(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         status = client.job(arguments.job)
         oldest = None if arguments.json else next(client.substreams(arguments.job), None)
     if arguments.json:
@@ -101,10 +101,10 @@ def show_job(arguments: argparse.Namespace) -> int:
         return 0
     _print_job(status, oldest)
     if status.producers:
-        say()
+        print_line()
         _print_producers(status.producers)
     if status.fronts:
-        say()
+        print_line()
         _print_fronts(status.fronts)
     return 0
 
@@ -214,7 +214,7 @@ def _staged(producer: ProducerStatus) -> str | None:
 
 
 def list_substreams(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         found = client.substreams(
             arguments.job, scopes=arguments.scope, include_ended=arguments.ended, only_stalled=arguments.stalled
         )
@@ -226,7 +226,7 @@ def list_substreams(arguments: argparse.Namespace) -> int:
             return 0
         first = next(shown, None)
         if first is None:
-            say(_nothing(arguments))
+            print_line(_nothing(arguments))
             return 0
         print_table(
             [
@@ -254,7 +254,7 @@ def list_substreams(arguments: argparse.Namespace) -> int:
             ],
         )
         if next(found, None) is not None:
-            say(f"… and more: only the first {limit} are shown; --limit 0 lists all")
+            print_line(f"… and more: only the first {limit} are shown; --limit 0 lists all")
     return 0
 
 
@@ -286,10 +286,10 @@ def _account(segment: SegmentStatus) -> str:
 
 
 def delete_job(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         client.delete_job(arguments.job, force=arguments.force)
     if arguments.json:
         print_json({"deleted": arguments.job})
     else:
-        say(f"{arguments.job} is deleted")
+        print_line(f"{arguments.job} is deleted")
     return 0

@@ -106,11 +106,11 @@ def _terminated(number: int, _frame: object) -> NoReturn:
 def _scenario(arguments: argparse.Namespace) -> Scenario:
     from tracker.load.scenario import ScenarioError, find, read
 
-    said = find(arguments.scenario)
+    fields = find(arguments.scenario)
     for name in ("rate", "duration"):
         if getattr(arguments, name) is not None:
-            said[name] = getattr(arguments, name)
-    scenario = read(said)
+            fields[name] = getattr(arguments, name)
+    scenario = read(fields)
     if arguments.journal and not arguments.start:
         raise ScenarioError("--journal belongs to --start: give both, or neither")
     if arguments.start and scenario.failures.kill_server_every and (arguments.journal or "memory") == "memory":
@@ -186,7 +186,7 @@ class _Ticker:
         self._next = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        from tracker.load.telling import line
+        from tracker.load.display import line
 
         if self._alive:
             print(f"\r\x1b[K{line(progress)}", end="", file=sys.stderr, flush=True)
@@ -196,7 +196,7 @@ class _Ticker:
 
 
 def _print(scenario: Scenario, result: Result) -> None:
-    from tracker.load.telling import LATENCY_HEADER, latency_rows, pairs, warnings, wrongs
+    from tracker.load.display import LATENCY_HEADER, latency_rows, pairs, warnings, wrongs
 
     if sys.stderr.isatty():
         print(file=sys.stderr)
@@ -215,13 +215,13 @@ def _print(scenario: Scenario, result: Result) -> None:
 def _print_step(step: Step) -> None:
     verdict = "sustained" if step.sustained else f"not sustained: {step.failed}"
     result = step.result
-    told = f"p99 of reports {result.reports.p99:.1f} ms, of ends {result.ends.p99:.1f} ms"
+    parts = f"p99 of reports {result.reports.p99:.1f} ms, of ends {result.ends.p99:.1f} ms"
     if result.floor.count:
-        told += f", of a call that does nothing {result.floor.p99:.1f} ms"
+        parts += f", of a call that does nothing {result.floor.p99:.1f} ms"
     kept_up = "" if result.generator.kept_up else "; the generator could not keep up"
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    print(f"{step.rate:,.1f} reports/s: {verdict} ({told}{kept_up})", flush=True)
+    print(f"{step.rate:,.1f} reports/s: {verdict} ({parts}{kept_up})", flush=True)
 
 
 def _print_search(search: Search, bound: float) -> None:

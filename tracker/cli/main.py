@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tracker.cli import asking, drains, events, explain, info, jobs, load, relay, repairs, serve, subscriptions
-from tracker.cli.output import say
+from tracker.cli import connecting, drains, events, explain, info, jobs, load, relay, repairs, serve, subscriptions
+from tracker.cli.output import print_line
 from tracker.client import TrackerError, TrackerUnavailable
 
 _REFUSED = 1
@@ -50,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = parsed.run(parsed)
         sys.stdout.flush()
     except TrackerError as refused:
-        say(f"tracker: {refused}", error=True)
+        print_line(f"tracker: {refused}", error=True)
         return _REFUSED
     except TrackerUnavailable as unavailable:
-        say(f"tracker: {unavailable}", error=True)
+        print_line(f"tracker: {unavailable}", error=True)
         return _UNREACHABLE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         description="Knows exactly when a substream of a streaming job has ended.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[asking.options(first=True)],
+        parents=[connecting.options(first=True)],
     )
     whole.add_argument("--version", action="version", version=f"tracker {version('substream-tracker')}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -31,7 +31,7 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def say(line: str = "", *, flush: bool = False, error: bool = False) -> None:
+def print_line(line: str = "", *, flush: bool = False, error: bool = False) -> None:
     """Prints one line, whatever names are in it. Everything that a command says goes through here or `print_json`.
 
     Args:
@@ -58,7 +58,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
             cell.rjust(width) if number else cell.ljust(width)
             for cell, width, number in zip(row, widths, numbers, strict=True)
         ]
-        say("  ".join(cells).rstrip())
+        print_line("  ".join(cells).rstrip())
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
@@ -71,7 +71,7 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     known = list(pairs)
     width = max(len(name) for name, _ in known)
     for name, value in known:
-        say(f"{name:<{width}}  {text(value)}".rstrip())
+        print_line(f"{name:<{width}}  {text(value)}".rstrip())
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 
-from tracker.cli.asking import DEFAULT_SERVER, SERVER_VARIABLE
+from tracker.cli.connecting import DEFAULT_SERVER, SERVER_VARIABLE
 from tracker.client.relay import VARIABLE, sockets
 
 
@@ -36,7 +36,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     relay.add_argument(
         "--socket-mode",
         metavar="OCTAL",
-        type=lambda said: int(said, 8),
+        type=lambda text: int(text, 8),
         default=0o660,
         help="the permissions of the socket file (default: 660, its owner and group)",
     )

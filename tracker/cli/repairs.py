@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from tracker.cli import asking
-from tracker.cli.output import print_json, say
+from tracker.cli import connecting
+from tracker.cli.output import print_json, print_line
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the commands of this module."""
-    options = [asking.options()]
+    options = [connecting.options()]
     abandon = commands.add_parser(
         "abandon",
         parents=options,
@@ -44,19 +44,19 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def abandon_substream(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         client.abandon(arguments.job, arguments.scope, arguments.name)
     return _done(arguments, "abandoned", arguments.name)
 
 
 def finish_front(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         client.finish_front(arguments.job, arguments.front)
     return _done(arguments, "finished", arguments.front)
 
 
 def forget_producer(arguments: argparse.Namespace) -> int:
-    with asking.client(arguments) as client:
+    with connecting.client(arguments) as client:
         client.forget_producer(arguments.job, arguments.producer)
     return _done(arguments, "forgotten", arguments.producer)
 
@@ -65,5 +65,5 @@ def _done(arguments: argparse.Namespace, what: str, name: str) -> int:
     if arguments.json:
         print_json({what: name})
     else:
-        say(f"{name} is {what}")
+        print_line(f"{name} is {what}")
     return 0

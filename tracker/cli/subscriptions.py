@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from tracker.cli import asking
-from tracker.cli.output import print_json, print_table, say, text
+from tracker.cli import connecting
+from tracker.cli.output import print_json, print_line, print_table, text
 from tracker.client import SubscriptionStatus
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the commands of this module."""
-    options = [asking.options()]
+    options = [connecting.options()]
     subscriptions = commands.add_parser(
         "subscriptions",
         parents=options,
@@ -34,13 +34,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def list_subscriptions(arguments: argparse.Namespace) -> int:
-    with asking.single_client(arguments) as client:
+    with connecting.single_client(arguments) as client:
         found = client.subscriptions(arguments.job)
     if arguments.json:
         print_json(found, indent=2)
         return 0
     if not found:
-        say(f"job {arguments.job} has no subscriptions")
+        print_line(f"job {arguments.job} has no subscriptions")
         return 0
     print_table(
         ["NAME", "SEGMENTS", "SCOPES", "ACKNOWLEDGED", "KEPT", "OLDEST KEPT", "MAX AGE", "LAST ACK", "STATE"],
@@ -69,10 +69,10 @@ def _state(subscription: SubscriptionStatus) -> str:
 
 
 def end_subscription(arguments: argparse.Namespace) -> int:
-    with asking.single_client(arguments) as client:
+    with connecting.single_client(arguments) as client:
         client.unsubscribe(arguments.job, arguments.name)
     if arguments.json:
         print_json({"unsubscribed": arguments.name})
     else:
-        say(f"{arguments.name} is unsubscribed")
+        print_line(f"{arguments.name} is unsubscribed")
     return 0

@@ -70,9 +70,9 @@ def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
             for place in range(first, last)
             for promise in about.get(place, ())
         ]
-        room = largest.promises - len(promises)
-        if room > 0:
-            promises, others = [*promises, *others[:room]], others[room:]
+        spare = largest.promises - len(promises)
+        if spare > 0:
+            promises, others = [*promises, *others[:spare]], others[spare:]
         yield _piece(contents, first, last, rows[low:high], promises[: largest.promises])
         for begin in range(largest.promises, len(promises), largest.promises):
             more = promises[begin : begin + largest.promises]

@@ -123,13 +123,13 @@ class Report:
         >>> report.report(units=["0"])
         [10 20]
         """
-        xors, sents, receiveds = (
+        folded, sents, receiveds = (
             _integers("xor", xor).view(np.uint64),
             _integers("sent", sent),
             _integers("received", received),
         )
         rows = len(names)
-        lengths = [len(scopes), rows, len(xors), len(sents), len(receiveds)]
+        lengths = [len(scopes), rows, len(folded), len(sents), len(receiveds)]
         times = np.full(rows, NO_END_TIME, np.int64) if end_times is None else _integers("end_times", end_times)
         if {*lengths, len(times)} != {rows}:
             raise ValueError(
@@ -146,7 +146,7 @@ class Report:
         substreams = np.fromiter((name(pair, len(table)) for pair in pairs), np.int64, rows)
         self._bind(substreams, known, times)
         cells = (substreams.astype(np.uint64) << np.uint64(_SEGMENT_BITS)) | np.uint64(self._segment(segment))
-        self._columns.append((cells, xors, sents, receiveds))
+        self._columns.append((cells, folded, sents, receiveds))
 
     def frontier(self, front: str, time: int, scope: str | None = None) -> None:
         """Promises that the front will send no more elements of substreams with an end time up to `time`."""

@@ -13,9 +13,9 @@ from typing import Final
 
 import grpc
 
-from tracker.load import lifeline
-from tracker.load.board import PROBES_A_SECOND, Board, Order
+from tracker.load import parentwatch
 from tracker.load.plan import Plan
+from tracker.load.shared import PROBES_A_SECOND, Order, SharedCounters
 
 _CALL: Final = b"." * 4096  # about what a report takes
 
@@ -23,23 +23,23 @@ _CALL: Final = b"." * 4096  # about what a report takes
 def main() -> int:
     """Runs the process; the exit status."""
     directory, address = sys.argv[1:]
-    lifeline.hold_on()
-    board = Board(Path(directory), Plan(Order.read(Path(directory)).scenario))
+    parentwatch.exit_with_parent()
+    shared = SharedCounters(Path(directory), Plan(Order.read(Path(directory)).scenario))
     with grpc.insecure_channel(address) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/bare/Report", request_serializer=None, response_deserializer=None
         )
         call(_CALL)  # it is connected
-        while not board.start and not board.stopped:
+        while not shared.start and not shared.stopped:
             time.sleep(0.01)
-        for number in range(len(board.probed)):
-            due = board.start + number / PROBES_A_SECOND
+        for number in range(len(shared.probed)):
+            due = shared.start + number / PROBES_A_SECOND
             while (left := due - time.monotonic()) > 0:
                 time.sleep(left)
-            if board.stopped:
+            if shared.stopped:
                 return 0
             call(_CALL)
-            board.probed[number] = time.monotonic()
+            shared.probed[number] = time.monotonic()
     return 0
 
 

@@ -20,9 +20,9 @@ from typing import Final
 import numpy as np
 
 from tracker.client import Outcome, Producer, Report, TrackerClient, TrackerError
-from tracker.load import lifeline
-from tracker.load.board import REPEATED, TAKEN_OVER, Board, Order
+from tracker.load import parentwatch
 from tracker.load.plan import Plan, segment
+from tracker.load.shared import REPEATED, TAKEN_OVER, Order, SharedCounters
 
 _LONGEST_SLEEP_S: Final = 0.5  # between looks at whether to leave off
 _SWITCH_S: Final = 0.0005  # a thread that is due does not wait longer for one that prepares a report
@@ -38,7 +38,7 @@ class _Line:
     def __init__(self, process: _Process, producer: int) -> None:
         self._process = process
         self._plan = process.plan
-        self._board = process.board
+        self._board = process.shared
         self._number = producer
         self._chance = random.Random(f"{self._plan.scenario.seed}/{producer}/{process.life}")
         self._runs = (f"life-{process.life}.{number}" for number in count())
@@ -159,7 +159,7 @@ class _Process:
     def __init__(self, directory: Path, number: int, life: int) -> None:
         order = Order.read(directory)
         self.plan = Plan(order.scenario)
-        self.board = Board(directory, self.plan)
+        self.shared = SharedCounters(directory, self.plan)
         self.job = order.job
         self.number = number
         self.life = life
@@ -171,7 +171,7 @@ class _Process:
     def add(self, counter: int) -> None:
         """Counts one more."""
         with self._adding:
-            self.board.counters[self.number, counter] += 1
+            self.shared.counters[self.number, counter] += 1
 
     def run(self) -> int:
         """Sends what this process has to send; the exit status."""
@@ -179,14 +179,14 @@ class _Process:
         try:
             lines = [_Line(self, producer) for producer in range(self.number, scenario.producers, scenario.processes)]
         except Exception as error:
-            self.board.fault(f"process {self.number} of producers: {error}")
+            self.shared.fault(f"process {self.number} of producers: {error}")
             return 1
-        self.board.ready[self.number] = self.life + 1
-        while not self.board.start:
-            if self.board.stopped:
+        self.shared.ready[self.number] = self.life + 1
+        while not self.shared.start:
+            if self.shared.stopped:
                 return 0
             time.sleep(0.01)
-        self.start = self.board.start
+        self.start = self.shared.start
         threads = [threading.Thread(target=line.work) for line in lines]
         for thread in threads:
             thread.start()
@@ -198,7 +198,7 @@ class _Process:
 def main() -> int:
     """Runs the process; the exit status."""
     directory, number, life = sys.argv[1:]
-    lifeline.hold_on()
+    parentwatch.exit_with_parent()
     sys.setswitchinterval(_SWITCH_S)
     return _Process(Path(directory), int(number), int(life)).run()
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.load.board import PROBES_A_SECOND, REPEATED, TAKEN_OVER, Board
 from tracker.load.plan import Plan, Times
 from tracker.load.servers import Use
+from tracker.load.shared import PROBES_A_SECOND, REPEATED, TAKEN_OVER, SharedCounters
 from tracker.load.verdict import Verdict, needed
 
 _BUCKETS: Final = 240  #: pieces of time in a series
@@ -117,30 +117,30 @@ class Result:
 
 def evaluate(
     plan: Plan,
-    board: Board,
+    shared: SharedCounters,
     verdict: Verdict,
     samples: Sequence[Sample],
     producers_killed: int,
     servers_killed: int,
 ) -> Result:
     """The figures of a run that is over."""
-    start = board.start
+    start = shared.start
     since, until = plan.measured
     due = plan.due
-    answered = board.answered != 0
-    counted = answered & (board.disturbed == 0)
-    latencies = board.answered - start - due
+    answered = shared.answered != 0
+    counted = answered & (shared.disturbed == 0)
+    latencies = shared.answered - start - due
     measured = (due >= since) & (due < until)
-    end_due, end_latencies = _ends(plan, board)
+    end_due, end_latencies = _ends(plan, shared)
     end_measured = (end_due >= since) & (end_due < until)
-    lag = Latency.of(_lags(plan, board)[counted & measured])
+    lag = Latency.of(_lags(plan, shared)[counted & measured])
     reports = Latency.of(latencies[counted & measured])
     inside = [sample for sample in samples if since <= sample.at <= until]
     busiest = max(_shares(inside), default=0.0)
-    probes = _probes(board)
-    early, late = _backlog(due, np.where(answered, board.answered - start, np.inf), since, until)
-    totals = board.counters.sum(axis=0)
-    in_time = answered & (board.answered - start >= since) & (board.answered - start < until)
+    probes = _probes(shared)
+    early, late = _backlog(due, np.where(answered, shared.answered - start, np.inf), since, until)
+    totals = shared.counters.sum(axis=0)
+    in_time = answered & (shared.answered - start >= since) & (shared.answered - start < until)
     return Result(
         planned=plan.reports,
         answered=int(answered.sum()),
@@ -149,7 +149,7 @@ def evaluate(
         # Each producer may have one report under way without being behind.
         backlog_grew=late > 2 * early + plan.producers,
         reports=reports,
-        round_trips=Latency.of((board.answered - board.sent)[counted & measured]),
+        round_trips=Latency.of((shared.answered - shared.sent)[counted & measured]),
         ends=Latency.of(end_latencies[end_measured]),
         floor=Latency.of(probes[1][probes[0] >= since]),
         generator=Generator(
@@ -162,7 +162,7 @@ def evaluate(
             taken_over=int(totals[TAKEN_OVER]),
             producers_killed=producers_killed,
             servers_killed=servers_killed,
-            left_out=int((measured & (board.disturbed != 0)).sum()),
+            left_out=int((measured & (shared.disturbed != 0)).sum()),
         ),
         server=_of_server(inside, lambda use: use.processor_seconds),
         server_waited=_of_server(inside, lambda use: use.waiting_seconds),
@@ -173,40 +173,40 @@ def evaluate(
     )
 
 
-def _lags(plan: Plan, board: Board) -> Times:
+def _lags(plan: Plan, shared: SharedCounters) -> Times:
     """For each report, how much later it left than it would have if its producer had always been in time.
 
     Then it would have left when it was due and its producer free, and the producer would have been busy with each
     report for as long as it was. What waits in line for an answer is not late by this; what waits because the
     generator had left an earlier one late is.
     """
-    busy = np.maximum(0.0, np.maximum(board.free, board.answered) - board.sent)
+    busy = np.maximum(0.0, np.maximum(shared.free, shared.answered) - shared.sent)
     before = np.cumsum(busy, axis=1) - busy
     in_time = before + np.maximum.accumulate(plan.due - before, axis=1)
-    lags: Times = np.maximum(0.0, board.sent - board.start - in_time)
+    lags: Times = np.maximum(0.0, shared.sent - shared.start - in_time)
     return lags
 
 
-def _ends(plan: Plan, board: Board) -> tuple[Times, Times]:
+def _ends(plan: Plan, shared: SharedCounters) -> tuple[Times, Times]:
     """When each end that was seen was due, and how long after that it was seen; disturbed ones left out."""
     dues, latencies = [], []
     for source in range(plan.producers):
         expected = plan.expected(source)
         for number in range(plan.scenario.segments):
-            ended = board.ended[source, :, number]
+            ended = shared.ended[source, :, number]
             due = needed(plan, source, expected, number, plan.due)
-            disturbed = needed(plan, source, expected, number, board.disturbed.astype(float))
+            disturbed = needed(plan, source, expected, number, shared.disturbed.astype(float))
             counted = (ended != 0) & (disturbed == 0)
             dues.append(due[counted])
-            latencies.append(ended[counted] - board.start - due[counted])
+            latencies.append(ended[counted] - shared.start - due[counted])
     return np.concatenate(dues), np.concatenate(latencies)
 
 
-def _probes(board: Board) -> tuple[Times, Times]:
+def _probes(shared: SharedCounters) -> tuple[Times, Times]:
     """When each call to the server that does nothing was due, and how long after that it was answered."""
-    made = np.flatnonzero(board.probed)
+    made = np.flatnonzero(shared.probed)
     due = made / PROBES_A_SECOND
-    return due, board.probed[made] - board.start - due
+    return due, shared.probed[made] - shared.start - due
 
 
 def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[float, float]:

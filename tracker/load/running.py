@@ -20,12 +20,12 @@ import numpy as np
 
 from tracker.client import JobSpec, TrackerClient
 from tracker.load import procfs
-from tracker.load.board import LAST_SEQ, SEEN, Board, Order
 from tracker.load.plan import Plan, graph
 from tracker.load.processes import bare_server
 from tracker.load.results import Latency, Result, Sample, evaluate
 from tracker.load.scenario import Scenario, ScenarioError
 from tracker.load.servers import Remote, Target
+from tracker.load.shared import LAST_SEQ, SEEN, Order, SharedCounters
 from tracker.load.verdict import judge
 
 _LOOK_S: Final = 0.1  # how often processes are looked after
@@ -81,9 +81,9 @@ def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], ke
         retention = timedelta(seconds=scenario.retention)
         client.define_job(JobSpec(job=job, deployment="d1", segments=graph(scenario), retention=retention))
         Order(scenario, target.address, job).write(Path(directory))
-        board = Board(Path(directory), plan, create=True)
+        shared = SharedCounters(Path(directory), plan, create=True)
         with _probed(directory, target):
-            run = _Run(plan, board, Path(directory), target, client, job, tell)
+            run = _Run(plan, shared, Path(directory), target, client, job, tell)
             try:
                 run.go()
             finally:
@@ -139,7 +139,7 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        board: Board,
+        shared: SharedCounters,
         directory: Path,
         target: Target,
         client: TrackerClient,
@@ -147,7 +147,7 @@ class _Run:
         tell: Callable[[Progress], None],
     ) -> None:
         self._plan = plan
-        self._board = board
+        self._board = shared
         self._target = target
         self._client = client
         self._job = job
@@ -168,7 +168,7 @@ class _Run:
         kills = _Schedule(failures.kill_producers_every, since, until)
         server_kills = _Schedule(failures.kill_server_every, since, until)
         sampled = -_SAMPLE_S
-        while not self._over() and self._now() < deadline:
+        while not self._finished() and self._now() < deadline:
             time.sleep(_LOOK_S)
             now = self._now()
             if server_kills.due(now):
@@ -217,7 +217,7 @@ class _Run:
         """Whether a process has left off that should not have."""
         return self._watcher.poll() is not None or any(worker.process.poll() for worker in self._workers)
 
-    def _over(self) -> bool:
+    def _finished(self) -> bool:
         """Whether there is nothing more to wait for."""
         if self._failed():
             return True
@@ -232,22 +232,22 @@ class _Run:
         self._samples.append(Sample(now, use, spent, procfs.machine_seconds()))
 
     def _progress(self, now: float, end: float) -> Progress:
-        plan, board = self._plan, self._board
+        plan, shared = self._plan, self._board
         use = self._samples[-1].server
         recent = []
         due = 0
         for producer in range(plan.producers):
             first, last = np.searchsorted(plan.due[producer], [now - _RECENT_S, now])
             due += int(last)
-            answered = board.answered[producer, first:last]
-            heard = answered != 0
-            recent.append((answered - board.start - plan.due[producer, first:last])[heard])
+            answered = shared.answered[producer, first:last]
+            answered_ones = answered != 0
+            recent.append((answered - shared.start - plan.due[producer, first:last])[answered_ones])
         return Progress(
             at=now,
             of=end,
             due=due,
-            answered=int(np.count_nonzero(board.answered)),
-            ended=int(board.counters[-1, SEEN]),
+            answered=int(np.count_nonzero(shared.answered)),
+            ended=int(shared.counters[-1, SEEN]),
             recent=Latency.of(np.concatenate(recent)),
             memory=None if use is None else use.memory,
         )

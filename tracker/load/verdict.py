@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from tracker.load.board import Board
 from tracker.load.plan import Expected, Plan, Times, segment
+from tracker.load.shared import SharedCounters
 
 _SHOWN: Final = 3  #: examples of each kind of fault
 
@@ -33,19 +33,19 @@ class Verdict:
         return not self.faults and not self.unanswered
 
 
-def judge(plan: Plan, board: Board) -> Verdict:
+def judge(plan: Plan, shared: SharedCounters) -> Verdict:
     """Compares what was announced with the plan."""
     found: dict[str, list[str]] = {}
     checked = 0
-    sent, answered = (np.where(times == 0, np.inf, times) for times in (board.sent, board.answered))
+    sent, answered = (np.where(times == 0, np.inf, times) for times in (shared.sent, shared.answered))
     for source in range(plan.producers):
         expected = plan.expected(source)
         for number in range(plan.scenario.segments):
             checked += int(plan.exists.sum())
-            times = board.times[source, :, number]
-            elements = board.elements[source, :, number]
+            times = shared.times[source, :, number]
+            elements = shared.elements[source, :, number]
             seen = times > 0
-            early = board.ended[source, :, number] < needed(plan, source, expected, number, sent)
+            early = shared.ended[source, :, number] < needed(plan, source, expected, number, sent)
             finished = np.isfinite(needed(plan, source, expected, number, answered))
             kinds = {
                 "ended before all of it was reported": seen & early,
@@ -60,7 +60,7 @@ def judge(plan: Plan, board: Board) -> Verdict:
                         example += f" ({elements[place]:,} for {expected.elements[place]:,})"
                     found.setdefault(kind, []).append(example)
     faults = [f"{len(examples):,} {kind}: {_some(examples)}" for kind, examples in found.items()]
-    return Verdict((*board.faults(), *faults), int((board.answered == 0).sum()), checked)
+    return Verdict((*shared.faults(), *faults), int((shared.answered == 0).sum()), checked)
 
 
 def needed(plan: Plan, source: int, expected: Expected, number: int, times: Times) -> Times:

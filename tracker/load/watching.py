@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from tracker.client import Ended, Event, Reason, TrackerClient, TrackerError, TrackerUnavailable, Watch
-from tracker.load import lifeline
-from tracker.load.board import LAST_SEQ, SEEN, Board, Order
+from tracker.load import parentwatch
 from tracker.load.plan import Plan, graph
+from tracker.load.shared import LAST_SEQ, SEEN, Order, SharedCounters
 
 _MOST_FAULTS: Final = 100  #: that are written down; more say nothing new
 
@@ -22,14 +22,14 @@ _MOST_FAULTS: Final = 100  #: that are written down; more say nothing new
 class _Witness:
     """Writes down what the job announces."""
 
-    def __init__(self, plan: Plan, board: Board) -> None:
+    def __init__(self, plan: Plan, shared: SharedCounters) -> None:
         self._plan = plan
-        self._board = board
+        self._board = shared
         self._segments = {name: number for number, name in enumerate(graph(plan.scenario))}
-        self._counters = board.counters[-1]
+        self._counters = shared.counters[-1]
         self._faults = 0
 
-    def hear(self, event: Event, at: float) -> None:
+    def record(self, event: Event, at: float) -> None:
         """One event, and when it came."""
         if event.seq != self._counters[LAST_SEQ] + 1:
             self._fault(f"event {event.seq} came after event {self._counters[LAST_SEQ]}")
@@ -57,8 +57,8 @@ class _Witness:
             self._board.fault(said)
 
 
-def _close_at_stop(board: Board, events: Watch) -> None:
-    while not board.stopped:
+def _close_at_stop(shared: SharedCounters, events: Watch) -> None:
+    while not shared.stopped:
         time.sleep(0.1)
     events.close()
 
@@ -66,22 +66,22 @@ def _close_at_stop(board: Board, events: Watch) -> None:
 def main() -> int:
     """Runs the process; the exit status."""
     directory = Path(sys.argv[1])
-    lifeline.hold_on()
+    parentwatch.exit_with_parent()
     order = Order.read(directory)
     plan = Plan(order.scenario)
-    board = Board(directory, plan)
-    witness = _Witness(plan, board)
+    shared = SharedCounters(directory, plan)
+    witness = _Witness(plan, shared)
     try:
         with (
             TrackerClient(order.address, retry_for=order.scenario.patience) as client,
             client.watch(order.job) as events,
         ):
-            threading.Thread(target=_close_at_stop, args=[board, events], daemon=True).start()
-            board.ready[-1] = 1
+            threading.Thread(target=_close_at_stop, args=[shared, events], daemon=True).start()
+            shared.ready[-1] = 1
             for event in events:
-                witness.hear(event, time.monotonic())
+                witness.record(event, time.monotonic())
     except (TrackerError, TrackerUnavailable) as error:
-        board.fault(f"the watcher: {error}")
+        shared.fault(f"the watcher: {error}")
         return 1
     return 0
 

@@ -111,7 +111,7 @@ def _below(indexes: U4, size: int) -> bool:
     return not len(indexes) or int(indexes.max()) < size
 
 
-class Room:
+class Capacity:
     """What still goes into one combined report of a key."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ def combine(parts: Sequence[Part]) -> Combined:
     """One report of several.
 
     Args:
-        parts: of one key, for which one `Room` was made.
+        parts: of one key, for which one `Capacity` was made.
     """
     scopes: dict[str, int] = {}
     segments: dict[str, int] = {}

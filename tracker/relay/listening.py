@@ -155,10 +155,10 @@ def _clear(path: Path) -> None:
 
 def _is_alive(path: Path) -> bool:
     """Whether a program has the socket at a path: only a refused connection says that none has."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)  # who listens and takes no connections listens all the same
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # who listens and takes no connections listens all the same
         try:
-            asking.connect(str(path))
+            probe.connect(str(path))
         except ConnectionRefusedError:
             return _is_bound(path)
         except FileNotFoundError:

@@ -22,7 +22,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from tracker.wire import ERROR_DOMAIN, SERVER_KEY
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .gathering import Budget, FullError, Gatherer
+from .batching import Batcher, Budget, FullError
 
 log = logging.getLogger("tracker.relay")
 
@@ -43,7 +43,7 @@ class Relay(grpc.GenericRpcHandler):
     Args:
         server: the tracker's address, as its clients know it.
         channel: to the tracker.
-        max_delay: as for `Gatherer`.
+        max_delay: as for `Batcher`.
         max_pending_bytes: of what the tracker has not answered, whatever the call; a stream counts while it lasts.
     """
 
@@ -52,7 +52,7 @@ class Relay(grpc.GenericRpcHandler):
         self._channel = channel
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REPORT, None, None)
         self._budget = Budget(max_pending_bytes)
-        self.gatherer = Gatherer(lambda request, timeout: send(request, timeout=timeout), max_delay, self._budget)
+        self.gatherer = Batcher(lambda request, timeout: send(request, timeout=timeout), max_delay, self._budget)
         self._handlers = {f"/{SERVICE}/{method.name}": self._passing_on(method) for method in _METHODS}
         self._handlers[_REPORT] = grpc.unary_unary_rpc_method_handler(self._report)
         self._lasting: set[_Call] = set()
@@ -99,7 +99,7 @@ class Relay(grpc.GenericRpcHandler):
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path, None, None)
 
             async def unary(request: bytes, context: Context) -> bytes:
-                async with self._held(len(request), context):
+                async with self._pending(len(request), context):
                     call = ask(request, timeout=context.time_remaining(), metadata=_metadata(context))
                     async with self._under_way(call, lasting, context):
                         answer = await call
@@ -124,7 +124,7 @@ class Relay(grpc.GenericRpcHandler):
                         call.cancel()
                         return
 
-            async with self._held(0 if method.client_streaming else len(request), context):
+            async with self._pending(0 if method.client_streaming else len(request), context):
                 passed = counted() if method.client_streaming else request
                 call = open_stream(passed, timeout=context.time_remaining(), metadata=_metadata(context))
                 async with self._under_way(call, lasting, context, full):
@@ -138,7 +138,7 @@ class Relay(grpc.GenericRpcHandler):
         return grpc.unary_stream_rpc_method_handler(stream)
 
     @asynccontextmanager
-    async def _held(self, size: int, context: Context) -> AsyncIterator[None]:
+    async def _pending(self, size: int, context: Context) -> AsyncIterator[None]:
         """While a call's request is held; the call is refused if there is no room for it."""
         with ExitStack() as stack:
             try:

@@ -15,8 +15,8 @@ from typing import Any
 from tracker.contract.commands import Command, DefineJob, Drain, OpenProducer, Subscribe
 from tracker.core import Tracker
 
+from .capacity import check_capacity
 from .limits import Limits
-from .room import check_room
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Admission:
         check, job = self._limits.check, command.job
         waiting = self._waiting.get(job)
         named = new + waiting.names if new and waiting else new
-        check_room(self._tracker, command, self._limits, named)
+        check_capacity(self._tracker, command, self._limits, named)
         match command:
             case DefineJob() if self._tracker.last_seq(job) is None and not self._defining[job]:
                 jobs = self._tracker.count_jobs() + sum(map(self._is_new, self._defining))

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 import tracker
 from tracker.journal import Journal, open_journal
 
-from . import replica
+from . import replayable
 from .clock import Clock
 from .lanes import TURN_S, Lanes
 from .limits import Limits
@@ -78,7 +78,7 @@ async def serve(options: Options) -> None:
 
 
 async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> None:
-    state, number = replica.recover(
+    state, number = replayable.recover(
         journal, options.retention_s * 1_000_000_000, time.time_ns(), options.accept_loss, options.set_aside
     )
     sys.setswitchinterval(TURN_S)

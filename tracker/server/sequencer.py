@@ -27,7 +27,7 @@ from tracker.wire.codec import Method
 from .clock import Clock
 from .lanes import Lanes
 from .limits import Limits
-from .replica import Replica
+from .replayable import ReplayableState
 from .snapshotting import Cut
 
 log = logging.getLogger("tracker.sequencer")
@@ -66,7 +66,7 @@ class Sequencer:
     """Takes commands, one after the other.
 
     Args:
-        replica: the recovered state.
+        state: the recovered state.
         lanes: where it is touched.
         number: the journal's last record.
         woken: called with a job whose event log grew, or that was deleted.
@@ -76,7 +76,7 @@ class Sequencer:
 
     def __init__(
         self,
-        replica: Replica,
+        state: ReplayableState,
         lanes: Lanes,
         journal: Journal,
         number: int,
@@ -86,7 +86,7 @@ class Sequencer:
         works: Callable[[bool], None],
         snapshot_bytes: int,
     ) -> None:
-        self._replica = replica
+        self._state = state
         self._lanes = lanes
         self._journal = journal
         self._carried_out = number
@@ -115,7 +115,7 @@ class Sequencer:
         if not self._journal.instant:
             self._writer = asyncio.create_task(self._write())
 
-    def take(self, method: Method, payload: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
+    def submit(self, method: Method, payload: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
         """Put a command in its place among all; its answer, or what will give it.
 
         Args:
@@ -138,7 +138,7 @@ class Sequencer:
         self._wanted.set()
         return pending.answer
 
-    async def room(self, size: int) -> None:
+    async def wait_for_capacity(self, size: int) -> None:
         """Wait until a payload of so many bytes can be taken, for callers who can wait."""
         while self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
             self._taken.clear()
@@ -169,12 +169,12 @@ class Sequencer:
         job = command.job
         if self._cut is not None:
             self._cut.before(job)
-        self._replica.at = at
+        self._state.at = at
         # Definitions number the logs of new jobs: they keep their order among all jobs.
         after = self._defining if isinstance(command, DefineJob) else None
         try:
             result = self._lanes.run(
-                job, partial(self._replica.apply, command, at), partial(self._replica.tracker.reach, command), after
+                job, partial(self._state.apply, command, at), partial(self._state.tracker.reach, command), after
             )
         except Exception:
             self._news(job)
@@ -189,7 +189,7 @@ class Sequencer:
 
     def _news(self, job: str) -> None:
         """Wake those who wait for a job's news, if there are any."""
-        if self._replica.tracker.pop_changed_job(job):
+        if self._state.tracker.pop_changed_job(job):
             self._woken(job)
 
     def _answer(self, pending: _Pending, number: int) -> None:
@@ -280,7 +280,7 @@ class Sequencer:
         while self._failing and not self._stopping:
             await asyncio.sleep(_PROBE_S)
             with suppress(Refused):
-                answer = self.take(Method.TICK, _NOBODY.encode(), Tick(_NOBODY))
+                answer = self.submit(Method.TICK, _NOBODY.encode(), Tick(_NOBODY))
                 if isinstance(answer, asyncio.Future):
                     await answer
 
@@ -305,7 +305,7 @@ class Sequencer:
 
     def _new_cut(self) -> Cut:
         """The state as it is after the last group, to be gathered job by job."""
-        self._cut = Cut(self._replica, self._lanes, self._carried_out, self._defining)
+        self._cut = Cut(self._state, self._lanes, self._carried_out, self._defining)
         if self._cut.head_pending is not None:
             self._defining = self._cut.head_pending
         return self._cut

@@ -172,7 +172,7 @@ class Service:
             if refused.reason == "MALFORMED" or not await self._admission.settled(job):
                 raise
             new = await self._check(job, command)
-        answer = self._sequencer.take(method, data, command)
+        answer = self._sequencer.submit(method, data, command)
         if isinstance(answer, asyncio.Future):
             self._admission.take(command, new, answer)
         return answer
@@ -186,13 +186,13 @@ class Service:
         self._limits.check("max_report_streams", len(self._report_streams) + 1, "use fewer report streams")
         answers: asyncio.Queue[_Streamed] = asyncio.Queue()
         self._report_streams.add(answers)
-        room = asyncio.Semaphore(_AHEAD)
+        ahead = asyncio.Semaphore(_AHEAD)
 
         async def read() -> None:
             try:
                 while isinstance(data := await context.read(), bytes):
-                    await room.acquire()
-                    await self._sequencer.room(len(data))
+                    await ahead.acquire()
+                    await self._sequencer.wait_for_capacity(len(data))
                     try:
                         with self._intake.held(data):
                             command = await self._intake.command(Method.REPORT, data)
@@ -210,7 +210,7 @@ class Service:
                 if answer is _STOP:
                     raise stopping()
                 yield (await _stream_answer(answer)).SerializeToString()
-                room.release()
+                ahead.release()
         finally:
             self._report_streams.discard(answers)
             if reader is not None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from .lanes import Lanes
-from .replica import Replica
+from .replayable import ReplayableState
 
 _TURN_S = 0.002  # how long jobs are copied before others get a turn
 
@@ -28,14 +28,14 @@ class Cut:
         head_pending: what gives the part that belongs to no job, if that has to wait.
     """
 
-    def __init__(self, replica: Replica, lanes: Lanes, number: int, defining: asyncio.Future[Any] | None) -> None:
+    def __init__(self, state: ReplayableState, lanes: Lanes, number: int, defining: asyncio.Future[Any] | None) -> None:
         self.number = number
-        self._tracker = replica.tracker
-        self._whole = replica.dump_whole
+        self._tracker = state.tracker
+        self._whole = state.dump_whole
         self._lanes = lanes
         self._head: Any = lanes.run("", self._tracker.dump_head, lambda: 0, defining)
         self.head_pending = self._head if isinstance(self._head, asyncio.Future) else None
-        self._at = replica.at
+        self._at = state.at
         self._left = dict.fromkeys([*self._tracker.timed(), *lanes.busy()])
         self._parts: list[Any] = []
 
@@ -54,7 +54,7 @@ class Cut:
             self._parts.append(part)
 
     async def gather(self) -> Any:
-        """The whole state, for `Replica`."""
+        """The whole state, for `ReplayableState`."""
         turn = time.monotonic()
         while self._left:
             self.before(next(iter(self._left)))

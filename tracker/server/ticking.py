@@ -82,7 +82,7 @@ class Ticker:
         """Let time pass for a job; False: the server takes nothing now."""
         seq = self._tracker.last_seq(job) or 0
         try:
-            answer = self._sequencer.take(Method.TICK, job.encode(), Tick(job))
+            answer = self._sequencer.submit(Method.TICK, job.encode(), Tick(job))
         except Refused:
             return False
         except Exception as error:

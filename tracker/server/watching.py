@@ -140,7 +140,7 @@ class Bells:
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._stopped = False
 
-    def ring(self, job: str) -> None:
+    def notify(self, job: str) -> None:
         """There is news of this job."""
         if self._waiting:
             waiting = self._waiting.pop(job, None)
@@ -151,7 +151,7 @@ class Bells:
         """Wake everybody for good: `wait` refuses from now on."""
         self._stopped = True
         for job in list(self._waiting):
-            self.ring(job)
+            self.notify(job)
 
     async def wait(self, job: str, timeout: float | None = None) -> bool:
         """Sleep until there is news of a job; False: there was none within `timeout` seconds.
@@ -234,7 +234,7 @@ class Readers:
 
     def news(self, job: str) -> None:
         """A job's log has grown, or is gone: wake those whom it concerns."""
-        self._bells.ring(job)
+        self._bells.notify(job)
         awaited = self._awaited.get(job)
         if awaited is None:
             return

@@ -7,7 +7,7 @@ loaded when it is used: an executor that reports to one tracker needs none of it
 from __future__ import annotations
 
 from tracker.sharded.client import ShardedClient
-from tracker.sharded.merging import Position
+from tracker.sharded.merged_events import Position
 from tracker.sharded.producer import ShardedProducer
 from tracker.sharded.watch import ShardedWatch
 

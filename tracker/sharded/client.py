@@ -17,9 +17,9 @@ from tracker.contract.callers import Explained, JobDefined, JobSpec, JobStatus, 
 from tracker.contract.events import Ended
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainState
-from tracker.sharded import uniting
-from tracker.sharded.everywhere import at_once, first_decides
-from tracker.sharded.merging import Merge, Position, beginning
+from tracker.sharded import merged_status
+from tracker.sharded.fanout import at_once, first_decides
+from tracker.sharded.merged_events import Merge, Position, beginning
 from tracker.sharded.producer import ShardedProducer
 from tracker.sharded.sharding import Sharding, base
 from tracker.sharded.watch import ShardedWatch
@@ -41,7 +41,7 @@ class ShardedClient:
     Args:
         address: the servers: see `tracker.client.servers.names`. Use names that they can keep.
         ordering: of the jobs. ``"scope"`` keeps each scope on one server. ``"global"`` needs fronts and progress, and a
-            watch of it is as far as the shard that is least far: see `tracker.sharded.merging`.
+            watch of it is as far as the shard that is least far: see `tracker.sharded.merged_events`.
         timeout: as `TrackerClient`'s.
         retry_for: as `TrackerClient`'s.
 
@@ -143,7 +143,7 @@ class ShardedClient:
                     if before is None:
                         client.delete_job(name)
                 raise
-        return uniting.job_defined(spec.job, defined)
+        return merged_status.job_defined(spec.job, defined)
 
     def _refuse_if_elsewhere(self, job: str) -> None:
         for server, (client, own) in zip(self._sharding.servers, self._shards(job), strict=True):
@@ -164,7 +164,7 @@ class ShardedClient:
         `JobStatus.first_seq` and `JobStatus.last_seq` are sums, too: they say how many events there are.
         """
         shards = at_once([partial(client.job, name) for client, name in self._shards(job)])
-        return uniting.job_status(job, shards)
+        return merged_status.job_status(job, shards)
 
     def jobs(self) -> list[str]:
         """Names the jobs that are sharded over these servers, with this ordering."""
@@ -218,8 +218,8 @@ class ShardedClient:
         ]
         opened = first_decides(calls)
         committed = [one.committed_epoch for one in opened if one.committed_epoch is not None]
-        everywhere = min(committed) if len(committed) == len(opened) else None
-        return ShardedProducer(self._sharding, job, opened, everywhere, replays or resume_epoch is not None)
+        on_all = min(committed) if len(committed) == len(opened) else None
+        return ShardedProducer(self._sharding, job, opened, on_all, replays or resume_epoch is not None)
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> ShardedProducer:
         """A run that another process has opened, without a call."""
@@ -312,12 +312,12 @@ class ShardedClient:
         If it fails in between, ask again: sources hear of the drain when every shard has it.
         """
         calls = [partial(client.drain, name, deployment, drain_id, timeout) for client, name in self._shards(job)]
-        return uniting.drain_status(first_decides(calls))
+        return merged_status.drain_status(first_decides(calls))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
         """Says how far a drain is and what it waits for: as far as the shard that is least far."""
         calls = [partial(client.get_drain, name, deployment) for client, name in self._shards(job)]
-        return uniting.drain_status(at_once(calls))
+        return merged_status.drain_status(at_once(calls))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
         """Takes a drain back on all shards, or, if one of them refuses since a front has finished there, on none."""
@@ -332,7 +332,7 @@ class ShardedClient:
                 going_on = next(status for status in statuses if status.state in _UNDER_WAY)
                 self.drain(job, going_on.deployment, going_on.drain_id)
             raise
-        return uniting.drain_status(cancelled)
+        return merged_status.drain_status(cancelled)
 
 
 def _status(client: TrackerClient, job: str) -> JobStatus | None:

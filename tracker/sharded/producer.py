@@ -11,8 +11,8 @@ from tracker.client.producer import Producer
 from tracker.client.report import Report, checked_epoch
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import CommitPromise, Expected
-from tracker.sharded import uniting
-from tracker.sharded.everywhere import at_once, first_decides
+from tracker.sharded import merged_status
+from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.sharding import Sharding
 
 
@@ -80,7 +80,7 @@ class ShardedProducer:
                 partial(_report, producer, number, part, units, commit)
                 for producer, part in zip(self._producers, parts, strict=True)
             ]
-            return uniting.reported(first_decides(calls) if commit else at_once(calls))
+            return merged_status.reported(first_decides(calls) if commit else at_once(calls))
 
         return Report(send, number)
 

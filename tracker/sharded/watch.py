@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from tracker.client.errors import TrackerError, TrackerUnavailable
 from tracker.client.watch import Watch
 from tracker.contract.callers import Event
-from tracker.sharded.merging import Merge, Position
+from tracker.sharded.merged_events import Merge, Position
 
 _AHEAD: Final = 1000  #: events that are read before they are asked for
 _LOOK_AGAIN_S: Final = 0.2
@@ -23,7 +23,7 @@ _Said: TypeAlias = Event | TrackerError | TrackerUnavailable | None
 class ShardedWatch(Iterator[Event]):
     """An iterator over a sharded job's events that never ends by itself: made by `ShardedClient.watch`.
 
-    Each event is given once; see `tracker.sharded.merging` for which, and in what order. `Event.seq` is the
+    Each event is given once; see `tracker.sharded.merged_events` for which, and in what order. `Event.seq` is the
     event's number at the server that announced it. What waits for other shards is kept in memory. One thread iterates;
     any may close it. It does not outlast a fork.
     """

@@ -21,7 +21,7 @@ from tracker.core import Refused, Tracker
 from tracker.journal import Journal, JournalError, JournalLossError, Record, Recovery
 from tracker.wire.codec import Method, read_command
 
-log = logging.getLogger("tracker.replica")
+log = logging.getLogger("tracker.replayable")
 
 _STARTS = 2  # that ended at the same record: then it is named
 _FORM = 2  # of a dump: raised when the core's changes so that an older version cannot read it
@@ -44,7 +44,7 @@ class Started:
         return cls(**msgpack.unpackb(payload))
 
 
-class Replica:
+class ReplayableState:
     """The state machine with the server's own inputs to it.
 
     Args:
@@ -119,7 +119,7 @@ class Replica:
             )
 
     def dump(self) -> dict[str, Any]:
-        """A consistent copy, for `Replica`; it may be encoded in another thread."""
+        """A consistent copy, for `ReplayableState`; it may be encoded in another thread."""
         parts = list(map(self.tracker.dump_job, self.tracker.timed()))
         return self.dump_whole(self.tracker.dump_head(), parts, self.at)
 
@@ -131,7 +131,7 @@ class Replica:
 
 def recover(
     journal: Journal, retention: int, now: int, accept_loss: bool = False, set_aside: frozenset[int] = frozenset()
-) -> tuple[Replica, int]:
+) -> tuple[ReplayableState, int]:
     """The state that a journal gives, started anew, and the number of its last record.
 
     A record that ended the process when it was carried out, and again at a start, is left out if nobody was answered.
@@ -154,7 +154,7 @@ def recover(
             extra={"file": damage.file, "record": damage.record, "lost": damage.lost, "set_aside": damage.set_aside},
         )
     left_out = _left_out(recovery, accept_loss, set_aside)
-    replica = Replica(recovery.state)
+    restored = ReplayableState(recovery.state)
     number, replayed, lost = recovery.number, 0, recovery.tail_lost
     for number, record in enumerate(recovery.records, recovery.number + 1):
         if number in recovery.set_aside:
@@ -164,25 +164,25 @@ def recover(
             lost = lost or number not in recovery.unanswered
             continue
         journal.replaying(number)
-        replica.replay(number, record)
+        restored.replay(number, record)
         replayed += 1
     journal.replaying(0)
     prefix = secrets.token_hex(6)
     started = Started(prefix, prefix if lost else "", retention)
-    record = Record(Method.STARTED, max(now, replica.at), started.payload())
+    record = Record(Method.STARTED, max(now, restored.at), started.payload())
     number = journal.append([record])
-    replica.start(started, record.at)
-    replica.tracker.pop_changed_jobs()
+    restored.start(started, record.at)
+    restored.tracker.pop_changed_jobs()
     log.info(
         "recovered",
         extra={
             "snapshot": recovery.number,
             "replayed": replayed,
-            "jobs": len(replica.tracker.jobs()),
+            "jobs": len(restored.tracker.jobs()),
             "record": number,
         },
     )
-    return replica, number
+    return restored, number
 
 
 def _method(number: int, record: Record) -> Method:

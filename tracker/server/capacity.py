@@ -15,7 +15,7 @@ from tracker.core import Tracker
 from .limits import Limits
 
 
-def check_room(tracker: Tracker, command: Command, limits: Limits, new: int) -> None:
+def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int) -> None:
     """Refuse a command for which there is no room.
 
     Args:

@@ -15,15 +15,15 @@ LATENCY_HEADER: Final = ["LATENCY IN MS", "NUMBER", "P50", "P90", "P99", "P99.9"
 
 def line(progress: Progress) -> str:
     """How far it is, in one line."""
-    told = [
+    parts = [
         f"{max(0.0, progress.at):.0f} of {progress.of:.0f} s",
         f"reports due {progress.due:,}, answered {progress.answered:,}",
         f"lately p50 {_ms(progress.recent.p50)} p99 {_ms(progress.recent.p99)} ms",
         f"ends seen {progress.ended:,}",
     ]
     if progress.memory is not None:
-        told.append(f"server {_mib(progress.memory)}")
-    return " | ".join(told)
+        parts.append(f"server {_mib(progress.memory)}")
+    return " | ".join(parts)
 
 
 def latency_rows(result: Result) -> list[list[str]]:
@@ -46,14 +46,14 @@ def _row(name: str, latency: Latency) -> list[str]:
 def pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:
     """What there is to say beside the latencies."""
     generator = result.generator
-    told = [
+    parts = [
         ("reports a second", f"{result.rate:,.1f} answered, {scenario.rate:,.1f} asked for"),
         ("reports", f"{result.planned:,} planned, {result.answered:,} answered, {generator.repeated:,} sent twice"),
         ("backlog", f"{result.backlog[0]:.1f} reports early on, {result.backlog[1]:.1f} at the end"),
         ("ends checked", f"{result.verdict.checked:,}"),
     ]
     if generator.taken_over or generator.producers_killed or generator.servers_killed:
-        told.append(
+        parts.append(
             (
                 "broken on purpose",
                 f"{generator.taken_over:,} runs taken over, {generator.producers_killed:,} processes of producers and "
@@ -61,21 +61,21 @@ def pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:
                 "latencies",
             )
         )
-    told.append(("busiest process", f"{generator.busiest:.0%} of a core"))
+    parts.append(("busiest process", f"{generator.busiest:.0%} of a core"))
     if result.server is not None:
-        told.append(
+        parts.append(
             (
                 "server's processor",
                 f"{result.server:.0%} of a core; {result.server_waited:.0%} of the time it waited for one",
             )
         )
     if result.others is not None:
-        told.append(("others on this machine", f"{result.others:.2f} cores"))
+        parts.append(("others on this machine", f"{result.others:.2f} cores"))
     uses = [sample.server for sample in result.samples if sample.server is not None]
     if uses:
-        told.append(("server's memory", _course([use.memory for use in uses])))
-        told.append(("server's disk", _course([use.disk for use in uses])))
-    return told
+        parts.append(("server's memory", _course([use.memory for use in uses])))
+        parts.append(("server's disk", _course([use.disk for use in uses])))
+    return parts
 
 
 def warnings(result: Result) -> list[str]:

@@ -19,7 +19,7 @@ import grpc.aio
 
 from tracker.client.calls import refusal
 
-from .combining import Key, Part, Room, combine, shares
+from .combining import Capacity, Key, Part, combine, shares
 
 #: sends a report to the tracker, for so many seconds at most; its answer, or `grpc.aio.AioRpcError`
 Send: TypeAlias = Callable[[bytes, float | None], Awaitable[bytes]]
@@ -41,7 +41,7 @@ class Budget:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held = 0
+        self._pending = 0
 
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
@@ -51,16 +51,17 @@ class Budget:
             FullError: it would be too much.
         """
         size += _CALL_BYTES
-        if self._held and self._held + size > self._most:
+        if self._pending and self._pending + size > self._most:
+            needed = self._pending + size
             raise FullError(
-                f"limit max_pending_bytes={self._most} of the relay exceeded: the request needs {self._held + size}; "
+                f"limit max_pending_bytes={self._most} of the relay exceeded: the request needs {needed}; "
                 "the tracker is slower than its callers: retry later"
             )
-        self._held += size
+        self._pending += size
         try:
             yield
         finally:
-            self._held -= size
+            self._pending -= size
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +91,7 @@ class _Lane:
     alarm: asyncio.TimerHandle | None = None
 
 
-class Gatherer:
+class Batcher:
     """Gathers, sends and answers reports.
 
     Args:
@@ -152,18 +153,18 @@ class Gatherer:
         if lane.alarm is not None:
             lane.alarm.cancel()
             lane.alarm = None
-        groups: list[tuple[Room, list[_Waiting]]] = []
+        groups: list[tuple[Capacity, list[_Waiting]]] = []
         for waiting in lane.waiting:
             if waiting.answer.done():  # its caller has gone
                 continue
-            for room, group in groups:
-                if room.take(waiting.part):
+            for capacity, group in groups:
+                if capacity.take(waiting.part):
                     group.append(waiting)
                     break
             else:
-                room = Room()
-                room.take(waiting.part)
-                groups.append((room, [waiting]))
+                capacity = Capacity()
+                capacity.take(waiting.part)
+                groups.append((capacity, [waiting]))
         lane.waiting.clear()
         for _, group in groups:
             lane.under_way += 1

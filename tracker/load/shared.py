@@ -47,7 +47,7 @@ class Order:
         return cls(read(said["scenario"]), said["address"], said["job"])
 
 
-class Board:
+class SharedCounters:
     """The numbers of one run.
 
     Attributes:
@@ -84,7 +84,7 @@ class Board:
         self._moments: NDArray[np.float64] = self._mapped("moments", np.float64, (2,))
 
     def _mapped(self, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-        mapped = np.memmap(self._directory / f"{name}.board", kind, self._mode, shape=shape)  # type: ignore[call-overload]
+        mapped = np.memmap(self._directory / f"{name}.shared", kind, self._mode, shape=shape)  # type: ignore[call-overload]
         plain: NDArray[Any] = np.asarray(mapped)  # without memmap's cost at each access
         return plain
 

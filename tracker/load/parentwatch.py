@@ -8,7 +8,7 @@ import threading
 import time
 
 
-def hold_on() -> None:
+def exit_with_parent() -> None:
     """From now on this process ends soon after its parent does. Ctrl-C is left to the parent, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=[os.getppid()], daemon=True).start()

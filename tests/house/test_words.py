@@ -1,0 +1,71 @@
+"""One word has one meaning: names that were retired for the field's terms do not come back.
+
+Data does not say, hear or know: functions that add, record or print are called so.
+"""
+
+from __future__ import annotations
+
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: By package or room: names that were retired, and what stands in their place.
+RETIRED: dict[str, dict[str, str]] = {
+    "spark_client": {
+        **dict.fromkeys(["told", "told_by", "Told", "Whole"], "key columns; DerivedLayout, ExplicitLayout"),
+        **dict.fromkeys(["fileforms", "FileForm", "form_of"], "layouts, RowLayout, layout_of"),
+        **dict.fromkeys(["say", "said", "hear", "heard", "heard_at"], "add to a report; a noun for what it is"),
+        **dict.fromkeys(
+            ["held", "_held", "hold", "_hold", "_hold_in", "HELD"], "state_segment, guard, incomplete, stored"
+        ),
+        **dict.fromkeys(["Over", "_over"], "TimeSemantics, ended, recently ended"),
+        **dict.fromkeys(["bell", "_bell", "ring", "rings", "RINGS"], "wake-up stream"),
+        **dict.fromkeys(["shelf", "Shelf"], "EpochStore"),
+        **dict.fromkeys(["intake", "Intake"], "BatchInput"),
+        **dict.fromkeys(["ending", "Ending"], "EpochEnds"),
+        **dict.fromkeys(["Account"], "RowTally"),
+        **dict.fromkeys(
+            ["Sent", "Sunk", "Function", "Routed"], "ChannelOutput, SinkOutput, ForeachBatchOutput, RoutedOutput"
+        ),
+        **dict.fromkeys(["Unspoken", "WithDelay"], "ManualFront, BoundedOutOfOrderness"),
+        **dict.fromkeys(["Way", "rides", "xors", "must_count", "counts_labels"], "CountingMode, CountingPlan"),
+    },
+    "tracker/cli": dict.fromkeys(["say", "said", "asking"], "print_line, connecting"),
+    "tracker/load": dict.fromkeys(
+        ["board", "Board", "lifeline", "telling", "hear", "heard"], "shared counters, parent watch"
+    ),
+    "tracker/relay": dict.fromkeys(["gathering", "Gatherer", "Room", "room"], "batching, Batcher, Capacity"),
+    "tracker/sharded": dict.fromkeys(["uniting", "everywhere"], "merge, fan-out"),
+    "tracker/server": dict.fromkeys(["replica", "Replica", "ring", "room"], "ReplayableState, notify, capacity"),
+}
+
+
+def names_in(path: Path) -> Iterator[tuple[int, str]]:
+    """The names in a module's code, with their lines; not those in texts and comments."""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.NAME:
+                yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("place", RETIRED)
+def test_no_retired_name_is_used(place: str) -> None:
+    retired = RETIRED[place]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name} is retired: {retired[name]}"
+        for path in sorted((ROOT / place).rglob("*.py"))
+        if "gen" not in path.parts
+        for line, name in names_in(path)
+        if name in retired
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_a_retired_name_is_found_in_code_and_not_in_texts(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('"""A bell."""\nbell = "bell"  # bell\n')
+    assert [name for _, name in names_in(module)] == ["bell"]
