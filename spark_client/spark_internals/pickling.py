@@ -4,9 +4,9 @@ A `Column` of classic PySpark is a handle to an object of one JVM, which Python 
 though, and Java serializes it.
 
 Relies on ``Column._jc.node()`` and the constructor of ``pyspark.sql.classic.column``, on the constructor of the JVM's
-``org.apache.spark.sql.Column`` from a node, and on ``org.apache.spark.util.Utils.serialize`` and ``deserialize``. Fails
-closed: what cannot be carried is refused when it is pickled, and bytes of another version when they are loaded. Since
-Spark 4.0.
+``org.apache.spark.sql.Column`` from a node, and on ``org.apache.spark.util.Utils`` (``serialize``, ``deserialize``).
+Fails closed: what cannot be carried is refused when it is pickled, and bytes of another version when they are loaded.
+Since Spark 4.0.
 """
 
 from __future__ import annotations
