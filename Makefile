@@ -27,6 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -e '.[server,load,spark,demo,dev]' \
 	  | { grep --line-buffered -oE '(Downloading|Using cached) .*[0-9] MB\)|Building wheel for [^ ]+|^Installing collected packages' || true; }
 	@$(BIN)/python scripts/generate_stubs.py --fetch
+	@$(BIN)/python scripts/compile_pyspark.py
 	@touch $@
 
 demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that is killed on the way
