@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_client.channels.channel import Channel
     from spark_client.channels.database import TableChannel, channel_tables
     from spark_client.channels.files import FileChannel
-    from spark_client.channels.kafka import KafkaChannel, Topic
+    from spark_client.channels.kafka import KafkaChannel
     from spark_client.datasource.events import TrackerDataSource, register
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.errors import TrackingError, UsageError
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from spark_client.release.receipts import RECEIPT_SCHEMA
     from spark_client.release.revisions import Revision
     from spark_client.sinks.tables import Table, Tables, epochs_table
+    from spark_client.sinks.topics import Topic
 
 __all__ = [
     "EVENT_SCHEMA",
@@ -107,7 +108,7 @@ _ORIGINS: Final = {
     "Table": "sinks.tables",
     "TableChannel": "channels.database",
     "Tables": "sinks.tables",
-    "Topic": "channels.kafka",
+    "Topic": "sinks.topics",
     "TrackedStream": "api.streams",
     "TrackedWriter": "api.writer",
     "TrackerDataSource": "datasource.events",

@@ -15,27 +15,26 @@ Needs Spark's Kafka connector on the JVM's side; see docs/channels.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.channels import jsonrows
 from spark_client.channels.channel import DoubledLabelsError
 from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
-from spark_client.channels.jsonrows import JsonChannel
+from spark_client.channels.jsonchannel import JsonChannel
 from spark_client.counting.written import files
 from spark_client.errors import UsageError
+from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
-from spark_client.plan.streams import Step
-from spark_client.plan.substreams import TRACKER, named
+from spark_client.plan.substreams import TRACKER
+from spark_client.storage import topics
 from spark_client.storage.directories import read_json, remove, sweep, write_json
 
-_HEADER: Final = "tracker"
 _EPOCH_HEADER: Final = "tracker-epoch"
 _WAKE_UP: Final = "_tracker_bell"
 _SENT: Final = "_sent.json"
@@ -127,7 +126,7 @@ class KafkaChannel(JsonChannel):
         published = self.in_files(rows.sparkSession, [target])
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
-            write_topic(self._records(published, sending), self.topic, self.servers, self._options)
+            topics.write(self._records(published, sending), self.topic, self.servers, self._options)
         self._tidy(outbox, epoch)
         return target
 
@@ -159,7 +158,8 @@ class KafkaChannel(JsonChannel):
             F.unix_micros(f"{TRACKER}.end").alias("end"),
         ]
         headers = F.array(
-            _header(_HEADER, F.to_json(F.struct(*lineage))), _header(_EPOCH_HEADER, F.lit(sending.to_json()))
+            topics.header(topics.HEADER, F.to_json(F.struct(*lineage))),
+            topics.header(_EPOCH_HEADER, F.lit(sending.to_json())),
         )
         own = [name for name in published.columns if name != TRACKER]
         return published.select(
@@ -214,12 +214,12 @@ class KafkaChannel(JsonChannel):
     def _read(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("kafka").options(**self._options).option("subscribe", self.topic)
         reader = reader.option("kafka.bootstrap.servers", self.servers).option("startingOffsets", "earliest")
-        records = _loaded(reader.option("includeHeaders", "true"))
+        records = topics.load(reader.option("includeHeaders", "true"))
         schema, _ = self.description()
         own = T.StructType([field for field in schema.fields if field.name != TRACKER])
         parsed = records.select(
             jsonrows.from_json(F.col("value").cast("string"), own).alias("row"),
-            jsonrows.from_json(_value_of(0, _HEADER), _LINEAGE).alias("lineage"),
+            jsonrows.from_json(_value_of(0, topics.HEADER), _LINEAGE).alias("lineage"),
             F.col("key").cast("string").try_cast("long").alias("label"),
             _value_of(1, _EPOCH_HEADER).alias(SENDING),
         )
@@ -230,103 +230,6 @@ class KafkaChannel(JsonChannel):
             F.col("label"),
         )
         return parsed.select("row.*", tracker.alias(TRACKER), SENDING)
-
-
-class Topic:
-    """A Kafka topic as a sink: one record for each result, at least once, under a key that copies share.
-
-    Args:
-        topic: that has to be there.
-        servers: the brokers' addresses.
-        key: the columns that name a result for ever: of a release the scope, ``window`` (or the substream's column) and
-            the keys.
-        options: of Spark's Kafka sink.
-        rows: makes the records' rows of the results. None: the results as they are.
-
-    A record's key is the key's columns as JSON, its value the row as JSON, and the header ``tracker`` has the query and
-    the epoch. Results are final and there is one for each key, so whoever reads keeps one record of each key: a
-    compacted topic does it by itself.
-
-    >>> daily.writeStream.sink(Topic("daily", "localhost:9092", ["origin", "window", "carrier"]))   # doctest: +SKIP
-    """
-
-    reads_all = True
-
-    def __init__(
-        self,
-        topic: str,
-        servers: str,
-        key: Sequence[str],
-        options: Mapping[str, str] | None = None,
-        rows: Step | None = None,
-    ) -> None:
-        if not key:
-            raise UsageError(f"a sink of topic {topic!r} needs key=: the columns that name a result for ever")
-        self._topic = topic
-        self._servers = servers
-        self._key = list(key)
-        self._options = dict(options or {})
-        self._shape = rows
-
-    def check(self, rows: DataFrame) -> None:
-        """Refuses rows without the columns of the key; called with none when the query starts.
-
-        Raises:
-            UsageError: a column is missing, or the session's settings would change what is written.
-        """
-        jsonrows.check_session(rows.sparkSession, f"topic {self._topic!r}", self._shaped(rows).schema)
-
-    def _shaped(self, results: DataFrame) -> DataFrame:
-        rows = results if self._shape is None else self._shape(results)
-        if missing := [name for name in self._key if name not in rows.columns]:
-            raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
-        return rows
-
-    def write(self, rows: DataFrame, query: str, epoch: int) -> None:
-        """Writes the rows of an epoch; again the same records if it is repeated."""
-        advice = f"Topic({self._topic!r}, …, rows=…) makes something else of them"
-        rows = jsonrows.carried(self._shaped(rows), f"topic {self._topic!r}", advice)
-        origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
-        headers = F.array(_header(_HEADER, origin)).alias("headers")
-        key = F.to_json(F.struct(*map(named, self._key)), {**jsonrows.OPTIONS, "ignoreNullFields": "false"}).alias(
-            "key"
-        )
-        records = rows.select(key, jsonrows.to_json(rows.columns).alias("value"), headers)
-        write_topic(records, self._topic, self._servers, self._options)
-
-
-def write_topic(records: DataFrame, topic: str, servers: str, options: Mapping[str, str]) -> None:
-    """Writes records (key, value, headers) to a topic, and returns when the brokers have them.
-
-    Raises:
-        UsageError: Spark has no Kafka connector.
-    """
-    writer = records.write.format("kafka").options(**options).option("topic", topic)
-    try:
-        writer.option("kafka.bootstrap.servers", servers).save()
-    except Exception as error:
-        raise _explained(error) from error
-
-
-def _loaded(reader: Any) -> DataFrame:
-    try:
-        frame: DataFrame = reader.load()
-    except Exception as error:
-        raise _explained(error) from error
-    return frame
-
-
-def _explained(error: Exception) -> Exception:
-    if "Failed to find data source: kafka" in str(error) or "DATA_SOURCE_NOT_FOUND" in str(error):
-        return UsageError(
-            "Spark has no Kafka connector: start the session with spark.jars.packages="
-            "org.apache.spark:spark-sql-kafka-0-10_2.13:<your Spark's version>"
-        )
-    return error
-
-
-def _header(name: str, value: Column) -> Column:
-    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
 def _value_of(place: int, name: str) -> Column:

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.kafka import Kafka
 from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingError, UsageError
-from spark_client.channels import kafka
-from spark_client.channels.kafka import KafkaChannel, write_topic
+from spark_client.channels.kafka import KafkaChannel
 from spark_client.plan.substreams import TRACKER, Substreams
+from spark_client.storage import topics
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -96,17 +96,17 @@ def test_rows_that_are_doubled_on_purpose_change_nothing(
     pipeline.tracking.process_all_available()
     first = records(spark, broker.servers, topic)
     assert first.count() == 57
-    write_topic(first, topic, broker.servers, {})  # before anything was received: copies in one batch
+    topics.write(first, topic, broker.servers, {})  # before anything was received: copies in one batch
     pipeline.receiving.start(tmp_path / "out")
     pipeline.tracking.process_all_available()
 
-    write_topic(first.limit(20), topic, broker.servers, {})  # after it was received, of substreams that are open
+    topics.write(first.limit(20), topic, broker.servers, {})  # after it was received, of substreams that are open
     broker.restart()
     feed.put(*[row(100 + i, 60 * (i // 2), "ab"[i % 2], amount=9, last=True) for i in range(4)])
     pipeline.tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
 
-    write_topic(records(spark, broker.servers, topic), topic, broker.servers, {})  # after their end: all of them
+    topics.write(records(spark, broker.servers, topic), topic, broker.servers, {})  # after their end: all of them
     pipeline.tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
     status = pipeline.tracking.client.job(job)
@@ -125,7 +125,7 @@ def test_without_deduplication_doubled_rows_do_damage(
     pipeline.sending.start()
     pipeline.tracking.process_all_available()
     of_a = F.col("value").cast("string").contains('"tenant":"a"')
-    write_topic(records(spark, broker.servers, topic).where(of_a), topic, broker.servers, {})
+    topics.write(records(spark, broker.servers, topic).where(of_a), topic, broker.servers, {})
     pipeline.receiving.start(tmp_path / "out")
     feed.put(row(4, 4, "a", amount=5, last=True))
     pipeline.tracking.process_all_available()
@@ -170,14 +170,15 @@ def drive() -> None:
 
     address, servers, topic, path, job = *sys.argv[1:4], Path(sys.argv[4]), sys.argv[5]
     written: list[str] = []
+    write = topics.write
 
     def write_and_die(*given: Any) -> None:
-        write_topic(*given)
+        write(*given)
         written.append(topic)
         if len(written) == 2:
             os.killpg(0, signal.SIGKILL)
 
-    kafka.write_topic = write_and_die
+    topics.write = write_and_die
     pipeline = Pipeline(session("driver"), address, servers, topic, Feed(path / "raw"), path, job)
     pipeline.start()
     pipeline.tracking.process_all_available()

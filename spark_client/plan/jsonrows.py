@@ -9,11 +9,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
-from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.nesting import holds, utf8
-from spark_client.plan.substreams import TRACKER, Substreams, named
+from spark_client.plan.substreams import TRACKER, named
 
 _PARSER: Final = "spark.sql.legacy.timeParserPolicy"
 #: Times keep their microseconds and do not depend on the session's zone.
@@ -22,21 +20,6 @@ OPTIONS: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-
-
-class JsonChannel(Channel):
-    """A channel whose rows travel as JSON: what JSON would alter is refused, or fails its batch."""
-
-    def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
-        check(self.segment, rows)
-        super().describe(rows, rule, layout)
-
-    def check_session(self, spark: SparkSession) -> None:
-        schema, _ = self.description()
-        check_session(spark, f"channel {self.segment!r}", schema)
-
-    def carried(self, rows: DataFrame) -> DataFrame:
-        return carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
 
 def to_json(columns: Sequence[str]) -> Column:

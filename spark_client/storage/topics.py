@@ -1,0 +1,53 @@
+"""Kafka topics, through Spark's connector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.errors import UsageError
+
+HEADER: Final = "tracker"  #: of a record: what this package has to know of it
+
+
+def write(records: DataFrame, topic: str, servers: str, options: Mapping[str, str]) -> None:
+    """Writes records (key, value, headers) to a topic, and returns when the brokers have them.
+
+    Raises:
+        UsageError: Spark has no Kafka connector.
+    """
+    writer = records.write.format("kafka").options(**options).option("topic", topic)
+    try:
+        writer.option("kafka.bootstrap.servers", servers).save()
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def load(reader: Any) -> DataFrame:
+    """What a reader of Spark's Kafka source reads.
+
+    Raises:
+        UsageError: Spark has no Kafka connector.
+    """
+    try:
+        frame: DataFrame = reader.load()
+    except Exception as error:
+        raise _explained(error) from error
+    return frame
+
+
+def _explained(error: Exception) -> Exception:
+    if "Failed to find data source: kafka" in str(error) or "DATA_SOURCE_NOT_FOUND" in str(error):
+        return UsageError(
+            "Spark has no Kafka connector: start the session with spark.jars.packages="
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:<your Spark's version>"
+        )
+    return error
+
+
+def header(name: str, value: Column) -> Column:
+    """A header of a record."""
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
