@@ -275,7 +275,7 @@ def test_the_note_of_a_fenced_drain_releases_nothing_again_when_its_successor_di
     one.stop()
     one.client.finish_front(one.job, "in")  # both windows have ended, and nobody has released them
     pause = Pause(monkeypatch, paused)
-    drain = Acting(lambda: dead.release.drain(dead.run, spark))  # type: ignore[attr-defined]
+    drain = Acting(lambda: dead.drain(spark))
     assert pause.reached.wait(600)  # it was the newest, and stands still
 
     with dying(monkeypatch, Run, "send", 1):
@@ -305,7 +305,7 @@ def test_a_driver_that_stood_still_in_a_batch_publishes_nothing_beside_the_drain
         soon(lambda: dead.failure() is not None)
     one.stop()
     pause = Pause(monkeypatch, "1.json")
-    batch = Acting(lambda: dead.release.process(None, dead.run, 1, spark))  # type: ignore[attr-defined]
+    batch = Acting(lambda: dead.processor.process(None, dead.run, 1, spark))  # type: ignore[attr-defined]
     assert pause.reached.wait(600)  # it goes on where it had stopped, and stands still before it has chosen
     one.client.drain(job, "1", "asked")
 

@@ -90,10 +90,9 @@ def test_a_run_that_was_superseded_writes_nothing_in_a_drain(
     two = release(spark, tracker.address, job, feed, tmp_path)
     feed.put(row(2, 2))
     two.process_all_available()
-    two.finish(two._running.queries[0].reads[0])  # so the window has ended, and the dead one has rows of it
-    assert dead.release is not None  # type: ignore[attr-defined]
+    two._drains.finish(two._running.queries[0].fronts[0])  # so the window has ended, and the dead one has rows of it
     with pytest.raises(TrackingError, match="writes nothing more: another run of the query has taken over"):
-        dead.release.drain(dead.run, spark)  # type: ignore[attr-defined]
+        dead.drain(spark)
     two.process_all_available()
     assert [n for *_, n in rows_of(tmp_path / "out", spark, *COLUMNS)] == [2]
     two.stop()
