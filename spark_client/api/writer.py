@@ -268,7 +268,7 @@ _OWN = ("checkpointlocation", "path", "late_path", "compact_from", "seal")
 class NativeWriter:
     """The output of a query that Spark runs with its own stateful operators, as `Tracking.write_stream` gives it.
 
-    Has the methods of Spark's ``DataStreamWriter``; `start` opens the query's run at the tracker.
+    Has the methods of Spark's ``DataStreamWriter``; `start` and `toTable` open the query's run at the tracker.
     """
 
     def __init__(self, tracking: Starter, df: DataFrame, reads: Sequence[Readable]) -> None:
@@ -315,10 +315,17 @@ class NativeWriter:
 
     def start(self, path: str | None = None) -> StreamingQuery:
         """Starts the query, once the job is defined and the run is open at the tracker."""
+        return self._start(lambda: self._writer.start(path))
+
+    def toTable(self, table: str) -> StreamingQuery:  # noqa: N802
+        """Starts the query likewise, and writes into a table, which is created if it is not there."""
+        return self._start(lambda: self._writer.toTable(table))
+
+    def _start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if self.checkpoint is None:
             raise UsageError("a tracked query needs .option('checkpointLocation', 'path')")
         local_path(self.checkpoint, "checkpointLocation")
-        return self._tracking.start_native(self, lambda: self._writer.start(path))
+        return self._tracking.start_native(self, start)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._writer, name)

@@ -179,6 +179,22 @@ def test_rows_for_which_no_watermark_is_right_are_refused_and_the_advice_repairs
     tracking.stop()
 
 
+def test_a_query_that_writes_into_a_table_is_tracked(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    counted = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "10 minutes"))
+    writer = tracking.write_stream(counted.agg(F.count("*").alias("n")), source).format("parquet")
+    feed.put(row(1, 1), row(2, 2), row(3, 30))
+    query = writer.option("path", tmp_path / "out").option("checkpointLocation", tmp_path / "cp").toTable("counted")
+    tracking.process_all_available()
+    assert [each.producer for each in tracking.client.job(job).producers] == [str(query.id)]
+    assert [r.n for r in spark.table("counted").collect()] == [2]
+    tracking.stop()
+    spark.sql("drop table counted")
+
+
 def test_windows_up_to_the_last_time_that_is_tracked_come_out(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

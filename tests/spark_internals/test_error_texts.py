@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.channels.kafka import _explained
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan import durations
 from spark_client.plan.belonging import _MARK, tells_of_bad_rows
 from spark_client.runtime.failures import sentence_of
+from spark_client.storage.topics import _explained
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 

@@ -40,7 +40,7 @@ def check_bounds(command: Command) -> None:
 
     >>> check_bounds(OpenProducer("job", "p", "run", resume_epoch=2**62))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tracker.contract.refusal.Refused: MALFORMED: resume_epoch is 4611686018427387904; epochs are 0 to 2^62-1: ...
+    tracker.contract.refusal.Refused: MALFORMED: resume_epoch=4611686018427387904 is out of range: ...
     """
     match command:
         case DefineJob(spec):
