@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments benchmarks
+# Each worker takes whole files, and has a Spark session of its own. WORKERS=0: one process, for debuggers.
+WORKERS := 2
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
@@ -42,14 +45,14 @@ demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, w
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
 	@$(DOCTESTS)
-	@$(PYTEST) tests -m "not slow"
+	@$(PYTEST) $(PARALLEL) tests -m "not slow"
 
 test-fast: $(STAMP) ## without Spark
 	@$(DOCTESTS)
-	@$(PYTEST) tests -m "not slow and not spark"
+	@$(PYTEST) $(PARALLEL) tests -m "not slow and not spark"
 
 test-spark: $(STAMP) ## only Spark
-	@$(PYTEST) tests -m "spark and not slow"
+	@$(PYTEST) $(PARALLEL) tests -m "spark and not slow"
 
 test-slow: $(STAMP) ## the long simulations and failure runs
 	@$(PYTEST) tests -m slow

@@ -34,6 +34,15 @@ RETIRED: dict[str, dict[str, str]] = {
         **dict.fromkeys(["Unspoken", "WithDelay"], "ManualFront, BoundedOutOfOrderness"),
         **dict.fromkeys(["Way", "rides", "xors", "must_count", "counts_labels"], "CountingMode, CountingPlan"),
     },
+    "tracker/core": {
+        **dict.fromkeys(["supporter", "supporters"], "origin epoch"),
+        **dict.fromkeys(["FIRM", "firm", "soft"], "committed, tentative"),
+        **dict.fromkeys(["floor"], "committed watermark"),
+        **dict.fromkeys(["heard_at", "hear", "heard", "say"], "last contact; report, record"),
+        **dict.fromkeys(["pinned", "pins_pass", "turned", "loosened"], "retained, closed_changed, groups_changed"),
+        **dict.fromkeys(["shut", "woken", "advance"], "is_closed, changed_jobs, and one word for each progress"),
+        **dict.fromkeys(["Closing", "Ends", "Piece"], "ClosedSet, Completion, StagedReport"),
+    },
     "tracker/cli": dict.fromkeys(["say", "said", "asking"], "print_line, connecting"),
     "tracker/load": dict.fromkeys(
         ["board", "Board", "lifeline", "telling", "hear", "heard"], "shared counters, parent watch"

@@ -180,7 +180,7 @@ def test_another_graph_needs_another_deployment(
             tracking.stop()
 
     start("in", "1")
-    with pytest.raises(TrackingError, match=r"SPEC_CONFLICT.*another deployment="):
+    with pytest.raises(TrackingError, match=r"SPEC_CONFLICT.*new deployment="):
         start("other", "1")
 
 
