@@ -33,7 +33,7 @@ def test_the_newest_runs_are_remembered_and_older_ones_refused_all_the_same() ->
 def test_the_newest_deployments_that_were_left_are_remembered() -> None:
     lines = [define(f"d{i}") for i in range(NEWEST + 2)]
     tracker, _ = run_through(lines)
-    assert len(tracker._jobs[JOB].left) == NEWEST
+    assert len(tracker._jobs[JOB].past_deployments) == NEWEST
     mismatch = {"code": "FAILED_PRECONDITION", "reason": "DEPLOYMENT_MISMATCH"}
     assert run_through([*lines, define("d1")])[1] == (mismatch, [])
     assert not difference([*lines, define("d1"), define("d0")])

@@ -23,8 +23,9 @@ drain (`drains`).
 `names` finds a name's row, `validation` checks what comes in (and `checking` what would be refused, before a command is
 kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
 `dropped` tells what it has dropped, and `remembered` which runs and deployments are over. How much a command may touch
-is in `reach`; what can be asked of a job in `views`; what a snapshot keeps in `codec`. Whatever a command changes that
-may end something is added to `changes`, which the evaluation after it looks at.
+is in `reach`; what can be asked of a job in `views`; what a snapshot keeps in `codec`, with `codec_promises` and
+`codec_log`. Whatever a command changes that may end something is added to `changes`, which the evaluation after it
+looks at.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no
