@@ -81,7 +81,7 @@ class Assembly:
             checkpoint,
             late,
             seals=options.get("seal", "false") == "true",
-            compact_from=int(options.get("compact_from", "24")),
+            compact_from=int(options.get("compact_from", QueryPlan.compact_from)),
             receipts=writer.to_receipts,
             upstream=tuple(self.graph.leading_to(stream.segment)),
             state_segment=state_segment(release) if release is not None and writer.routes else None,

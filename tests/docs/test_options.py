@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from typing import Any
 import pytest
 
 from spark_client import Frontier, Marks, Schedule, Tracking
-from spark_client.api import assembly, writer
+from spark_client.api import writer
 from spark_client.datasource import events
+from spark_client.runtime.queryplan import QueryPlan
 from tracker.client import JobSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
@@ -66,14 +66,12 @@ def test_a_signatures_options_and_defaults_are_those_of_the_page(beginning: str)
 def test_the_writers_options_are_those_of_the_page() -> None:
     rows = dict(table("`channel`, `route`"))
     assert {name.lower() for name in rows} == set(writer._OWN)
-    default = re.search(r'options_given\.get\("compact_from", "(\d+)"\)', inspect.getsource(assembly))
-    assert default is not None
-    assert rows["compact_from"] == f"`{default[1]}`"
+    assert rows["compact_from"] == f"`{QueryPlan.compact_from}`"
 
 
 def test_the_options_of_the_format_are_those_of_the_page() -> None:
     rows = dict(table("The tracker's events as rows"))
-    assert set(rows) == events._Wanted._KNOWN - {"path", events.RINGS}
+    assert set(rows) == events._Wanted._KNOWN - {"path", events.WAKE_UP}
     wanted = events._Wanted({"job": "shop"})
     for name, value in {
         "server": wanted.server,

@@ -10,6 +10,7 @@ import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
 from spark_client.counting.continuing import Ledger
+from spark_client.counting.livefronts import live
 from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substreams
 from spark_client.storage.directories import read_json
@@ -43,9 +44,10 @@ class Source:
         run = Run(self.client, self.job, "query", str(self.runs), self.epoch)
         nothing: Any = None
         schedule.bind("in", NoRows, RULE, (nothing, nothing), None)  # type: ignore[arg-type]
-        schedule.look(at_once=True)
-        schedule.begin(Ledger(self.path, run, "in"))
-        run.announce(schedule)
+        self.front = live(schedule, NoRows.sparkSession)  # type: ignore[arg-type]
+        self.front.look(at_once=True)
+        self.front.begin(Ledger(self.path, run, "in"))
+        run.announce(self.front)
         return run
 
     def send(self, run: Run, **rows: int) -> None:
@@ -133,21 +135,22 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
     run = source.begin("1", schedule)
     assert source.accounts() == {("f", 1): (3, 0)}
     given = Counts([*given, *rows([("g", 2, 1)])], through=datetime(2024, 1, 1, 3, tzinfo=UTC))
-    schedule.look()
-    run.announce(schedule)
+    source.front.look()
+    run.announce(source.front)
     assert source.accounts() == {("f", 1): (3, 0), ("g", 2): (1, 0)}
     assert source.client.job(source.job).fronts[0].frontiers == {"*": at(4)}
     given = rows([("f", 1, 2), ("g", 2, 1)])
-    schedule.look()
+    source.front.look()
     with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*Schedule\(…, revise=True\)"):
-        run.announce(schedule)
+        run.announce(source.front)
     revising = Schedule(lambda: given, revise=True, refresh=0.000_001)
     run = source.begin("1", revising)
+    front = source.front
     assert source.accounts()["f", 1] == (2, 0)
     given = [*given, *rows([("late", 3, 1)])]
     with pytest.raises(UsageError, match="are given only now"):
         source.begin("1", Schedule(lambda: given))
     given = rows([])
-    revising.look()
-    run.announce(revising)
+    front.look()
+    run.announce(front)
     assert source.accounts()["f", 1] == (2, 0), "what it has given once stands"

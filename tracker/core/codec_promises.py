@@ -78,10 +78,11 @@ def load_tentative(provisional: Provisional, fronts: list[Values]) -> None:
 
 
 def dump_watermarks(committed_watermarks: CommittedWatermarks) -> list[Any]:
-    # UNSET and EVERYTHING need more than 64 bits.
+    # UNSET and EVERYTHING need more than 64 bits. In order: segments share what is equal, whatever came first in it.
+    by_scope = sorted(committed_watermarks.by_scope.items())
     return [
         str(committed_watermarks.of_all),
-        [(scope, str(committed_watermark)) for scope, committed_watermark in committed_watermarks.by_scope.items()],
+        [(scope, str(committed_watermark)) for scope, committed_watermark in by_scope],
     ]
 
 
