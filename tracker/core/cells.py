@@ -192,9 +192,10 @@ class Cells:
         block[:, XOR] ^= xor
         block[:, SENT] += sent
         block[:, RECEIVED] += received
-        self._balance += int(sent.sum()) - int(received.sum())
+        taken_off = int(received.sum())
+        self._balance += int(sent.sum()) - taken_off
         # Receivers are rarely ahead of senders: then one look at all shows that there is no surplus to count.
-        if self._surplus or flight_of(block).min() < 0:
+        if self._surplus or (taken_off and flight_of(block).min() < 0):
             self._surplus += surplus_of(block) - before
         block[:, WHO] = _signed(block[:, WHO], sent, received, producer)
         self.words[places] = block
