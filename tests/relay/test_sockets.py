@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -267,13 +268,17 @@ def test_who_takes_a_trusted_relays_place_is_not_believed(
         for unit in ("b", "c"):
             assert send(reporting, job, unit) is Outcome.APPLIED
         assert liar.swallowed == 0
+    more = 0
     if before == "dead":
         relay.start()
-        assert send(reporting, job, "d") is Outcome.APPLIED
+        deadline = time.monotonic() + 300
+        while not taken(relay) and time.monotonic() < deadline:  # on a busy machine it is not reached in time at once
+            assert send(reporting, job, f"d{more}") is Outcome.APPLIED
+            more += 1
         assert taken(relay) == 1  # its successor is
     else:
         relay.kill()
-    assert staged(reporting, job) == (4 if before == "dead" else 3)
+    assert staged(reporting, job) == 3 + more
 
 
 def test_a_malformed_list_of_users_is_refused(

@@ -240,7 +240,7 @@ def test_other_servers_or_another_ordering_are_refused(three: list[Server], job:
         client.define_job(spec(job, "scope"))
         assert not ShardedClient(listed(three[::-1]), "scope").define_job(spec(job, "scope")).created
         for other in (ShardedClient(listed(three), ordering), ShardedClient(listed(three[1:]), ordering)):
-            with pytest.raises(TrackerError, match=r"has job .*the same in all its clients"):
+            with pytest.raises(TrackerError, match=r"has job .*All clients of a job need the same"):
                 other.define_job(spec(job, ordering))
             with pytest.raises(TrackerError, match="UNKNOWN_JOB"):
                 other.open_producer(job, "q", "r1")
