@@ -271,11 +271,11 @@ def test_who_takes_a_trusted_relays_place_is_not_believed(
     more = 0
     if before == "dead":
         relay.start()
-        deadline = time.monotonic() + 300
-        while not taken(relay) and time.monotonic() < deadline:  # on a busy machine it is not reached in time at once
+        while more < 12:  # gRPC waits a little before it tries a socket again on which nobody listened
             assert send(reporting, job, f"d{more}") is Outcome.APPLIED
             more += 1
-        assert taken(relay) == 1  # its successor is
+            time.sleep(0.5)
+        assert taken(relay) > 0  # its successor is
     else:
         relay.kill()
     assert staged(reporting, job) == 3 + more
