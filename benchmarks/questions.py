@@ -73,18 +73,30 @@ def in_the_core(substreams: int, turns: int) -> Iterator[Figure]:
     for job, size in (("few", _FEW), ("many", substreams)):
         _open(core, job, size)
     calls = {job: _calls_of_the_core(core, job) for job in ("few", "many")}
+    yield from _timed("core", calls, turns, substreams, time.thread_time_ns)
+
+
+def _timed(
+    where: str, calls: dict[str, dict[str, Callable[[], object]]], turns: int, substreams: int, clock: Callable[[], int]
+) -> Iterator[Figure]:
+    """Each call on both jobs in turns.
+
+    Args:
+        where: the calls are made.
+        calls: by job, ``few`` or ``many``, and by what they are called.
+        turns: how often each is made.
+        substreams: how many are open in the larger job.
+        clock: in nanoseconds.
+    """
     for name in calls["few"]:
         taken: dict[str, list[float]] = {"few": [], "many": []}
         for _ in range(turns):
             for job, spent in taken.items():
-                start = time.thread_time_ns()
+                start = clock()
                 calls[job][name]()
-                spent.append((time.thread_time_ns() - start) / 1e9)
-        yield _figure(f"core, {name}", taken, substreams)
-
-
-def _figure(what: str, taken: dict[str, list[float]], substreams: int) -> Figure:
-    return Figure(what, "s", taken["many"], taken["few"], f"with {_FEW:,} open", f"{substreams:,} open")
+                spent.append((clock() - start) / 1e9)
+        floor_is, note = f"with {_FEW:,} open", f"{substreams:,} open"
+        yield Figure(f"{where}, {name}", "s", taken["many"], taken["few"], floor_is, note)
 
 
 def _open(core: Tracker, job: str, size: int) -> None:
@@ -164,14 +176,7 @@ def at_a_server(substreams: int, turns: int) -> Iterator[Figure]:
         for job, size in (("few", _FEW), ("many", substreams)):
             _open_at(channel, stub, job, size)
         calls = {job: _calls_of_a_server(stub, job) for job in ("few", "many")}
-        for name in calls["few"]:
-            taken: dict[str, list[float]] = {"few": [], "many": []}
-            for _ in range(turns):
-                for job, lasted in taken.items():
-                    start = time.perf_counter_ns()
-                    calls[job][name]()
-                    lasted.append((time.perf_counter_ns() - start) / 1e9)
-            yield _figure(f"server, {name}", taken, substreams)
+        yield from _timed("server", calls, turns, substreams, time.perf_counter_ns)
 
 
 def _open_at(channel: grpc.Channel, stub: tracker_pb2_grpc.TrackerStub, job: str, size: int) -> None:

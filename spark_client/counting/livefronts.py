@@ -208,7 +208,7 @@ class LiveSchedule(LiveFront):
         through = self._promised_through
         left_out = [each for each in news if each not in self._known and each.end_time is not None]
         _refuse([each for each in left_out if through is not None and (each.end_time or 0) <= through])
-        self.add([], found.through)
+        self._add({}, found.through)
         with self._lock:
             ledger = self._ledger
             for substream, count in news.items():

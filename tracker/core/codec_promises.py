@@ -35,9 +35,10 @@ def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[CommittedWa
         return fronts, [load_watermarks([values["floor_of_all"], values["floors"]])] * segments
     # Segments whose committed watermarks are the same have them in one place: only those can share a group.
     shared: dict[Any, CommittedWatermarks] = {}
-    for of_all, by_scope in values["floors_by_segment"]:
-        shared.setdefault((of_all, frozenset(map(tuple, by_scope))), load_watermarks([of_all, by_scope]))
-    return fronts, [shared[of_all, frozenset(map(tuple, by_scope))] for of_all, by_scope in values["floors_by_segment"]]
+    return fronts, [
+        shared.setdefault((each.of_all, frozenset(each.by_scope.items())), each)
+        for each in map(load_watermarks, values["floors_by_segment"])
+    ]
 
 
 def dump_front(front: Front, provisional: Provisional) -> Values:
