@@ -14,8 +14,9 @@ from spark_client.channels.channel import Channel
 from spark_client.counting.livefronts import LiveFront
 from spark_client.datasource import events
 from spark_client.plan.belonging import BAD_ROWS
-from spark_client.plan.sources import WAKE_UP, Source
+from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
+from spark_client.plan.wakeups import beside
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
 from spark_client.spark_internals.observations import observe
 
@@ -56,9 +57,7 @@ class SourceReader:
         rows = observe(self.df, self.source.segment, aggregates)
         if wake_ups is None:
             return rows
-        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-        woken = wake_ups.select(*nothing, F.lit(True).alias(WAKE_UP))
-        return rows.withColumn(WAKE_UP, F.lit(False)).unionByName(woken)
+        return beside(rows, wake_ups)
 
     def native(self) -> DataFrame:
         return self.source.tracked_for_ever(self.df)

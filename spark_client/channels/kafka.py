@@ -32,11 +32,11 @@ from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
 from spark_client.plan.substreams import TRACKER
+from spark_client.plan.wakeups import WAKE_UP, beside
 from spark_client.storage import topics
 from spark_client.storage.directories import read_json, remove, sweep, write_json
 
 _EPOCH_HEADER: Final = "tracker-epoch"
-_WAKE_UP: Final = "_tracker_bell"
 _SENT: Final = "_sent.json"
 _FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
 
@@ -183,14 +183,11 @@ class KafkaChannel(JsonChannel):
         self.check_session(spark)
         records = self._read(spark)
         if wake_ups is None:
-            return records.withColumn(_WAKE_UP, F.lit(False))
-        nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in records.schema.fields]
-        return records.withColumn(_WAKE_UP, F.lit(False)).unionByName(
-            wake_ups.select(*nothing, F.lit(True).alias(_WAKE_UP))
-        )
+            return records.withColumn(WAKE_UP, F.lit(False))
+        return beside(records, wake_ups)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
-        records = batch.where(~F.col(_WAKE_UP)).drop(_WAKE_UP)
+        records = batch.where(~F.col(WAKE_UP)).drop(WAKE_UP)
         if self.exact:
             return records.drop(SENDING)
         received = self._received.setdefault(query, ReceivedOnce(self.path / "received" / query))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -15,8 +14,7 @@ from spark_client.plan.labels import positional_label, source_label
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
-
-WAKE_UP: Final = "_tracker_wake_up"  #: the column of a batch whose rows may be wake-ups: true in those
+from spark_client.plan.wakeups import WAKE_UP
 
 
 @dataclass(frozen=True, eq=False)
