@@ -2,8 +2,8 @@
 
 Spark starts a Python process for each reader of a Python data source, and one for its tasks, with ``pyspark.zip`` first
 on the path. That file has sources only, and Python keeps nothing that it compiles for a zip: so each process compiles
-PySpark anew, which takes about a second of CPU. It changes nothing but how long a start takes, can be run again, and is
-undone by installing PySpark again.
+PySpark again, which takes about a second of CPU. It changes nothing but how long a start takes, can be run again, and
+is undone by installing PySpark again.
 """
 
 from __future__ import annotations

@@ -136,9 +136,9 @@ class _EpochStream(LastingReader):
         if is_of_files(start):
             raise TrackingError(
                 f"this checkpoint was made by an earlier version, whose with_watermark read the files of {self._store} "
-                "through a source of Spark's own; where that stood cannot be carried over. Begin the job anew: stop "
-                "its queries, delete it with `tracker delete-job`, and start them with new checkpoints, and paths for "
-                "channels and results"
+                "through a source of Spark's own; that position cannot be carried over. Start the job "
+                "from scratch: stop its queries, delete it with `tracker delete-job`, and start them again with new "
+                "checkpoints and new paths for channels and results"
             )
 
     def commit(self, end: dict[str, Any]) -> None:

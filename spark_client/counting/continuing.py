@@ -142,7 +142,7 @@ class Ledger:
 
     def _append(self, lines: Iterable[Any]) -> None:
         with open(self._file, "a", encoding="utf-8") as file:
-            # Each line begins anew, since the one before it may not have been written to its end.
+            # Each line begins with a newline, since the line before it may not have been written completely.
             file.writelines("\n" + json.dumps(line, separators=(",", ":")) for line in lines)
             file.flush()
             os.fsync(file.fileno())

@@ -258,7 +258,7 @@ class Aggregation:
         """The rows of some substreams."""
         windows = self.rule.windows
         if len(wanted) <= _LISTED:
-            # As one constant: Spark compiles what it generates anew whenever a number in it is another one.
+            # As one constant: Spark recompiles the code that it generates whenever a number in it changes.
             listed = ", ".join(_literal(substream) for substream in wanted)
             return partials.where(f"array_contains(array({listed}), struct(_scope, _key))")
         rows = [(scope, name if end_time is None else end_time) for scope, name, end_time in wanted]

@@ -140,8 +140,9 @@ class PartialState:
                 if index is None:
                     raise TrackingError(
                         f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint "
-                        "with all its files. If they are lost, begin the job anew: stop its queries, delete it with "
-                        "`tracker delete-job`, and start them with new checkpoints, and paths for channels and results"
+                        "with all its files. If they are lost, start the job from scratch: stop its queries, delete it "
+                        "with `tracker delete-job`, and start them again with new checkpoints and new paths for "
+                        "channels and results"
                     )
                 rows = {Substream(*key): RowTally(*tally) for key, *tally in index["rows"]}
                 batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}

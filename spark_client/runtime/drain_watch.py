@@ -91,6 +91,6 @@ class DrainWatch:
                 if error.reason == "UNKNOWN_JOB":
                     _log.error("the watch over job %s has ended: %s", self._job, error)
                     return
-                # It rested for longer than events are kept, or the log is another: only what comes now matters.
-                _log.info("the watch over job %s begins anew: %s", self._job, error)
+                # The watch paused for longer than events are kept, or the log is another: only new events matter.
+                _log.info("the watch over job %s starts again: %s", self._job, error)
             closed.wait(_PAUSE)

@@ -63,8 +63,8 @@ def test_one_that_has_expired_says_so_by_its_name(client: TrackerClient, job: st
             call()
         assert refused.value.reason == "SUBSCRIPTION_EXPIRED"
     client.unsubscribe(job, "slow")
-    anew = client.subscribe(job, "slow")
-    assert (anew.created, anew.acknowledged) == (True, 1)
+    again = client.subscribe(job, "slow")
+    assert (again.created, again.acknowledged) == (True, 1)
     with pytest.raises(TrackerError) as refused:
         client.subscribe(job, "late", after_seq=0)
     assert refused.value.reason == "EVENTS_EXPIRED"

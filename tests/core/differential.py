@@ -2,7 +2,7 @@
 
 What is compared: every answer or refusal, every event, and at some points everything that can be asked. At some points
 too, the core is taken down and built again from its dump, which must change nothing. What the core keeps up to date by
-hand is counted anew after every line (`invariants`).
+hand is counted again after every line (`invariants`).
 """
 
 from __future__ import annotations

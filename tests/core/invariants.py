@@ -1,4 +1,4 @@
-"""What holds in the core between any two commands: all that it keeps up to date by hand is what counting anew gives.
+"""What holds in the core between any two commands: all that it keeps up to date by hand is what a recount gives.
 
 The model cannot see a count that is wrong, an index that has lost a row or a row that is used again before it is clean,
 until something comes of it, which may be long after. Here it is seen at once.

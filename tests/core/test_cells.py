@@ -124,13 +124,13 @@ def test_a_layout_keeps_what_plain_dicts_keep(layout: type[Cells], steps: list[t
     check(cells, plain)
     # A new graph, on which all have ended: some segments go, some come.
     kept = [(old, (old * 7) % 31) for old in range(0, SEGMENTS, 2)]
-    anew = relaid(cells, rows, ROWS, 31, 9, kept)
+    fresh = relaid(cells, rows, ROWS, 31, 9, kept)
     for row in range(ROWS):
         for old, new in kept:
-            assert anew.cell(row, new) == cells.cell(row, old)
-            assert anew.reason(row, new) == cells.reason(row, old)
+            assert fresh.cell(row, new) == cells.cell(row, old)
+            assert fresh.reason(row, new) == cells.reason(row, old)
         for new in set(range(31)) - {new for _, new in kept}:
-            assert (anew.cell(row, new), anew.reason(row, new)) == ((0, 0, 0, 0), 9)
+            assert (fresh.cell(row, new), fresh.reason(row, new)) == ((0, 0, 0, 0), 9)
 
 
 def check(cells: Cells, plain: Plain) -> None:

@@ -1,4 +1,4 @@
-"""Every field of every class of a job's state comes back from a dump, or is listed here as made anew.
+"""Every field of every class of a job's state comes back from a dump, or is listed here as rebuilt.
 
 Nothing here knows what the codec writes: two jobs, the one that was dumped and the one that was loaded, are walked
 side by side through all fields that there are. So a field that somebody adds is compared as soon as it is there; and
@@ -23,7 +23,7 @@ from tracker.core.filters import EventFilter
 from tracker.core.graph import Graph
 from tracker.journal.snapshots import decode, encode
 
-#: By class, the fields that are not kept, and what makes them anew.
+#: By class, the fields that are not kept, and what rebuilds them.
 DERIVED: Mapping[str, Mapping[str, str]] = {
     "Job": {
         "to_forget": "found by what has ended, or is only named",
@@ -36,9 +36,9 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
     "Accounts": {
         "table": "made of names and rows",
         "version": "counts since the start",
-        "_slot_of_page": "slots are given anew",
+        "_slot_of_page": "slots are assigned again",
         "_first_page": "as far as there are slots",
-        "_page_of_slot": "slots are given anew",
+        "_page_of_slot": "slots are assigned again",
         "_in_use": "counted by slot",
         "_free_slots": "none is free then",
         "_emptied": "none is empty then",
@@ -50,7 +50,7 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
             *("words", "_stamp", "_groups", "_heads", "_marks_of", "_done", "_directories", "_marks"),
             *("_block_pool", "_directory_pool", "_marks_pool"),
         ),
-        "places are given anew: what is touched and has ended is compared instead",
+        "places are assigned again: what is touched and has ended is compared instead",
     ),
     "ClosedSet": {
         "_times": "made of the open substreams",

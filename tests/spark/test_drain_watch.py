@@ -40,23 +40,23 @@ def test_a_drain_is_heard_of_though_its_event_was_dropped_while_the_line_was_dow
     near.define_job(
         JobSpec(job=job, deployment="1", segments={"in": []}, fronts=["in"], retention=timedelta(seconds=0.2))
     )
-    heard: list[int] = []  # for each time that it tells of a drain: how often it had begun anew by then
+    heard: list[int] = []  # for each time that it tells of a drain: how often it had started again by then
 
-    def begun_anew() -> int:
-        return caplog.text.count(f"the watch over job {job} begins anew: EVENTS_EXPIRED")
+    def restarts() -> int:
+        return caplog.text.count(f"the watch over job {job} starts again: EVENTS_EXPIRED")
 
     def listens() -> bool:
         """It asks once, when it begins: what it tells of besides has come by the line."""
         near.drain(job, "1", "short")
         near.cancel_drain(job)
-        return heard.count(begun_anew()) > 1
+        return heard.count(restarts()) > 1
 
-    watch = DrainWatch(TrackerClient(line.address), job, "1", lambda: heard.append(begun_anew()))
+    watch = DrainWatch(TrackerClient(line.address), job, "1", lambda: heard.append(restarts()))
     watch.open()
     try:
         for attempt in range(3):
             soon(listens)
-            before = begun_anew()
+            before = restarts()
             line.hold_answers()
             near.drain(job, "1", f"attempt {attempt}")
             soon(lambda: near.list_events(job).first_seq > near.job(job).last_seq)  # nobody will read of it any more

@@ -141,7 +141,7 @@ ONE_BY_ONE: list[tuple[str, Step, bool]] = [
     ("the time, to itself", lambda rows: rows.withColumn("ts", F.expr("ts + interval 0 hours")), False),
     ("two of one", lambda rows: rows.union(rows.withColumn("ts", F.expr("ts + interval 5 hours"))), False),
     ("a join", lambda rows: rows.join(rows.sparkSession.range(40), "id"), False),
-    ("names dealt out anew", lambda rows: rows.withColumnsRenamed({"ts": "at"}).withColumn("ts", F.expr("at")), False),
+    ("names reassigned", lambda rows: rows.withColumnsRenamed({"ts": "at"}).withColumn("ts", F.expr("at")), False),
     ("another _tracker", lambda rows: rows.withColumn(TRACKER, F.col(TRACKER).withField("end", F.now())), False),
 ]
 

@@ -170,7 +170,7 @@ def test_a_column_that_cannot_be_read_is_refused_where_the_watermark_is_declared
 def test_a_checkpoint_of_the_version_that_left_the_files_is_refused(tmp_path: Path) -> None:
     stream = _EpochStream(_Directories(tmp_path), 10, keep=False)
     for ask in (lambda at: stream.read(at), lambda at: stream.readBetweenOffsets(at, at)):
-        with pytest.raises(TrackingError, match=r"an earlier version.*Begin the job anew"):
+        with pytest.raises(TrackingError, match=r"an earlier version.*Start the job from scratch"):
             ask({"logOffset": 3})
     assert list(stream.read({})[0]) == []
 

@@ -102,7 +102,7 @@ def test_a_task_over_several_partitions_tells_them_apart(spark: SparkSession) ->
                 yield pa.RecordBatch.from_pydict({"part": part, "task": task, "of": [len(found)] * len(found)})
 
     found = parts.mapInArrow(places, "part int, task long, of long").coalesce(1).collect()
-    # The operator is called for each of them anew, so a probe can look at a first row.
+    # The operator is called for each of them, so a probe can look at a first row.
     assert sorted({(each.part, each.task, each.of) for each in found}) == [(part, 0, 1) for part in range(4)]
 
 

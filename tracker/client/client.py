@@ -60,9 +60,9 @@ class TrackerClient:
       them twice is doing them once; of `define_job`, only `JobDefined.created` is False when a first answer was lost;
     - `Producer.close`, since a run that turns out to be closed already counts as closed.
 
-    `delete_job`, `forget_producer`, `abandon` and `unsubscribe` name something that may have been made anew between two
-    attempts, so they are made once: they wait until the tracker can be reached, and if then no answer comes,
-    `TrackerUnavailable` says so and the caller has to look.
+    `delete_job`, `forget_producer`, `abandon` and `unsubscribe` name something that may have been deleted and made
+    again between two attempts, so they are sent once: they wait until the tracker can be reached. If no answer comes
+    then, they raise `TrackerUnavailable`, and the caller has to find out whether the call took effect.
 
     Args:
         address: `host:port`, or several servers: see `tracker.client.servers.names`.
@@ -442,7 +442,7 @@ class TrackerClient:
 
         Raises:
             TrackerError: ``SUBSCRIPTION_EXPIRED`` (some of what it waited for may be gone: unsubscribe it, subscribe
-                anew, and decide what to do about that), ``EVENTS_EXPIRED`` (something after `after_seq`, or after its
+                again, and decide what to do about that), ``EVENTS_EXPIRED`` (something after `after_seq`, or after its
                 place for a new filter, was dropped), ``UNKNOWN_SEGMENT``, ``UNKNOWN_JOB``, ``LOG_CHANGED``,
                 ``MALFORMED``, ``LIMIT``.
 

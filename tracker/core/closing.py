@@ -198,7 +198,7 @@ class ClosedSet:
                 self.waiting.counted.add(self._accounts.id_of(row))
 
     def _review(self, row: int) -> None:
-        """Find anew for which groups a row is closed."""
+        """Find again for which groups a row is closed."""
         before = self._closed(np.array([row]))[0]
         for place, closed in enumerate(self._closed_for(row)):
             if closed != before[place]:
@@ -306,7 +306,7 @@ class ClosedSet:
             self._mark(rows, place, True)
 
     def fronts_changed(self) -> None:
-        """Fronts have finished, turned idle or awake, or had promises withdrawn: look at all anew."""
+        """Fronts have finished, turned idle or awake, or had promises withdrawn: look at everything again."""
         self._fronts.changed()
         self._fronts.raise_committed()
         for place, group in enumerate(self._fronts.groups):
@@ -321,7 +321,7 @@ class ClosedSet:
         self._review_named()
 
     def _review_named(self) -> None:
-        """Look anew at what was closed by name, or is expected."""
+        """Look again at what was closed by name, or is expected."""
         if self.expectations:
             self.look_at(self.waiting.counted_rows().tolist())
         if self.waiting.closes:
@@ -337,7 +337,7 @@ class ClosedSet:
         return rows, self.closed_on(rows)
 
     def regroup(self, before: tuple[Rows, NDArray[np.bool_]] | None = None) -> None:
-        """Fronts have come or gone, or feed other segments, and their groups are others: find all anew.
+        """Fronts have come or gone, or feed other segments, and their groups are others: find everything again.
 
         Args:
             before: what `closed_now` gave before that; None: nothing is news.

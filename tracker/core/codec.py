@@ -1,6 +1,6 @@
 """What a snapshot keeps of a job: each part as plain values and columns, and back again, side by side.
 
-What is derived (indexes, heaps, the rows to look at) is not kept but made anew. Rows are used again and so are kept as
+What is derived (indexes, heaps, the rows to look at) is not kept but rebuilt. Rows are used again and so are kept as
 ids; sets are kept in an order of their own, so that the same state gives the same bytes. What it means that an older
 version did not write a value stands beside the line that reads it. Fronts and their promises are in
 `codec_promises`, events and their readers in `codec_log`.

@@ -1,7 +1,7 @@
 """Deployments: what becomes of a job when its spec is defined again, or another deployment takes over.
 
-A drained job begins anew. One that is not goes on with what it has, if what is open can live in the new graph; `force`
-abandons what is open instead."""
+A drained job starts from scratch. A job that is not drained keeps its state, if what is open can live in the new graph;
+`force` abandons what is open instead."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
 
 
 def _durations_changed(job: Job, before: Spec) -> None:
-    """What may stall is to be found anew; where nobody asks for stalls any more, there are none."""
+    """Have what may stall looked up again; where nobody asks for stalls any more, there are none."""
     job.stalls_from = None
     if job.spec.stall_after is None and before.stall_after is not None:
         job.accounts.life.forget_stalls()

@@ -59,7 +59,7 @@ class Expectations:
         # By row: nothing can be met or exceeded while fewer than so many were sent on that segment.
         self._least: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._segment: NDArray[np.int64] = np.zeros(0, np.int64)
-        # By row, as counted last: what was expected and sent where elements were missing. And the rows to count anew.
+        # By row, as counted last: what was expected and sent where elements were missing. And the rows to count again.
         self._short_expected: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._short_sent: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._shortfall = Shortfall(0, 0, 0)
@@ -147,7 +147,7 @@ class Expectations:
 
     @staticmethod
     def _recount(column: NDArray[np.uint64], rows: Rows, lines: Rows, numbers: NDArray[np.uint64]) -> int:
-        """Set a column anew for rows, each to the sum of the numbers on its lines; by how much it is more in all."""
+        """Recompute a column at `rows`, each as the sum of the numbers on its lines; return how much the total grew."""
         before: int = sum(column[rows].tolist())  # in whole numbers: what is expected in all may need more than 64 bits
         sums = np.zeros(len(rows), np.uint64)
         np.add.at(sums, lines, numbers)

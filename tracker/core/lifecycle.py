@@ -48,7 +48,7 @@ vectors:
 2. ``KNOWN`` implies ``NAMED``; every other flag implies ``KNOWN``.
 3. ``ENDED`` holds exactly for the rows whose cells have all ended; ``PARTLY_ENDED`` for all those of which some have.
 4. ``SOLE`` implies ``CLOSED``.
-5. ``CLOSED`` holds for an OPEN row exactly if the fronts' promises, made anew, close it for some group.
+5. ``CLOSED`` holds for an OPEN row exactly if the fronts' promises, applied from scratch, close it for some group.
 6. ``AWAITING_RECOMMIT`` holds exactly for the OPEN rows that some producer awaits.
 7. `named`, `open` and `ended` count the rows that are not FREE, OPEN, and ENDED.
 8. Without an ordering, no OPEN row meets all the conditions of an end: it has ended with the command that met the last.

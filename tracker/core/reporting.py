@@ -163,7 +163,7 @@ def commit(job: Job, command: Commit) -> Committed:
 
 
 def check_commit(job: Job, command: Commit) -> int:
-    """Refuse what `commit` would refuse without having settled anything; how many substreams it names anew."""
+    """Refuse what `commit` would refuse without having settled anything; how many new substreams it names."""
     producer, _, resolved = _check_commit(job, command)
     if producer.settled or command.epoch is None:
         _check_promises_of_commit(job, producer, command, resolved)

@@ -132,7 +132,7 @@ class ReplayableState:
 def recover(
     journal: Journal, retention: int, now: int, accept_loss: bool = False, set_aside: frozenset[int] = frozenset()
 ) -> tuple[ReplayableState, int]:
-    """The state that a journal gives, started anew, and the number of its last record.
+    """The state that a journal gives, built from scratch, and the number of its last record.
 
     A record that ended the process when it was carried out, and again at a start, is left out if nobody was answered.
 

@@ -269,7 +269,7 @@ class Readers:
         job, log_id, subscription = request.job, request.log_id, request.subscription
         place, own = request.after_seq, request.own_position
         with self._counted(len(request.segments) + len(request.scopes)):
-            # Without a log named, it is the one there is now: a job made anew is another.
+            # Without a `log_id`, the current log is meant. A job that is deleted and defined again has another log.
             log_id = log_id or await self.ask(job, lambda: self._tracker.log_id(job))
             wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
             if not subscription:

@@ -11,8 +11,8 @@ A pure merge: events of shards go in, in each shard's order and otherwise in any
   name: in one order for everybody, whoever was quicker. A substream's upstream ends come first, since a shard is never
   further on a segment than upstream of it. Substreams without end time, expired and abandoned ones do not wait.
 
-A shard that is drained stands still here until all are, so that what its next deployment says, whose times begin anew,
-is not mixed with the old.
+A shard that is drained stands still here until all are, so that the events of its next deployment, whose times start
+from scratch, are not mixed with the old ones.
 """
 
 from __future__ import annotations
