@@ -1,4 +1,4 @@
-"""The experiment's results as pictures."""
+"""The experiment's results as pictures: PNG files, for `docs/papers.md`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from experiments import published
 from experiments.cells import Cell, Protocol, Result
@@ -29,7 +30,12 @@ _WIDTH = 0.12
 
 
 def messages(cells: Sequence[Cell], path: Path) -> None:
-    """Messages by graph, machines and elements a substream, beside what was published."""
+    """Draw the messages by graph, machines and elements a substream, beside the published figures.
+
+    Args:
+        cells: all configurations that were measured.
+        path: of the picture.
+    """
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     for panel, (label, varied) in zip(panels, _PANELS, strict=True):
@@ -49,8 +55,9 @@ def messages(cells: Sequence[Cell], path: Path) -> None:
                     panel.hlines(number, at - _WIDTH / 2, at + _WIDTH / 2, "black", linestyles=style, linewidth=2)
         panel.set_xlabel(label)
         panel.set_yscale("log")
-    figure.suptitle("Messages that tracking sends, by the size of the graph, machines and substreams", fontsize=11)
-    panels[0].set_ylabel("messages, notices to machines included")
+    panels[0].set_ylim(bottom=1_000)  # for all panels, after the bars: from then on the limits stay
+    figure.suptitle("Messages sent for tracking, by vertices, machines and elements a substream", fontsize=11)
+    panels[0].set_ylabel("number of messages, with notices")
     panels[0].hlines([], 0, 0, "black", linewidth=2, label="published")
     panels[0].hlines([], 0, 0, "black", linestyles="dotted", linewidth=2, label="a tenth of published node aggregation")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
@@ -58,25 +65,31 @@ def messages(cells: Sequence[Cell], path: Path) -> None:
 
 
 def delays(cells: Sequence[Cell], path: Path) -> None:
-    """Delays by graph, machines and elements a substream."""
+    """Draw the mean delays by graph, machines and elements a substream.
+
+    Args:
+        cells: all configurations that were measured.
+        path: of the picture.
+    """
     figure = Figure(figsize=(13, 3.8), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     for panel, (label, varied) in zip(panels, _PANELS, strict=True):
         _bars(panel, _series(cells, varied), varied, lambda result: result.delay.mean)
         panel.set_xlabel(label)
         panel.set_yscale("log")
-    figure.suptitle("Delay until the end of a substream is known (batching waits for its interval)", fontsize=11)
-    panels[0].set_ylabel("hops until the end is known")
+    panels[0].set_ylim(bottom=1)
+    figure.suptitle("Mean delay until the end of a substream is known", fontsize=11)
+    panels[0].set_ylabel(f"delay, hops of {HOP_NS / 1e6:g} ms")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=8)
     figure.savefig(path, dpi=110)
 
 
 def intervals(results: Sequence[Result], node: float, path: Path) -> None:
-    """What waiting saves, and costs.
+    """Draw what a longer reporting interval saves in messages, and costs in delay.
 
     Args:
         results: one for each interval.
-        node: what the papers report for node aggregation.
+        node: the number of messages that the papers report for node aggregation.
         path: of the picture.
     """
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -85,22 +98,26 @@ def intervals(results: Sequence[Result], node: float, path: Path) -> None:
     axes.plot(delays, [result.total for result in results], "o-", color=_COLOURS[Protocol.BATCH])
     for result, delay in zip(results, delays, strict=True):
         axes.annotate(
-            f"{result.interval_ms:.0f} ms", (delay, result.total), (5, 5), textcoords="offset points", fontsize=8
+            f"{result.interval_ms:,.0f} ms", (delay, result.total), (5, 5), textcoords="offset points", fontsize=8
         )
     axes.axhline(node, color="black", label="published, node aggregation")
-    axes.axhline(node / 10, color="black", linestyle="dotted", label="a tenth of it")
+    axes.axhline(node / 10, color="black", linestyle="dotted", label="a tenth of that")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("mean delay until every machine knows of an end, ms")
-    axes.set_ylabel("messages, notices included")
-    axes.margins(x=0.12, y=0.08)  # room for the labels within the frame
-    axes.set_title("Messages and delay of a node that reports once every …", fontsize=10)
+    axes.set_ylabel("number of messages, with notices")
+    axes.margins(x=0.15, y=0.1)  # room for the labels within the frame
+    axes.set_title("Messages and delay, by the interval at which a node reports", fontsize=10)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=110)
 
 
 def _series(cells: Sequence[Cell], varied: str) -> list[Cell]:
-    """The cells that differ from the papers' standard in one thing."""
+    """Return the cells that differ from the papers' standard in one setting, in its order."""
     standard = {"size": Shape().size, "machines": Shape().machines, "per_substream": Shape().per_substream}
     del standard[varied]
     chosen = [cell for cell in cells if all(getattr(cell.shape, what) == is_ for what, is_ in standard.items())]
