@@ -26,7 +26,7 @@ from .sequencer import stopping
 
 _T = TypeVar("_T")
 
-_READ = 500  # events looked at before others get a turn
+_READ = 100  # events that one reader looks at, and holds, before others get a turn
 _BOOKMARK_EVENTS = 1_000
 _BOOKMARK_S = 10.0
 _AT_ONCE = 4  # readers that go on in one round of the event loop, and of which gRPC has something at a time
