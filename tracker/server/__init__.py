@@ -1,1 +1,1 @@
-"""The tracker as a gRPC service: from the wire to commands and back, one at a time through the journal to the core."""
+"""The tracker as a gRPC service: it reads commands, journals them, has the core carry them out, and answers."""

@@ -1,8 +1,8 @@
-"""Which commands are let into the journal: not those that would be refused, nor those that would pass a limit.
+"""Decides which commands enter the journal: only those that the core would accept and that exceed no limit.
 
-A command that waits for the journal, or for its turn, counts as if it were carried out already: so limits hold however
-many callers come at once. And what would be refused is refused here, before it leaves a record; only a command that
-loses a race with another is journaled in vain.
+A command that waits for the journal, or for its turn, counts as if it were carried out already. So the limits hold
+however many callers come at once. A command that the core would refuse is refused here, before it leaves a record.
+Only a command that loses a race against another one is journaled for nothing.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ from .limits import Limits
 
 @dataclass(slots=True)
 class _Waiting:
-    """What has been taken for a job and not been carried out."""
+    """The commands of a job that were accepted and are not carried out yet."""
 
     last: asyncio.Future[Any]
     count: int = 0
-    names: int = 0  #: new ones, at most
+    names: int = 0  #: of substreams that these commands name for the first time, at most
     producers: Counter[str] = field(default_factory=Counter)
     subscriptions: Counter[str] = field(default_factory=Counter)
 
 
 class Admission:
-    """Checks commands against the state and against what is pending. A job's commands are checked in its lane."""
+    """Checks commands against the state and the pending commands. Check a job's commands in the job's lane.
+
+    Args:
+        tracker: the state.
+        limits: the server's.
+    """
 
     def __init__(self, tracker: Tracker, limits: Limits) -> None:
         self._tracker = tracker
@@ -41,10 +46,16 @@ class Admission:
         self._drains = 0
 
     def check(self, command: Command) -> int:
-        """Refuse what would be refused, or would pass a limit; how many substreams the command names first.
+        """Refuse a command that the core would refuse, or that would exceed a limit.
+
+        Args:
+            command: what the caller asks for.
+
+        Returns:
+            How many substreams the command names for the first time.
 
         Raises:
-            Refused: as the core does, and ``LIMIT``.
+            Refused: for the core's reasons, and ``LIMIT``.
         """
         new = self._tracker.check(command)
         check, job = self._limits.check, command.job
@@ -87,7 +98,13 @@ class Admission:
         return self._tracker.last_seq(job) is None
 
     def take(self, command: Command, new: int, answer: asyncio.Future[Any]) -> None:
-        """A command was taken that waits for its turn; `answer` is done when it was carried out."""
+        """Count an accepted command as pending.
+
+        Args:
+            command: the command, which waits for its turn.
+            new: how many substreams it names for the first time.
+            answer: done when the command was carried out.
+        """
         waiting = self._waiting.get(command.job)
         if waiting is None:
             waiting = self._waiting[command.job] = _Waiting(answer)
@@ -121,7 +138,7 @@ class Admission:
             del self._waiting[command.job]
 
     async def settled(self, job: str) -> bool:
-        """Wait until what is pending for a job now has been carried out; False: nothing was."""
+        """Wait until the commands that are pending for a job now are carried out; return False if there were none."""
         waiting = self._waiting.get(job)
         if waiting is None:
             return False

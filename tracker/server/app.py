@@ -1,4 +1,4 @@
-"""The server as a process: it recovers, listens, serves until it is told to stop, and leaves a snapshot."""
+"""The server as a process: it recovers its state, listens, serves until a signal stops it, and leaves a snapshot."""
 
 from __future__ import annotations
 
@@ -34,21 +34,28 @@ log = logging.getLogger("tracker.server")
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
 _SLACK = 1 << 20  # bytes
-_GRACE_S = 10.0  # for calls under way when the server stops
+_GRACE_S = 10.0  # the time that calls under way get when the server stops
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a server is to run."""
+    """The options of a server.
+
+    Raises:
+        ValueError: `retention_s` or `snapshot_bytes` is negative.
+
+    >>> Options(listen="127.0.0.1:0", journal="memory").reflection
+    True
+    """
 
     listen: str = "127.0.0.1:7654"  #: HOST:PORT; port 0 picks one
     journal: str = "sqlite:tracker.db"  #: ``memory`` or ``sqlite:PATH``
-    retention_s: int = 24 * 3600  #: of ended substreams and events, for jobs that name none
-    snapshot_bytes: int = 256 << 20  #: journaled between snapshots, at least
+    retention_s: int = 24 * 3600  #: seconds that ended substreams and events are kept, for jobs without a retention
+    snapshot_bytes: int = 256 << 20  #: bytes that are journaled between two snapshots, at least
     limits: Limits = field(default_factory=Limits)
-    reflection: bool = True  #: answer what services and messages there are
-    accept_loss: bool = False  #: go on without acknowledged records that are lost
-    set_aside: frozenset[int] = frozenset()  #: records of the journal to leave out from now on
+    reflection: bool = True  #: serve gRPC reflection, which lists services and messages
+    accept_loss: bool = False  #: start even if acknowledged records are lost
+    set_aside: frozenset[int] = frozenset()  #: numbers of journal records to leave out from now on
 
     def __post_init__(self) -> None:
         if self.retention_s < 0 or self.snapshot_bytes < 0:
@@ -56,16 +63,19 @@ class Options:
 
 
 class CannotListenError(Exception):
-    """The address cannot be listened on."""
+    """The server cannot listen on the address."""
 
 
 async def serve(options: Options) -> None:
-    """Serve until SIGTERM or SIGINT; prints ``listening on HOST:PORT`` when ready.
+    """Serve until SIGTERM or SIGINT; print ``listening on HOST:PORT`` when ready.
+
+    Args:
+        options: where to listen, which journal to use, and the limits.
 
     Raises:
-        ValueError: an option makes no sense.
-        CannotListenError: the address is taken, or is none.
-        tracker.journal.JournalError: the journal cannot be opened, or is in use.
+        ValueError: `options.listen` or `options.journal` has a wrong form.
+        CannotListenError: another program uses the address, or this machine does not have it.
+        tracker.journal.JournalError: the journal cannot be opened, or another process uses it.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -106,22 +116,22 @@ async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> Non
     calls = options.limits.max_calls + options.limits.max_watchers + options.limits.max_report_streams
     server = grpc.aio.server(
         options=[
-            ("grpc.so_reuseport", 0),  # two servers on one port would share its callers out between them
-            # What is larger than the limit is refused with a reason; what is much larger, by the transport.
+            ("grpc.so_reuseport", 0),  # with it, two servers on one port would each get a part of the callers
+            # The server refuses a message above the limit with a reason; the transport refuses a much larger one.
             ("grpc.max_receive_message_length", options.limits.max_message_bytes + _SLACK),
             ("grpc.max_send_message_length", -1),
-            # gRPC's own bounds on calls that wait to be accepted, 1,000 and 3,000, answer with a bare CANCELLED, and
-            # not always. The limits refuse with a reason.
+            # gRPC bounds the calls that wait to be accepted by 1,000 and 3,000. Beyond that it answers with a bare
+            # CANCELLED, and not always. Our limits refuse with a reason.
             ("grpc.server.max_pending_requests", calls),
             ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
-            # Watchers may ask often whether a silent server is still there.
+            # Watchers may ping often, to find out whether a silent server is still there.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # And a watcher whose machine is gone is let go.
+            # The server closes the connection of a watcher whose machine is gone.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
-            # A connection that nobody uses is closed after a while.
+            # The server closes a connection that nobody uses after a while.
             ("grpc.max_connection_idle_ms", 600_000),
             ("grpc.server_handshake_timeout_ms", 10_000),
         ]
@@ -133,7 +143,7 @@ async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> Non
     host, port = _bind(server, options.listen)
     sequencer.start()
     ticking = asyncio.create_task(Ticker(state.tracker, sequencer, lanes, clock, notices).run())
-    gc.freeze()  # what was recovered stays: the collector need not look through it again and again
+    gc.freeze()  # the recovered state lives on: the garbage collector need not scan it again and again
     await server.start()
     await _set_health(health_service, True)
     log.info("serving", extra={"version": tracker.__version__, "journal": options.journal, "port": port})
@@ -160,10 +170,10 @@ async def _set_health(service: health.aio.HealthServicer, works: bool) -> None:
 
 
 def _return_memory() -> None:
-    """Have large blocks returned to the system as soon as they are freed.
+    """Make glibc return large blocks to the system as soon as they are freed.
 
-    glibc raises the size from which it does so as it sees large blocks freed, and keeps a heap for each thread; after
-    a few large messages hundreds of megabytes would stay.
+    By default, glibc raises the size from which it does so each time a large block is freed, and it keeps a heap for
+    each thread. After a few large messages, the process would keep hundreds of megabytes.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

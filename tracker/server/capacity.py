@@ -1,8 +1,9 @@
-"""Is there room for a command? What the state counts, held against the limits, before the command is journaled.
+"""Compares the state's counts with the limits, before a command is journaled: is there room for it?
 
-What is at its bound is refused and nothing is forgotten for it: each of these things is needed to find the exact end of
-something. The message names the limit and says what to do. What a job remembers of the past beyond that is bounded in
-the core, which forgets the oldest (`tracker.core.remembered`): fenced runs and deployments that were left.
+If a count is at its limit, the server refuses the command; it does not forget anything to make room, since each of
+these things is needed to find the exact end of something. The message names the limit and what to do. What a job
+remembers beyond that, fenced runs and past deployments, is bounded in the core, which forgets the oldest
+(`tracker.core.remembered`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int)
 
     Args:
         tracker: the state.
-        command: what is asked for.
+        command: what the caller asks for.
         limits: the server's.
-        new: how many substreams it names for the first time; 1 will do for "some".
+        new: how many substreams the command names for the first time; 1 is enough for "some".
 
     Raises:
-        Refused: ``LIMIT``, which names the limit and what to do.
+        Refused: ``LIMIT``; the message names the limit and what to do.
     """
     match command:
         case DefineJob(spec):
@@ -63,7 +64,7 @@ def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) ->
 
 
 def _check_named(job: Counts | None, limits: Limits, new: int, stages: bool = False) -> None:
-    """Room for substreams that are named for the first time."""
+    """Refuse new substreams for which there is no room."""
     check = limits.check
     if new and job is not None:
         there = job.open_substreams + new
@@ -83,7 +84,7 @@ def _check_named(job: Counts | None, limits: Limits, new: int, stages: bool = Fa
 
 
 def _check_promises(tracker: Tracker, command: Report | Commit, limits: Limits) -> None:
-    """Room for numbers, and for frontiers of scopes."""
+    """Refuse expected numbers and scopes' frontiers for which there is no room."""
     expected = sum(isinstance(promise, Expect) for promise in command.promises)
     if expected and (counts := tracker.counts(command.job)) is not None:
         limits.check(

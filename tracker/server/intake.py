@@ -1,8 +1,9 @@
-"""Requests on their way in: received one by one, bounded over all callers together, and read in turns.
+"""Incoming requests: received one by one, bounded over all callers together, and parsed in turns.
 
-A message is in memory before anybody has looked at it, and nothing tells its size beforehand. So what is watched is
-the memory itself: while many requests are slow to arrive, which large ones are, and the process grows by more than
-`max_pending_bytes`, the oldest of them are turned away. What has arrived is counted until it is carried out.
+gRPC has a message in memory before the server can look at it, and does not announce its size. So the server watches
+its own memory. Large requests arrive slowly. While many requests are slow and the process grows by more than half of
+`max_pending_bytes`, the server rejects the oldest of them. It counts the bytes of a request that has arrived until the
+request is carried out.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from .limits import Limits
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Message]"
 
-_LOOK_S = 0.05  # how often receptions under way are looked at
-_SLOW_S = 0.1  # a request that takes longer to arrive is a large one, or its caller has stopped
-_COPIES = 3  # of a message, that gRPC has in memory while it is received
-_AT_ONCE = 64 << 10  # bytes: a smaller request is read on the event loop, and counted when it was read
-_PARSED_AT_ONCE = 640 << 10  # bytes: so is the message of a report: without promises, 3 ms whatever is in it
-_ITEMS_AT_ONCE = 24_000  # strings: with so few of them, its command is made there, too
-_PROMISE_ITEMS = 8  # what a promise costs, in strings
+_LOOK_S = 0.05  # seconds between two looks at the receptions under way
+_SLOW_S = 0.1  # a request that takes longer to arrive is large, or its caller has stopped sending
+_COPIES = 3  # copies of a message that gRPC has in memory while it receives it
+_AT_ONCE = 64 << 10  # bytes: a smaller request is parsed on the event loop, and counted afterwards
+_PARSED_AT_ONCE = 640 << 10  # bytes: so is a report without promises, which takes 3 ms, whatever it holds
+_ITEMS_AT_ONCE = 24_000  # strings: with at most so many, the report's command is made on the event loop, too
+_PROMISE_ITEMS = 8  # the cost of a promise, in strings
 _THREADS = 2
-_TRIM = 16 << 20  # bytes: after larger requests, memory is given back to the system
-_TRIM_S = 5.0  # but not more often
+_TRIM = 16 << 20  # bytes: after a larger request, the process returns memory to the system
+_TRIM_S = 5.0  # seconds: but not more often than this
 
 _SHAPES = {
     Method.DEFINE_JOB: wirecounts.shape_of(wire.DefineJobRequest.DESCRIPTOR),
@@ -62,6 +63,7 @@ class Intake:
     """Receives requests and makes commands of them, within the limits.
 
     Args:
+        limits: the server's.
         turn_away: ends a call with a refusal.
     """
 
@@ -74,15 +76,21 @@ class Intake:
         self._bytes = 0
         self._threads = ThreadPoolExecutor(_THREADS, "intake")
         self._trimmed = 0.0
-        self._uncounted = wirecounts.least_limit(limits)  # bytes: a smaller request has too little of everything
+        self._uncounted = wirecounts.least_limit(limits)  # bytes: a request of this size cannot exceed any limit
 
     # ---------------------------------------------------------------- receiving
 
     async def receive(self, context: Context) -> bytes | None:
-        """A call's request; None: it was turned away, or its caller has gone.
+        """Receive a call's request.
+
+        Args:
+            context: the call.
+
+        Returns:
+            The request's bytes, or None if the server has rejected the call or the caller has gone.
 
         Raises:
-            Refused: ``LIMIT``: too much is under way.
+            Refused: ``LIMIT``: too many bytes are under way.
         """
         self._receptions[context] = _Reception(time.monotonic())
         if self._watching is None:
@@ -99,7 +107,7 @@ class Intake:
 
     @contextmanager
     def held(self, data: bytes) -> Iterator[None]:
-        """Count a request's bytes while it is read and carried out."""
+        """Count a request's bytes while it is parsed and carried out."""
         self._bytes += len(data)
         try:
             yield
@@ -113,7 +121,7 @@ class Intake:
         """Count a call while it is under way.
 
         Raises:
-            Refused: ``LIMIT``.
+            Refused: ``LIMIT``: too many calls are under way.
         """
         self._limits.check("max_calls", self._calls + 1, _LATER)
         self._calls += 1
@@ -123,8 +131,8 @@ class Intake:
             self._calls -= 1
 
     async def _watch(self) -> None:
-        """Look after receptions that are slow, as long as there are any."""
-        before = 0  # bytes in memory when the first of those that are slow now was found
+        """Watch slow receptions, as long as any reception is under way."""
+        before = 0  # bytes in memory when the first of the receptions that are slow now was found
         allowed = max(1, self._limits.max_pending_bytes // (_COPIES * self._limits.max_message_bytes))
         while self._receptions:
             await asyncio.sleep(_LOOK_S)
@@ -158,7 +166,7 @@ class Intake:
             await self._turn_away(context, refused)
 
     def _trim(self) -> None:
-        """Give memory back that large messages have left."""
+        """Return the memory of large messages to the system."""
         if time.monotonic() - self._trimmed > _TRIM_S:
             self._trimmed = time.monotonic()
             asyncio.get_running_loop().call_later(
@@ -168,7 +176,11 @@ class Intake:
     # ---------------------------------------------------------------- reading
 
     async def command(self, method: Method, data: bytes) -> Command:
-        """The command that a request asks for.
+        """Parse a request into its command.
+
+        Args:
+            method: the call.
+            data: the request's bytes.
 
         Raises:
             Refused: ``LIMIT``, ``MALFORMED``.
@@ -189,10 +201,10 @@ class Intake:
             check("max_question_bytes", size, "a name has at most 512 bytes")
 
     def _middling_report(self, data: bytes) -> Command | None:
-        """The command of a report that is neither small nor large; None: it has to be taken apart first.
+        """Parse a report of middle size; None if the report has to be cut into pieces first.
 
-        Most of such a report are columns and names, which the parser passes in no time. So it is cheaper to parse it
-        and ask it how much it holds than to walk over its bytes, or to hand it to a thread.
+        Most of such a report is columns and names, which the parser reads very fast. So parsing it and then counting
+        its content is cheaper than walking over its bytes, or passing it to a thread.
         """
         if len(data) > _PARSED_AT_ONCE or _PROMISE_ITEMS * wirecounts.most_promises(data) > _ITEMS_AT_ONCE:
             return None
@@ -222,7 +234,11 @@ class Intake:
         return command
 
     def question(self, kind: type[Any], data: bytes) -> Any:
-        """The message of a look-up.
+        """Parse the message of a look-up.
+
+        Args:
+            kind: the message's class.
+            data: the request's bytes.
 
         Raises:
             Refused: ``LIMIT``, ``MALFORMED``.
@@ -248,15 +264,15 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def _memory() -> int:
-    """What this process has in memory, in bytes."""
+    """Return the resident memory of this process, in bytes."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * _PAGE
-    except OSError:  # not on Linux: nothing tells
+    except OSError:  # other systems than Linux do not have this file
         return 0
 
 
 def _give_back() -> None:
-    # glibc keeps what was freed in the middle of its heaps, which after large messages may be gigabytes.
+    # glibc keeps blocks that were freed in the middle of its heaps; after large messages these may be gigabytes.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

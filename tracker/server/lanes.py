@@ -1,14 +1,14 @@
-"""Fair turns: each job has a lane, where its commands and look-ups are carried out one after the other.
+"""Fair turns: each job has a lane, in which its commands and look-ups are carried out one after the other.
 
-Jobs know nothing of one another, so what is done in one lane never waits for another. What is quick is done at once,
-on the event loop; what may take long is done in a thread, and only its own job waits for it. Python's threads take
-turns of `TURN_S`, so that the event loop always gets the next one.
+Jobs are independent of each other, so work in one lane never waits for another lane. Quick work runs at once, on the
+event loop. Work that may take long runs in a thread, and delays only its own job. Python's threads take turns of
+`TURN_S`, so the event loop always gets the next turn.
 
-A thread makes large reports up to twice as expensive: numpy gives the turn away at each step, and has to wait for the
-next. So a job that is alone pays it only for what takes very long.
+A thread makes large reports up to twice as expensive: numpy releases the interpreter's lock at each step and has to
+wait for it again. So while only one job is active, only very long work uses a thread.
 
-The order of a lane is the order of `run`, and that of the journal; so the same journal, replayed one command after the
-other, gives the same state. A job's state must be touched in its lane alone.
+The order of a lane is the order of the calls of `run`, which is the journal's order. So the same journal, replayed one
+command after the other, gives the same state. A job's state must be read and changed in its lane only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
 
-TURN_S = 0.0005  #: how long one thread runs while another wants to: for `sys.setswitchinterval`
-_LOOP_S = 0.005  # how long a lane that catches up works before others get a turn
+TURN_S = 0.0005  #: seconds that a thread runs while another one waits: for `sys.setswitchinterval`
+_LOOP_S = 0.005  # seconds that a lane which catches up works before other tasks get a turn
 _THREADS = 4
-LONG = 3_000  #: rows: what may touch more than so many is done in a thread, if there are other jobs to wait for it
-_VERY_LONG = 32_000  # rows: and this if there are none; some 6 ms
-_ALONE_S = 1.0  # how long nothing was done for other jobs, when a job is alone
+LONG = 3_000  #: rows: work that may touch more runs in a thread, if other jobs would have to wait for it
+_VERY_LONG = 32_000  # rows: the same, if no other job would have to wait; some 6 ms
+_ALONE_S = 1.0  # seconds without work for any other job after which a job counts as alone
 
 
 @dataclass(slots=True)
@@ -36,20 +36,20 @@ class _Item(Generic[_T]):
     work: Callable[[], _T]
     weight: Callable[[], int]
     done: asyncio.Future[_T]
-    after: asyncio.Future[Any] | None  #: nothing of it may happen before this is done
-    optional: bool  #: it need not be done if its caller has gone
+    after: asyncio.Future[Any] | None  #: the item may not start before this is done
+    optional: bool  #: the item may be skipped if its caller has gone
 
 
 @dataclass(slots=True)
 class _Lane:
-    """A job with something under way."""
+    """The lane of a job with work under way."""
 
     waiting: deque[_Item[Any]] = field(default_factory=deque)
     running: asyncio.Future[Any] | None = None
 
 
 class Lanes:
-    """The lanes of all jobs; for one event loop.
+    """The lanes of all jobs, for one event loop.
 
     >>> async def example() -> list[str]:
     ...     lanes, said = Lanes(), []
@@ -65,15 +65,16 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
-        self._newest = ""  # the job that something was done for last
-        self._changed = -_ALONE_S  # when that was another one
+        self._newest = ""  # the job that had work last
+        self._changed = -_ALONE_S  # when another job had work last
         self.threads = ThreadPoolExecutor(_THREADS, "lane")
 
     def busy(self) -> list[str]:
-        """The jobs with something under way."""
+        """Return the jobs with work under way."""
         return list(self._lanes)
 
     def is_busy(self, job: str) -> bool:
+        """Return whether a job has work under way."""
         return job in self._lanes
 
     def run(
@@ -84,15 +85,20 @@ class Lanes:
         after: asyncio.Future[Any] | None = None,
         optional: bool = False,
     ) -> _T | asyncio.Future[_T]:
-        """Do something in a job's lane; what it returned, or what will give it.
+        """Run work in a job's lane.
 
         Args:
-            weight: how many rows it may touch, asked when its turn has come.
-            after: another item's future that must be done first, whatever comes of it.
-            optional: it need not be done if the caller has gone before its turn: a look-up.
+            job: the job's name; "" for what belongs to no job.
+            work: called without arguments when its turn has come.
+            weight: returns how many rows `work` may touch; called when the turn has come.
+            after: the future of other work that must be done first, whether it succeeds or fails.
+            optional: skip the work if the caller has gone before its turn, as for a look-up.
+
+        Returns:
+            What `work` returned, or a future that gives it.
 
         Raises:
-            Exception: what `work` raised. So may awaiting do.
+            Exception: what `work` raised. Awaiting the future can raise it, too.
         """
         lane = self._lanes.get(job)
         if lane is None and (after is None or after.done()):
@@ -114,7 +120,7 @@ class Lanes:
         return item.done
 
     def _long(self, job: str) -> int:
-        """How many rows of a job are too many to be touched on the event loop."""
+        """Return how many rows of a job are too many for the event loop."""
         if job != self._newest:
             self._newest = job
             self._changed = time.monotonic()
@@ -122,7 +128,7 @@ class Lanes:
         return _VERY_LONG if time.monotonic() - self._changed > _ALONE_S else LONG
 
     async def idle(self) -> None:
-        """Wait until no lane has anything under way."""
+        """Wait until no lane has work under way."""
         while self._lanes:
             lane = next(iter(self._lanes.values()))
             waiting = [lane.running] if lane.running is not None else []
@@ -132,11 +138,11 @@ class Lanes:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Give the threads up, when nothing is under way."""
+        """Stop the threads; call it when no work is under way."""
         self.threads.shutdown(wait=False)
 
     def _go_on(self, job: str, lane: _Lane) -> None:
-        """Do what waits in a lane, as far as it goes now."""
+        """Run the waiting work of a lane, as far as possible now."""
         turn = time.monotonic()
         while lane.waiting:
             item = lane.waiting[0]
@@ -180,10 +186,10 @@ def _outcome(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
 
 
 def _settle(done: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
-    if done.done():  # its caller is gone
+    if done.done():  # the caller has gone
         return
     if error is None:
         done.set_result(value)
     else:
         done.set_exception(error)
-        done.exception()  # nobody may be waiting; that is no fault
+        done.exception()  # marks it as seen: if no caller waits any more, asyncio would log it

@@ -1,7 +1,8 @@
-"""What the server lets a caller ask of it, and the refusals of what goes beyond.
+"""The limits on what callers may ask for, and the refusals of requests that exceed one.
 
-Limits keep one caller's mistake from taking the server down for all. They are the server's, not the state's: they are
-checked before a command is taken, so another limit after a restart never changes what a journal adds up to.
+Limits prevent one caller's mistake from taking the server down for all. They belong to the server, not to the state:
+they are checked before a command is accepted, so changing a limit at a restart never changes the state that a journal
+gives.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from tracker.contract.refusal import Refused
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits, each with its default."""
+    """The limits, each with its default.
+
+    >>> Limits().max_jobs
+    10000
+    """
 
     max_message_bytes: int = 16 << 20  #: of one request
-    max_question_bytes: int = 1 << 20  #: of one request that neither reports, commits nor defines a job
+    max_question_bytes: int = 1 << 20  #: of one request that does not report, commit or define a job
     max_spec_bytes: int = 8 << 20  #: of one request that defines a job
     max_calls: int = 5_000  #: under way at once, beside watches, waits and streams of reports
     max_report_streams: int = 1_000  #: under way at once
     max_report_entries: int = 1_000_000  #: of one report
-    max_report_substreams: int = 1_000_000  #: that one report names, ids included
+    max_report_substreams: int = 1_000_000  #: substreams that one report names, by name or id
     max_report_units: int = 100_000  #: of one report, and of a manifest
     max_promises: int = 100_000  #: of one report or commit
     max_jobs: int = 10_000
@@ -36,7 +41,7 @@ class Limits:
     max_subscription_events: int = 10_000_000  #: the most that a subscription's max_events may be
     max_filter_names: int = 10_000  #: segments and scopes that one reader or subscription asks for
     max_cells: int = 40_000_000  #: of one job: its open and staged substreams times its segments
-    max_staged_substreams: int = 5_000_000  #: of one job: named by reports, and not known
+    max_staged_substreams: int = 5_000_000  #: of one job: named by reports, but not known
     max_staged_units: int = 5_000_000  #: of one job: units of staged epochs, and the epochs
     max_staged_entries: int = 50_000_000  #: of one job: entries and promises of staged epochs
     max_expected: int = 10_000_000  #: of one job: numbers of elements that fronts expect
@@ -46,22 +51,25 @@ class Limits:
     max_pending_drains: int = 10_000  #: drains of deployments that are not defined yet
     max_watchers: int = 10_000  #: watches and waits under way
     max_watched_names: int = 1_000_000  #: in the filters of all watches together
-    max_field_bytes: int = 64 << 10  #: of one field that is no list: names have at most 512
+    max_field_bytes: int = 64 << 10  #: of one field that is not a list: names have at most 512
     max_repeated: int = 10_000  #: of any other list in a request
-    max_pending_bytes: int = 256 << 20  #: of requests that are being received, read, journaled or carried out
-    max_page: int = 10_000  #: events or substreams in one answer; more are not refused but come with the next page
+    max_pending_bytes: int = 256 << 20  #: of requests that are being received, parsed, journaled or carried out
+    max_page: int = 10_000  #: events or substreams in one answer; more are not refused, but follow on the next page
 
     def by_name(self) -> dict[str, int]:
+        """Return all limits by their names."""
         return asdict(self)
 
     def check(self, name: str, wanted: int, remedy: str) -> None:
-        """Refuse what goes beyond a limit.
+        """Refuse a request that exceeds a limit.
 
         Args:
+            name: the limit's name.
+            wanted: the number that the request needs.
             remedy: what the caller can do about it.
 
         Raises:
-            Refused: ``LIMIT``.
+            Refused: ``LIMIT``: `wanted` is above the limit.
 
         >>> Limits(max_jobs=2).check("max_jobs", 3, "delete one first")
         Traceback (most recent call last):
@@ -74,10 +82,13 @@ class Limits:
 
 
 def parse_limits(settings: list[str]) -> Limits:
-    """Limits from ``NAME=NUMBER`` settings; the others keep their defaults.
+    """Read limits from settings; the others keep their defaults.
+
+    Args:
+        settings: of the form ``NAME=NUMBER``.
 
     Raises:
-        ValueError: no such limit, or no positive number.
+        ValueError: a setting does not name a limit, or its number is not above 0.
 
     >>> parse_limits(["max_jobs=5"]).max_jobs
     5

@@ -1,4 +1,4 @@
-"""Logs for people and programs alike: a line an entry, ``key=value`` pairs, on stderr."""
+"""Logs for people and programs alike: each entry is a line of ``key=value`` pairs on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OWN = frozenset(vars(logging.makeLogRecord({})))
 
 
 class KeyValueFormatter(logging.Formatter):
-    """A record as ``ts=… level=… at=… msg=…`` and whatever its `extra` holds.
+    """Formats a record as ``ts=… level=… logger=… msg=…``, followed by its `extra`.
 
     >>> record = logging.makeLogRecord({"levelname": "INFO", "name": "tracker", "msg": "ready", "port": 7654})
     >>> KeyValueFormatter().format(record).partition(" ")[2]
@@ -39,12 +39,16 @@ def _value(value: object) -> str:
     if _PLAIN.fullmatch(text) and text.isprintable():
         return text
     quoted = json.dumps(text, ensure_ascii=False)
-    # What a terminal would act on is written as JSON writes it: escape sequences, and what turns the text around.
+    # Characters that a terminal would act on are escaped as in JSON: escape sequences, and marks that reverse the text.
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in quoted)
 
 
 def log_to_stderr(level: str) -> None:
-    """Send this process's logs to stderr, from `level` (such as ``"info"``) up."""
+    """Send this process's logs to stderr.
+
+    Args:
+        level: the lowest level to log, such as ``"info"``.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

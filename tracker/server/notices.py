@@ -1,6 +1,6 @@
-"""What operators want to read in the log: jobs that come and go, runs that are fenced, stalls, drains, their own words.
+"""Log lines for operators: jobs that come and go, runs that are fenced, stalls, drains, and operators' own commands.
 
-At most a few lines a second, whatever callers do: what was left out is counted in the next line.
+At most a few lines a second are written, whatever callers do. The next line has the number of those that were left out.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from tracker.core import Tracker
 
 log = logging.getLogger("tracker.jobs")
 
-_BURST = 50  # lines that may come at once
+_BURST = 50  # lines that may be written at once
 _RATE = 5.0  # lines a second, on average
-_STALLS = 1_000  # events of one tick that are looked through
+_STALLS = 1_000  # events of one tick that are searched for stalls
 
 
 class Notices:
     """Writes the lines.
 
     Args:
-        now: seconds, of a clock that nobody can set.
+        tracker: the state.
+        now: a monotonic clock, in seconds.
     """
 
     def __init__(self, tracker: Tracker, now: Callable[[], float] = time.monotonic) -> None:
@@ -48,11 +49,11 @@ class Notices:
         self._drains: dict[str, DrainState] = {}
 
     def about(self, command: Command) -> Callable[[Any], None]:
-        """What to call with the command's answer, once it was carried out."""
+        """Return a function that logs a command; call it with the answer, once the command was carried out."""
         match command:
             case DefineJob(spec):
                 if self._tracker.deployment(spec.job) == spec.deployment:
-                    return _nothing  # a repetition, or other durations
+                    return _nothing  # the definition is repeated, or changes only durations
                 return lambda answer: self._say(
                     "a job was defined" if answer.created else "a deployment was defined",
                     job=spec.job,
@@ -91,7 +92,7 @@ class Notices:
         return _nothing
 
     def news(self, job: str) -> None:
-        """A job's log has grown: has a drain come to its end?"""
+        """Log the end of a job's drain, if it has ended. Call it when the job's log has grown."""
         state = self._tracker.drain_state(job)
         if state is None:
             self._drains.pop(job, None)
@@ -103,7 +104,12 @@ class Notices:
                 self._say("a drain is late", job=job)
 
     def ticked(self, job: str, after_seq: int) -> None:
-        """Time has passed for a job, whose lane is free: has anything stalled since `after_seq`?"""
+        """Log what a tick has found to be stalled. Call it in the job's lane.
+
+        Args:
+            job: the job's name.
+            after_seq: the number of the last event before the tick.
+        """
         if self._tracker.last_seq(job) in (None, after_seq):
             return
         for event in self._tracker.events(job, after_seq, limit=_STALLS)[0]:
@@ -129,9 +135,9 @@ class Notices:
         if self._dropped:
             extra["left_out_before"] = self._dropped
             self._dropped = 0
-        # `name` is the logger's own word.
+        # The logger uses `name` itself.
         log.info(message, extra={"substream" if key == "name" else key: value for key, value in extra.items()})
 
 
 def _nothing(_: Any) -> None:
-    """There is nothing to say."""
+    """Log nothing."""

@@ -1,8 +1,8 @@
-"""The tracker's state, and how a journal gives it back.
+"""The tracker's state, and how a journal restores it.
 
-What the state depends on beside the callers' requests is journaled too: the time of each command, and, in a `Started`
-record for each start, what the server itself brought. So a journal alone rebuilds the same state, answers and events,
-whatever the server is started with next.
+The journal also has every other input of the state: the time of each command and, in a `Started` record for each start,
+the server's own settings. So a journal alone restores the same state, answers and events, whatever options the server
+is started with next.
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ from tracker.wire.codec import Method, read_command
 
 log = logging.getLogger("tracker.replayable")
 
-_STARTS = 2  # that ended at the same record: then it is named
-_FORM = 2  # of a dump: raised when the core's changes so that an older version cannot read it
-_READ = (1, 2)  # the forms that this version reads
+_STARTS = 2  # after so many starts that ended at the same record, the log names it
+_FORM = 2  # the format of a dump: raised when the core's format changes so that an older version cannot read it
+_READ = (1, 2)  # the formats that this version reads
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What a server brought when it started."""
+    """A server's own inputs to the state when it started."""
 
-    prefix: str  #: for the log ids of a state that begins here
+    prefix: str  #: of the log ids, if the state begins with this start
     lost_tail: str  #: a new prefix for log ids, if the journal had lost its tail; else empty
-    retention: int  #: ns, for jobs that name none
+    retention: int  #: ns, for jobs that do not give one
 
     def payload(self) -> bytes:
+        """Return the content of the journal's record."""
         return bytes(msgpack.packb(asdict(self)))
 
     @classmethod
     def read(cls, payload: bytes) -> Started:
+        """Return what `payload` was made of."""
         return cls(**msgpack.unpackb(payload))
 
 
 class ReplayableState:
-    """The state machine with the server's own inputs to it.
+    """The state machine together with the server's own inputs to it.
 
     Args:
-        state: what `dump` gave; None: a state that begins with the first `Started` record.
+        state: a result of `dump`; None: the state begins with the first `Started` record.
 
     Raises:
-        tracker.journal.JournalError: another version of the program made the dump.
+        tracker.journal.JournalError: this version of the program cannot read the dump.
     """
 
     def __init__(self, state: dict[str, Any] | None = None) -> None:
@@ -70,12 +72,22 @@ class ReplayableState:
 
     @property
     def tracker(self) -> Tracker:
+        """The core.
+
+        Raises:
+            ValueError: no server has started on this state.
+        """
         if self._tracker is None:
             raise ValueError("the state has not begun: no server has started on it")
         return self._tracker
 
     def start(self, started: Started, at: int) -> None:
-        """A server has started on this state."""
+        """Note that a server has started on this state.
+
+        Args:
+            started: the server's inputs.
+            at: the time, in ns since the Unix epoch.
+        """
         if self._tracker is None:
             self._tracker = Tracker(started.prefix)
         self._retention = started.retention
@@ -83,17 +95,25 @@ class ReplayableState:
         self.apply(Recovered(started.lost_tail), at)
 
     def apply(self, command: Command, at: int) -> Answer:
-        """Carry out a command at a time that is not before the last one's for its job. In the job's lane.
+        """Carry out a command. Call it in the job's lane.
+
+        Args:
+            command: the command.
+            at: the time, in ns since the Unix epoch; not before that of the job's previous command.
 
         Raises:
-            tracker.core.Refused: as the core does.
+            tracker.core.Refused: for the core's reasons.
         """
         if isinstance(command, DefineJob) and command.spec.retention is None:
             command = replace(command, spec=replace(command.spec, retention=self._retention))
         return self.tracker.apply(command, at)
 
     def replay(self, number: int, record: Record) -> None:
-        """Apply what a journal remembers, with the outcome that it had.
+        """Carry out a record of the journal, with the same outcome as before.
+
+        Args:
+            number: the record's number.
+            record: the record.
 
         Raises:
             tracker.journal.JournalError: a newer version of the program wrote the record.
@@ -109,22 +129,28 @@ class ReplayableState:
             job = read.job
             self.apply(read, record.at)
         except Refused:
-            pass  # as it was when it was taken
+            pass  # the command was refused when it arrived, too
         except Exception:
-            # A fault in the program, which the command met when it was taken, too. To stop here would be to stop
-            # at every start; what its caller was answered then was that the command had failed.
+            # The program has a fault, which the command met when it arrived, too: its caller was told that the command
+            # failed. If recovery stopped here, it would stop at every start.
             log.exception(
                 "a command failed again at recovery; it is skipped, and the others are carried out",
                 extra={"record": number, "method": method.name, "job": job, "time": record.at},
             )
 
     def dump(self) -> dict[str, Any]:
-        """A consistent copy, for `ReplayableState`; it may be encoded in another thread."""
+        """Return a consistent copy, for `ReplayableState`. Another thread may encode it."""
         parts = list(map(self.tracker.dump_job, self.tracker.timed()))
         return self.dump_whole(self.tracker.dump_head(), parts, self.at)
 
     def dump_whole(self, head: dict[str, Any], parts: list[dict[str, Any]], at: int) -> dict[str, Any]:
-        """The same from its parts, as they were at `at`."""
+        """Put a dump together from its parts.
+
+        Args:
+            head: what belongs to no job.
+            parts: one for each job.
+            at: the time of the parts, in ns since the Unix epoch.
+        """
         whole = Tracker.dump_whole(head, parts)
         return {"form": _FORM, "tracker": whole, "retention": self._retention, "at": at}
 
@@ -132,18 +158,23 @@ class ReplayableState:
 def recover(
     journal: Journal, retention: int, now: int, accept_loss: bool = False, set_aside: frozenset[int] = frozenset()
 ) -> tuple[ReplayableState, int]:
-    """The state that a journal gives, built from scratch, and the number of its last record.
+    """Restore the state from a journal.
 
-    A record that ended the process when it was carried out, and again at a start, is left out if nobody was answered.
+    A record is left out if it ended the process when it was carried out, and again at a start, and no caller had an
+    answer to it.
 
     Args:
-        retention: ns, for jobs that are defined from now on and name none.
+        journal: where the state was kept.
+        retention: ns, for jobs that are defined from now on and do not give one.
         now: ns since the Unix epoch.
-        accept_loss: go on without acknowledged records that are lost, or are to be set aside.
-        set_aside: records to leave out from now on.
+        accept_loss: continue even if acknowledged records are lost, or are to be set aside.
+        set_aside: numbers of records to leave out from now on.
+
+    Returns:
+        The state, and the number of the journal's last record.
 
     Raises:
-        tracker.journal.JournalLossError: acknowledged records would be lost, and nobody has accepted that.
+        tracker.journal.JournalLossError: acknowledged records would be lost, and `accept_loss` is False.
         tracker.journal.JournalError: a newer version of the program wrote a record.
     """
     recovery = journal.recover(accept_loss)
@@ -196,7 +227,7 @@ def _method(number: int, record: Record) -> Method:
 
 
 def _left_out(recovery: Recovery, accept_loss: bool, asked: frozenset[int]) -> frozenset[int]:
-    """Which records are not to be replayed."""
+    """Return the numbers of the records that are not to be replayed."""
     answered = sorted(asked - recovery.unanswered - recovery.set_aside)
     if answered and not accept_loss:
         raise JournalLossError(
@@ -221,7 +252,7 @@ def _leave_out(journal: Journal, number: int, record: Record, answered: bool) ->
     method = _method(number, record)
     try:
         job = read_command(method, record.payload).job
-    except Exception:  # whatever is wrong with it, it is left out
+    except Exception:  # the record is left out, whatever is wrong with it
         job = ""
     why = "asked for" if answered else "the process ended while the command was carried out; no caller had an answer"
     journal.set_aside(number, record, why)

@@ -1,9 +1,9 @@
 """One order for all commands: each gets its time, is made durable, is carried out, and is then answered.
 
-Everything here runs on one event loop; the journal's syncs and snapshots run in threads, and so does what would take
-long (`lanes`). With a journal that syncs, commands gather while the group before them is being synced, so many callers
-share a sync; and a group is carried out while the next one syncs. Nothing is carried out, and so nothing is told to
-anyone, before it is durable: a journal that fails leaves the state as it was.
+Everything here runs on one event loop. The journal's syncs, snapshots and long commands (`lanes`) run in threads. With
+a journal that syncs, new commands gather while the previous group is being synced, so many callers share a sync; and
+a group is carried out while the next one syncs. No command is carried out, and so no caller gets an answer, before the
+command is durable. If the journal fails, the state stays as it was.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .snapshotting import Cut
 log = logging.getLogger("tracker.sequencer")
 
 _GROUP_BYTES = 32 << 20
-_TURN_S = 0.005  # how long groups are carried out before others get a turn
-_RECORD_COST = 4096  # what a record costs at recovery beside its bytes, as bytes
-_PROBE_S = 1.0  # how often a journal that failed is tried again
-_NOBODY = "\0"  # names no job: a tick for it does nothing, but shows that the journal works
+_TURN_S = 0.005  # seconds for which a group is carried out before other tasks get a turn
+_RECORD_COST = 4096  # bytes: the cost of a record at recovery, in addition to its own bytes
+_PROBE_S = 1.0  # seconds between attempts to use a journal that failed
+_NOBODY = "\0"  # not the name of a job: a tick for it changes nothing, but shows whether the journal works
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A command that has its place, and waits for the journal."""
+    """A command that has its place in the order, and waits for the journal."""
 
     record: Record
     command: Command
@@ -54,24 +54,27 @@ class _Group:
 
     commands: list[_Pending] = field(default_factory=list)
     bytes: int = 0
-    number: int = 0  #: of its last record, once it is durable
+    number: int = 0  #: the number of the last record, once the group is durable
 
 
 def stopping() -> Refused:
-    """What callers are told when the server stops."""
+    """Return the refusal that callers get while the server stops."""
     return Refused("UNAVAILABLE", "STOPPING", "the server is stopping; retry until it or its successor answers")
 
 
 class Sequencer:
-    """Takes commands, one after the other.
+    """Accepts commands, one after the other.
 
     Args:
         state: the recovered state.
-        lanes: where it is touched.
-        number: the journal's last record.
-        woken: called with a job whose event log grew, or that was deleted.
+        lanes: where each job's commands are carried out.
+        journal: makes commands durable.
+        number: the number of the journal's last record.
+        limits: the server's.
+        clock: gives each command its time.
+        woken: called with a job's name when the job's event log grew or the job was deleted.
         works: called with False when the journal fails, and with True when it works again.
-        snapshot_bytes: how much is journaled between snapshots, at least.
+        snapshot_bytes: bytes that are journaled between two snapshots, at least.
     """
 
     def __init__(
@@ -94,12 +97,12 @@ class Sequencer:
         self._clock = clock
         self._woken = woken
         self._works = works
-        self._defining: asyncio.Future[Any] | None = None  # the last definition that is under way
+        self._defining: asyncio.Future[Any] | None = None  # the newest definition that is under way
         self._pending: list[_Pending] = []
         self._under_way: dict[int, None] = {}  # records that are being carried out in lanes
-        self._pending_bytes = 0  # of what is not carried out yet
+        self._pending_bytes = 0  # of commands that are not carried out yet
         self._wanted = asyncio.Event()  # something is pending
-        self._taken = asyncio.Event()  # something is pending no more
+        self._taken = asyncio.Event()  # a pending command was carried out or refused
         self._stopping = False
         self._failing = False
         self._sync_thread = ThreadPoolExecutor(1, "journal")
@@ -112,17 +115,24 @@ class Sequencer:
         self._prober: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Start to journal what is submitted; call it on the event loop."""
         if not self._journal.instant:
             self._writer = asyncio.create_task(self._write())
 
     def submit(self, method: Method, payload: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
-        """Put a command in its place among all; its answer, or what will give it.
+        """Give a command its place in the order of all commands.
 
         Args:
-            payload: the request that the command was read from.
+            method: the call.
+            payload: the request from which the command was read; it is journaled.
+            command: the command.
+
+        Returns:
+            The answer, or a future that gives it.
 
         Raises:
-            Refused: by the core, or because the server cannot take it now. So may awaiting do.
+            Refused: by the core, or because the server cannot accept the command now. Awaiting the future can
+                raise it, too.
         """
         if self._stopping:
             raise stopping()
@@ -139,13 +149,13 @@ class Sequencer:
         return pending.answer
 
     async def wait_for_capacity(self, size: int) -> None:
-        """Wait until a payload of so many bytes can be taken, for callers who can wait."""
+        """Wait until the server can accept a payload of `size` bytes, for callers that can wait."""
         while self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
             self._taken.clear()
             await self._taken.wait()
 
     async def stop(self) -> None:
-        """Finish what was taken, take nothing more, and keep a snapshot."""
+        """Accept no more commands, finish those that were accepted, and write a snapshot."""
         self._stopping = True
         self._wanted.set()
         if self._prober is not None:
@@ -165,12 +175,12 @@ class Sequencer:
     # ---------------------------------------------------------------- carrying out
 
     def _carry_out(self, command: Command, at: int) -> Answer | asyncio.Future[Answer]:
-        """Do what a command asks in its job's lane, after all that was taken before it."""
+        """Carry out a command in its job's lane, after all commands that were accepted before it."""
         job = command.job
         if self._cut is not None:
             self._cut.before(job)
         self._state.at = at
-        # Definitions number the logs of new jobs: they keep their order among all jobs.
+        # Definitions number the logs of new jobs, so they keep their order over all jobs.
         after = self._defining if isinstance(command, DefineJob) else None
         try:
             result = self._lanes.run(
@@ -188,7 +198,7 @@ class Sequencer:
         return result
 
     def _news(self, job: str) -> None:
-        """Wake those who wait for a job's news, if there are any."""
+        """Call `woken` if the job's log has grown or the job is gone."""
         if self._state.tracker.pop_changed_job(job):
             self._woken(job)
 
@@ -247,7 +257,7 @@ class Sequencer:
         return asyncio.create_task(self._make_durable(group))
 
     async def _make_durable(self, group: _Group) -> bool:
-        """Journal a group; if that fails, refuse it whole."""
+        """Journal a group; if that fails, refuse all its commands."""
         records = [pending.record for pending in group.commands]
         try:
             group.number = await asyncio.get_running_loop().run_in_executor(
@@ -267,7 +277,10 @@ class Sequencer:
         return True
 
     def _failed(self, error: Exception) -> None:
-        """Tell of a journal that fails, once, and try it from time to time: nobody else may, once health is gone."""
+        """Log that the journal fails, once, and start to probe it.
+
+        The server has to probe by itself: callers may stop sending commands once its health is NOT_SERVING.
+        """
         if self._failing:
             return
         fault = None if isinstance(error, JournalError) else error
@@ -289,7 +302,8 @@ class Sequencer:
         number = group.number - len(group.commands)
         for pending in group.commands:
             number += 1
-            # Should this command end the process, the next start knows which it was, and that nobody was answered.
+            # If this command ends the process, the next start finds out which one it was, and that no caller had an
+            # answer to it.
             self._journal.carrying([number, *self._under_way])
             self._answer(pending, number)
             if time.monotonic() - turn > _TURN_S:
@@ -304,7 +318,7 @@ class Sequencer:
     # ---------------------------------------------------------------- snapshots
 
     def _new_cut(self) -> Cut:
-        """The state as it is after the last group, to be gathered job by job."""
+        """Mark the state after the last group, to be copied job by job."""
         self._cut = Cut(self._state, self._lanes, self._carried_out, self._defining)
         if self._cut.head_pending is not None:
             self._defining = self._cut.head_pending
@@ -326,7 +340,7 @@ class Sequencer:
             self._since_snapshot += covered
             self._snapshot_at = self._since_snapshot + self._snapshot_bytes // 4
             return
-        # Not more often than it takes to journal as much again: writing snapshots stays in proportion.
+        # The next one comes after at least as many bytes of journal, so snapshots are at most half of what is written.
         self._snapshot_at = max(self._snapshot_bytes, size)
         took = time.monotonic() - started
         log.info("kept a snapshot", extra={"record": cut.number, "bytes": size, "seconds": f"{took:.3f}"})
@@ -340,4 +354,4 @@ def _settle(pending: _Pending, answer: Answer, error: BaseException | None) -> N
         pending.answer.set_result(answer)
     else:
         pending.answer.set_exception(error)
-        pending.answer.exception()  # nobody may be waiting; that is no fault
+        pending.answer.exception()  # marks it as seen: if no caller waits any more, asyncio would log it

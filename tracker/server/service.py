@@ -1,8 +1,8 @@
-"""The calls of the contract: each reads its request, asks the sequencer or the state, and writes the answer.
+"""The calls of the contract: each handler reads its request, asks the sequencer or the state, and writes the answer.
 
-Handlers get a request as bytes: a command is journaled as it came, and a request that cannot be read is refused like
-any other instead of failing in the transport. All calls are registered as streams, so that a message is received where
-memory is looked after (`intake`); on the wire that makes no difference.
+Handlers get a request as bytes. So the server journals a command exactly as it arrived, and can refuse a malformed
+request with a reason, while the transport would only fail. All calls are registered as streams, so that `intake`
+receives each message and bounds the memory; on the wire this makes no difference.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ log = logging.getLogger("tracker.service")
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 
-_MESSAGE_BYTES = 1500  # of a refusal: it travels in headers, which have room for little more
-_AHEAD = 64  # reports of one stream that may wait for the journal
+_MESSAGE_BYTES = 1500  # the longest text of a refusal: it travels in headers, which have room for little more
+_AHEAD = 64  # how many reports of one stream may wait for the journal
 _PAGE = 1000
-_PAGE_CELLS = 10_000  # of one page of substreams: with many segments a page has fewer substreams
-_TOKEN = 20  # digits of a page token, at most
+_PAGE_CELLS = 10_000  # cells on one page of substreams: in a job of many segments, a page has fewer substreams
+_TOKEN = 20  # the most digits of a page token
 
 
 class _Stop:
-    """The end of a stream, from the server's side."""
+    """Marks the point at which the server ends a stream."""
 
 
 _STOP = _Stop()
@@ -57,7 +57,17 @@ _Streamed: TypeAlias = Answer | asyncio.Future[Answer] | Exception | _Stop
 
 
 class Service:
-    """The service `substream.tracker.v1.Tracker`."""
+    """The service `substream.tracker.v1.Tracker`.
+
+    Args:
+        state: the tracker that look-ups read.
+        sequencer: carries out commands in order.
+        lanes: where each job's state may be read.
+        readers: watches and waits.
+        limits: the server's.
+        notices: lines for operators.
+        journal: the journal's name, for `GetServerInfo`.
+    """
 
     def __init__(
         self,
@@ -81,7 +91,7 @@ class Service:
         self._report_streams: set[asyncio.Queue[_Streamed]] = set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """All calls, for `grpc.aio.Server.add_generic_rpc_handlers`."""
+        """Return the handlers of all calls, for `grpc.aio.Server.add_generic_rpc_handlers`."""
         carried_out: dict[str, tuple[Method, Callable[[Any], Message]]] = {
             "DefineJob": (Method.DEFINE_JOB, codec.write_job_defined),
             "DeleteJob": (Method.DELETE_JOB, lambda _: wire.DeleteJobResponse()),
@@ -121,7 +131,7 @@ class Service:
         async def answer(context: Context) -> bytes:
             data = await self._intake.receive(context)
             if data is None:
-                return b""  # nobody is there to read it
+                return b""  # no caller is left to read it
             with self._intake.held(data):
                 return await handle(data)
 
@@ -163,12 +173,12 @@ class Service:
         return handle
 
     async def _take(self, method: Method, data: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
-        """Let a command in, and give it its place; what it would be refused for leaves no record."""
+        """Admit a command and give it its place in the order. A command that would be refused leaves no record."""
         job = command.job
         try:
             new = await self._check(job, command)
         except Refused as refused:
-            # What its caller has asked for before may change that; nothing can if the message itself is wrong.
+            # An earlier command of the same caller may change that, except if the message itself is wrong.
             if refused.reason == "MALFORMED" or not await self._admission.settled(job):
                 raise
             new = await self._check(job, command)
@@ -182,7 +192,7 @@ class Service:
         return await found if isinstance(found, asyncio.Future) else found
 
     async def _report_stream(self, context: Context) -> AsyncIterator[bytes]:
-        """One answer for each report, in order; the next ones are taken while the first wait for the journal."""
+        """Answer each report, in order. Later reports are accepted while earlier ones wait for the journal."""
         self._limits.check("max_report_streams", len(self._report_streams) + 1, "use fewer report streams")
         answers: asyncio.Queue[_Streamed] = asyncio.Queue()
         self._report_streams.add(answers)
@@ -217,7 +227,7 @@ class Service:
                 reader.cancel()
 
     def stop(self) -> None:
-        """End the streams of reports, after the answers that they still owe."""
+        """End the report streams, after the answers to what they have accepted."""
         for answers in self._report_streams:
             answers.put_nowait(_STOP)
 
@@ -344,7 +354,7 @@ class Service:
 
 
 def _size(command: Command) -> int:
-    """What checking a command costs, in rows."""
+    """Return the cost of checking a command, in rows."""
     if isinstance(command, Report):
         return len(command.xor) // 10 + len(command.names) + len(command.substream_ids) + len(command.promises)
     if isinstance(command, DefineJob):
@@ -363,9 +373,11 @@ def _after(page_token: str) -> int:
 
 
 def _refusal(error: Exception) -> Refused:
-    """What a caller is told of an error: the refusal that it is, or that there is a fault here."""
+    """Return what a caller is told about an error: the refusal itself, or that the server has a fault."""
     if isinstance(error, Refused):
-        error.__traceback__ = None  # its frames hold the request, and gRPC keeps the error until garbage is collected
+        error.__traceback__ = (
+            None  # its frames refer to the request, and gRPC keeps the error until the next collection
+        )
         return error
     log.error("a call failed", exc_info=error)
     error.__traceback__ = None

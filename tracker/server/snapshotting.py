@@ -1,8 +1,8 @@
-"""The state as it is at one moment, gathered job by job while everything goes on.
+"""Copies the state as it was at one moment, job by job, while the server continues to work.
 
-Jobs are independent, so a job's part may be copied at any time between the moment and the next command that touches
-it: whichever comes first, its turn here or that command. Nobody waits for more than the copy of one job, and only for
-the job's own.
+Jobs are independent, so a job can be copied at any time between that moment and the next command that changes the job.
+It is copied when its turn comes here, or just before that command, whichever comes first. So a command waits at most
+for the copy of its own job.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import Any
 from .lanes import Lanes
 from .replayable import ReplayableState
 
-_TURN_S = 0.002  # how long jobs are copied before others get a turn
+_TURN_S = 0.002  # seconds of copying before other tasks get a turn
 
 
 class Cut:
-    """The state after record `number`, the last that was carried out or is waiting in a lane.
+    """The state after record `number`.
 
     Args:
-        defining: the last definition of a job that is under way, or None.
+        state: the state.
+        lanes: where each job is copied.
+        number: the last record that was carried out or waits in a lane.
+        defining: the newest definition of a job that is under way, or None.
 
     Attributes:
-        head_pending: what gives the part that belongs to no job, if that has to wait.
+        head_pending: the future of the part that belongs to no job, if that part has to wait.
     """
 
     def __init__(self, state: ReplayableState, lanes: Lanes, number: int, defining: asyncio.Future[Any] | None) -> None:
@@ -40,21 +43,21 @@ class Cut:
         self._parts: list[Any] = []
 
     def before(self, job: str) -> None:
-        """A command is about to touch a job: its part is taken first."""
+        """Copy a job, unless that was done: call this before a command changes the job."""
         if job in self._left:
             del self._left[job]
             try:
                 part: Any = self._lanes.run(
                     job, partial(self._tracker.dump_job, job), lambda: self._tracker.scan_cost(job)
                 )
-            except Exception as error:  # the snapshot's fault, not that of the command
+            except Exception as error:  # the snapshot fails, but the command must not
                 part = asyncio.get_running_loop().create_future()
                 part.set_exception(error)
                 part.exception()
             self._parts.append(part)
 
     async def gather(self) -> Any:
-        """The whole state, for `ReplayableState`."""
+        """Copy the jobs that are left, and return the whole state, for `ReplayableState`."""
         turn = time.monotonic()
         while self._left:
             self.before(next(iter(self._left)))

@@ -1,7 +1,7 @@
-"""Time for the jobs: a tick for each job that has something due.
+"""Timers: a tick for each job with something due.
 
-A tick that fails is its job's alone. It is tried again, ever less often, since each try is journaled: the state would
-not be what the journal adds up to otherwise.
+A tick that fails affects only its own job. The server tries it again, less and less often, since it has to journal each
+try: only then does the journal give the same state again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .sequencer import Sequencer
 
 log = logging.getLogger("tracker.ticking")
 
-_LOOK_S = 0.05  # how often time is looked at
-_SHARE = 20  # and not so often that looking takes more than this part of the time
-_TURN_S = 0.002  # how long jobs are looked at before others get a turn
-_AGAIN_S = 1.0  # after a tick that the journal did not take
-_FIRST_PAUSE_S = 1.0  # after a tick that failed; doubled each time
+_LOOK_S = 0.05  # seconds between two checks for due jobs, at least
+_SHARE = 20  # checks may take at most one part in so many of the time
+_TURN_S = 0.002  # seconds of checks before other tasks get a turn
+_AGAIN_S = 1.0  # the pause after a tick that was refused, in seconds
+_FIRST_PAUSE_S = 1.0  # the pause after a tick that failed; it doubles each time
 _LONGEST_PAUSE_S = 3600.0
 
 
@@ -37,7 +37,15 @@ class _Suspended:
 
 
 class Ticker:
-    """Ticks until it is cancelled."""
+    """Sends ticks to the jobs until it is cancelled.
+
+    Args:
+        tracker: the state.
+        sequencer: carries out the ticks.
+        lanes: a job whose lane is busy gets its tick later.
+        clock: the time.
+        notices: logs what has stalled.
+    """
 
     def __init__(self, tracker: Tracker, sequencer: Sequencer, lanes: Lanes, clock: Clock, notices: Notices) -> None:
         self._tracker = tracker
@@ -49,6 +57,7 @@ class Ticker:
         self._under_way: set[str] = set()
 
     async def run(self) -> None:
+        """Run until the task is cancelled."""
         pause = _LOOK_S
         while True:
             await asyncio.sleep(pause)
@@ -79,7 +88,7 @@ class Ticker:
         return due is not None and due <= self._clock.now()
 
     def _tick(self, job: str) -> bool:
-        """Let time pass for a job; False: the server takes nothing now."""
+        """Send a tick to a job; return False if the server accepts no commands now."""
         seq = self._tracker.last_seq(job) or 0
         try:
             answer = self._sequencer.submit(Method.TICK, job.encode(), Tick(job))

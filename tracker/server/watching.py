@@ -1,8 +1,8 @@
-"""Readers that wait: watchers of a job's events, and those who await one end.
+"""Readers that wait: watchers of a job's events, and callers that await one end.
 
-A watcher holds nothing but its place in the log, so a slow one costs no memory: it reads on when its stream takes
-more. What wakes it is only that the log grew; what it then sends is what the log says. However many are woken at once,
-they go on a few at a time (`Turns`), so that reports are answered in between.
+A watcher keeps only its position in the log, so a slow watcher costs no memory: it reads more when its stream accepts
+more. It is woken when the log has grown, and then reads the log. However many watchers are woken at once, they continue
+a few at a time (`Turns`), so that the server answers reports in between.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from .sequencer import stopping
 
 _T = TypeVar("_T")
 
-_READ = 100  # events that one reader looks at, and holds, before others get a turn
+_READ = 100  # events that one reader reads at once, before others get a turn
 _BOOKMARK_EVENTS = 1_000
 _BOOKMARK_S = 10.0
-_AT_ONCE = 4  # readers that go on in one round of the event loop, and of which gRPC has something at a time
-_STUCK_S = 0.01  # what takes longer waits for a reader that takes nothing
-_SWEEP_S = 1.0  # how often those who await an end are looked at one by one, if there was news
+_AT_ONCE = 4  # readers that continue in one round of the event loop, and for which gRPC has a message at a time
+_STUCK_S = 0.01  # seconds after which a message counts as stuck: its reader does not take it
+_SWEEP_S = 1.0  # seconds between two checks of every caller that awaits an end, if there was news
 
-_Key = tuple[str, str, str]  # of an end: segment, scope, name
+_Key = tuple[str, str, str]  # what identifies an end: segment, scope, name
 
 
 class Turns:
-    """Lets those who wait go on, a few in each round of the event loop."""
+    """Lets waiting readers continue, a few in each round of the event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._scheduled = False
 
     def turn(self) -> asyncio.Future[None]:
-        """Done when it is the caller's turn."""
+        """Return a future that is done when it is the caller's turn."""
         turn = asyncio.get_running_loop().create_future()
         self.add([turn])
         return turn
 
     def add(self, waiting: list[asyncio.Future[None]] | set[asyncio.Future[None]]) -> None:
-        """Let each of these go on when its turn comes."""
+        """Complete each of these futures when its turn comes."""
         self._waiting.extend(waiting)
         if not self._scheduled:
             self._scheduled = True
@@ -69,11 +69,11 @@ class Turns:
 
 
 class Passage:
-    """Lets only a few readers at once do what gRPC has to answer: take what they ask for, send them a message.
+    """Lets only a few readers at a time have gRPC work for them: receive a request, send a message.
 
-    gRPC reports what has been sent and which calls have come in one queue. With something on its way to each of very
-    many readers, a new call would wait behind them all. What a reader does not take stands in no queue, so after a
-    moment it counts no more.
+    gRPC reports finished sends and new calls in one queue. With messages on their way to very many readers, a new call
+    would wait behind all of them. A message that its reader does not take is in no queue, so after a moment it no
+    longer counts.
 
     >>> passing = await passage.enter()     # doctest: +SKIP
     ... try:
@@ -83,12 +83,12 @@ class Passage:
     """
 
     def __init__(self) -> None:
-        self._under_way: dict[object, float] = {}  # since when, the oldest first
+        self._under_way: dict[object, float] = {}  # with the time when each began, the oldest first
         self._waiting: deque[asyncio.Future[object]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     async def enter(self) -> object:
-        """Wait for one's turn; what is returned goes to `leave` afterwards."""
+        """Wait for a turn, and return what the caller must pass to `leave` afterwards."""
         if not self._waiting and len(self._under_way) < _AT_ONCE:
             return self._begin()
         waiting: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -102,7 +102,7 @@ class Passage:
             raise
 
     def leave(self, passing: object) -> None:
-        """It is done, or given up."""
+        """End a turn, because the work is done or the caller gives up."""
         self._under_way.pop(passing, None)
         if self._waiting:
             self._grant()
@@ -133,7 +133,11 @@ class Passage:
 
 
 class Bells:
-    """Wakes those who wait for news of a job."""
+    """Wakes readers that wait for news of a job.
+
+    Args:
+        turns: spreads the readers that are woken over rounds of the event loop.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -141,20 +145,27 @@ class Bells:
         self._stopped = False
 
     def notify(self, job: str) -> None:
-        """There is news of this job."""
+        """Wake all that wait for news of this job."""
         if self._waiting:
             waiting = self._waiting.pop(job, None)
             if waiting:
                 self._turns.add(waiting)
 
     def stop(self) -> None:
-        """Wake everybody for good: `wait` refuses from now on."""
+        """Wake all readers; from now on `wait` refuses."""
         self._stopped = True
         for job in list(self._waiting):
             self.notify(job)
 
     async def wait(self, job: str, timeout: float | None = None) -> bool:
-        """Sleep until there is news of a job; False: there was none within `timeout` seconds.
+        """Sleep until there is news of a job.
+
+        Args:
+            job: the job's name.
+            timeout: the most seconds to wait; None: no limit.
+
+        Returns:
+            False if there was no news in time.
 
         Raises:
             Refused: the server stops.
@@ -181,10 +192,14 @@ class Bells:
 
 
 def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequest) -> EventFilter:
-    """What a reader asks for: a subscription's filter, or one of its own.
+    """Return the filter of a request: its subscription's, or its own.
+
+    Args:
+        tracker: the state; call this in the job's lane.
+        request: what the reader asks for.
 
     Raises:
-        Refused: ``UNKNOWN_SUBSCRIPTION``, ``SUBSCRIPTION_EXPIRED``; ``MALFORMED``: both are given.
+        Refused: ``UNKNOWN_SUBSCRIPTION``, ``SUBSCRIPTION_EXPIRED``; ``MALFORMED``: the request has both filters.
     """
     if not request.subscription:
         return EventFilter(request.segments, request.scopes)
@@ -194,10 +209,10 @@ def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequ
 
 
 class _Awaited:
-    """Those who await ends of one job, by what they await."""
+    """The callers that await ends of one job, by the end that they await."""
 
     def __init__(self, seq: int, log_id: str) -> None:
-        self.seq = seq  #: the last event that was looked at
+        self.seq = seq  #: the number of the last event that was read
         self.log_id = log_id
         self.waiting: defaultdict[_Key, set[asyncio.Future[Ended | None]]] = defaultdict(set)
         self.fresh = asyncio.Event()  #: there is news
@@ -205,10 +220,14 @@ class _Awaited:
 
 
 class Readers:
-    """Everyone who waits, within the server's limits.
+    """All readers that wait, within the server's limits.
 
     Args:
-        tracker: the state that is read, each job's in its lane.
+        tracker: the state.
+        lanes: where each job's state is read.
+        bells: wakes watchers.
+        turns: spreads readers over rounds of the event loop.
+        limits: the server's.
     """
 
     def __init__(self, tracker: Tracker, lanes: Lanes, bells: Bells, turns: Turns, limits: Limits) -> None:
@@ -224,16 +243,22 @@ class Readers:
         self._stopped = False
 
     async def ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int] = lambda: 0) -> _T:
-        """Look something up in a job's lane."""
+        """Run a look-up in a job's lane and return its result.
+
+        Args:
+            job: the job's name.
+            work: reads the state.
+            weight: returns how many rows `work` may touch.
+        """
         answer = self._lanes.run(job, work, weight, optional=True)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
     async def long(self, work: Callable[[], _T]) -> _T:
-        """Do something that takes long and touches no state."""
+        """Run work that takes long and does not touch the state."""
         return await asyncio.get_running_loop().run_in_executor(self._lanes.threads, work)
 
     def news(self, job: str) -> None:
-        """A job's log has grown, or is gone: wake those whom it concerns."""
+        """Wake the readers of a job whose log has grown, or which is gone."""
         self._bells.notify(job)
         awaited = self._awaited.get(job)
         if awaited is None:
@@ -259,7 +284,9 @@ class Readers:
     # ---------------------------------------------------------------- watches
 
     async def watch(self, request: wire.WatchRequest) -> AsyncIterator[wire.Event]:
-        """The events of a job after `after_seq`, then live; bookmarks where the filters let nothing through.
+        """Yield the events of a job after `after_seq`, then new ones as they come.
+
+        Where the filter passes no event for a while, bookmarks give the reader's position.
 
         Raises:
             Refused: ``UNKNOWN_JOB``, ``LOG_CHANGED``, ``EVENTS_EXPIRED``, ``UNKNOWN_SUBSCRIPTION``,
@@ -273,7 +300,7 @@ class Readers:
             log_id = log_id or await self.ask(job, lambda: self._tracker.log_id(job))
             wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
             if not subscription:
-                del request  # a filter is kept once
+                del request  # its filter is in `wanted`: keep it in memory only once
             passed: Event | None = None  # the last event that was filtered out since something was sent
             count = 0
             sent_at = loop.time()
@@ -296,7 +323,7 @@ class Readers:
                         self.passage.leave(passing)
                     passed, count, sent_at = None, 0, loop.time()
                 if events:
-                    # What nobody wanted was looked at without a pause.
+                    # Events that the filter does not pass were read without a pause.
                     await self._turns.turn()
                     continue
                 left = None if passed is None else sent_at + _BOOKMARK_S - loop.time()
@@ -309,7 +336,7 @@ class Readers:
     # ---------------------------------------------------------------- waits for one end
 
     async def ended(self, request: wire.AwaitRequest) -> Ended:
-        """How a substream ended on a segment, once it has.
+        """Wait until a substream has ended on a segment, and return its end.
 
         Raises:
             Refused: ``UNKNOWN_JOB``, ``UNKNOWN_SEGMENT``, ``EVENTS_EXPIRED``; or the server stops.
@@ -326,7 +353,7 @@ class Readers:
                 if found is not None:
                     return found
                 with self._waiting(job, key) as waiting:
-                    # What ended since it was looked for is found now: from here on nothing is missed.
+                    # The end may have come since the first look, so look again. From here on none can be missed.
                     found = await self.ask(job, look)
                     if found is None:
                         found = await waiting
@@ -355,7 +382,7 @@ class Readers:
                 del self._awaited[job]
 
     def stop(self) -> None:
-        """Refuse those who wait, and whoever comes: the server stops."""
+        """Refuse all waiting readers and all new ones: the server stops."""
         self._stopped = True
         self._bells.stop()
         for awaited in list(self._awaited.values()):
@@ -364,7 +391,10 @@ class Readers:
                     waiting.set_exception(stopping())
 
     async def _look(self, job: str, awaited: _Awaited) -> None:
-        """Find who awaits what has just ended; and at times, for what makes no event, look at each."""
+        """Give new ends to the callers that await them.
+
+        From time to time, have each caller look for itself: some changes that it must notice make no event.
+        """
         loop = asyncio.get_running_loop()
         sweep_at = loop.time() + _SWEEP_S
         try:
@@ -373,7 +403,7 @@ class Readers:
                 try:
                     while await self._pass_on(job, awaited):
                         pass
-                except Refused:  # the job or its log is gone, or events have expired unseen: each looks by itself
+                except Refused:  # the job or its log is gone, or events expired before they were read
                     with suppress(Refused):
                         awaited.log_id = self._tracker.log_id(job)
                         awaited.seq = self._tracker.last_seq(job) or 0
@@ -396,10 +426,10 @@ class Readers:
             await self._turns.turn()
             for waiting in list(awaited.waiting.get(key, ())):
                 if not waiting.done():
-                    waiting.set_result(None)  # it looks again by itself
+                    waiting.set_result(None)  # without an end, the caller looks for itself
 
     async def _pass_on(self, job: str, awaited: _Awaited) -> bool:
-        """Look at the next events; False: there are none."""
+        """Pass on the ends among the next events; return False if there are no more events."""
         events, awaited.seq = await self.ask(
             job, lambda: self._tracker.events(job, awaited.seq, limit=_READ, log_id=awaited.log_id)
         )

@@ -1,11 +1,11 @@
-"""How much a request holds, found from its bytes before anything is made of them.
+"""Counts what a request holds from its bytes, before they are parsed.
 
 A message of a few megabytes can become gigabytes of objects: two bytes are enough for an empty string. So the server
-walks over the fields of a request first, counts those that are repeated, and refuses what passes a limit as soon as it
-is passed. What is counted follows from the messages' own descriptors, so that a field that the contract gains is
-counted without anybody's doing; `_LIMITS` says which limit each belongs to.
+first walks over the fields of a request and counts the repeated ones. It refuses the request as soon as a count exceeds
+its limit. The messages' own descriptors determine which fields are counted, so new fields of the contract are counted
+without further work. `_LIMITS` gives the limit of each.
 
-The walk decides nothing but sizes: bytes that are no message are left for the parser to refuse.
+The walk checks only sizes: if the bytes are not a valid message, the parser refuses them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tracker.wire.gen.tracker_pb2 import ReportRequest
 
 from .limits import Limits
 
-_PIECE = 1 << 18  # bytes that are parsed at once: a few milliseconds, whatever is in them
+_PIECE = 1 << 18  # bytes that are parsed at once: this takes a few milliseconds, whatever they hold
 _OTHER = "max_repeated"
-_LONGEST = 4096  # bytes of a field that need no look at its limit
+_LONGEST = 4096  # bytes: a field that is not longer cannot exceed its limit
 
-#: (message, field) -> the limit, and what to do about it; every other repeated field has `max_repeated`.
+#: (message, field) -> the limit, and what the caller can do about it. Every other repeated field has `max_repeated`.
 _LIMITS = {
     ("ReportRequest", "units"): ("max_report_units", "split the report"),
     ("ReportRequest", "scopes"): ("max_report_substreams", "split the report"),
@@ -61,7 +61,7 @@ _LIMITS = {
 _TOGETHER = {("ReportRequest", "substream_ids"): ("ReportRequest", "names")}
 
 #: The first byte of a promise's key in a report. Its field number is above 15, so a second byte follows, and every
-#: encoding of the key begins with this one, the needlessly long ones, too.
+#: encoding of the key begins with this one, even an encoding that is longer than necessary.
 _PROMISE_KEY = bytes([ReportRequest.DESCRIPTOR.fields_by_name["promises"].number << 3 & 127 | 2 | 128])
 
 _WIDTH = {
@@ -77,24 +77,27 @@ _UNPACKABLE = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDes
 
 @dataclass(slots=True)
 class _Counted:
-    """A repeated field: what its number counts towards."""
+    """A repeated field, and the limit for it."""
 
     key: tuple[str, str]
     limit: str
     remedy: str
-    width: int  #: bytes of one value in a packed column; 0: it is never packed
+    width: int  #: bytes of one value in a packed column; 0: the field is never packed
 
 
 @dataclass(slots=True)
 class Shape:
-    """What is counted in a message."""
+    """The fields that are counted in a message."""
 
     repeated: dict[int, _Counted] = field(default_factory=dict)
     nested: dict[int, Shape] = field(default_factory=dict)
 
 
 def shape_of(message: Descriptor) -> Shape:
-    """What is counted in messages of this kind.
+    """Return the fields that are counted in messages of a kind.
+
+    Args:
+        message: the kind's descriptor.
 
     >>> from tracker.wire.gen import tracker_pb2 as wire
     >>> sorted(shape_of(wire.CommitRequest.DESCRIPTOR).nested)
@@ -117,6 +120,11 @@ def shape_of(message: Descriptor) -> Shape:
 
 def check(data: bytes, shape: Shape, limits: Limits) -> None:
     """Refuse a request that holds more than the limits allow.
+
+    Args:
+        data: the request's bytes.
+        shape: of the request's kind.
+        limits: the server's.
 
     Raises:
         Refused: ``LIMIT``.
@@ -155,7 +163,9 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
 
 
 def most_promises(data: bytes) -> int:
-    """A report has no more promises than this: each has a key of its own, which begins with this byte.
+    """Return an upper bound for the number of promises in a report.
+
+    Each promise has a key of its own, so there cannot be more promises than bytes with which this key begins.
 
     >>> from tracker.wire.gen import tracker_pb2 as wire
     >>> promises = [wire.Promise(finish="source")] * 3
@@ -166,13 +176,17 @@ def most_promises(data: bytes) -> int:
 
 
 def least_limit(limits: Limits) -> int:
-    """No request of so many bytes can pass any limit: whatever is counted takes a byte at least."""
+    """Return a size in bytes up to which no request can exceed any limit: each counted item takes at least a byte."""
     known = limits.by_name()
     return min(known[limit] for limit, _ in _LIMITS.values())
 
 
 def check_command(command: Command, limits: Limits) -> None:
-    """The same for a request that is so small that it could be read first.
+    """Do what `check` does, for a request that was small enough to be parsed first.
+
+    Args:
+        command: what was read from the request.
+        limits: the server's.
 
     Raises:
         Refused: ``LIMIT``.
@@ -205,15 +219,19 @@ def _check(limits: Limits, message: str, field: str, count: int) -> None:
 
 
 def pieces(data: bytes, shape: Shape) -> Iterator[bytes]:
-    """A message cut into messages, each small: those after the first hold its repeated fields, in order.
+    """Cut a message into small messages, which give the whole when merged in this order.
 
-    Merged in this order they are the whole. A field of its own that is large stays in one piece: a packed column is
-    read in no time.
+    The first has the fields that are not repeated, the others have the repeated fields in order. A single large field
+    stays in one piece; the parser reads a packed column very fast.
+
+    Args:
+        data: the message's bytes.
+        shape: of the message's kind.
     """
     rest = []
     runs = []
-    begin = last = 0  # of the run of repeated fields that is being gathered
-    end = 0  # of the last field
+    begin = last = 0  # where the current run of repeated fields begins and ends
+    end = 0  # where the last field ends
     for number, _, start, stop in _fields(data, 0, len(data), heads=True):
         end = stop
         if number not in shape.repeated:
@@ -228,17 +246,20 @@ def pieces(data: bytes, shape: Shape) -> Iterator[bytes]:
         last = stop
     if last > begin:
         runs.append((begin, last))
-    rest.append(data[end:])  # what is no field: the parser refuses it
+    rest.append(data[end:])  # bytes that are not a field: the parser refuses them
     yield b"".join(rest)
     for begin, last in runs:
         yield data[begin:last]
 
 
 def _fields(data: bytes, at: int, end: int, heads: bool = False) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: number, wire type, and where the content starts and stops; up to what is no field.
+    """Yield number, wire type, start and stop of each field's content, up to the first bytes that are not a field.
 
     Args:
-        heads: give where the field itself starts, its key and length included.
+        data: the bytes.
+        at: where the message begins.
+        end: where it ends.
+        heads: give the start of the whole field, including its key and length, instead of the content's.
     """
     try:
         while at < end:
@@ -264,7 +285,7 @@ def _fields(data: bytes, at: int, end: int, heads: bool = False) -> Iterator[tup
                 at += 4
             elif kind == 1:
                 at += 8
-            elif kind not in (3, 4):  # a group's begin and end; what is between is walked like anything else
+            elif kind not in (3, 4):  # the begin and end of a group; the fields in between are walked like others
                 return
             if at > end:
                 return
