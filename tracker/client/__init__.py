@@ -1,4 +1,4 @@
-"""The tracker's Python client: tell a tracker what was sent and received, and hear what has ended.
+"""The tracker's Python client: report what was sent and received, and learn what has ended.
 
 >>> from tracker.client import JobSpec, TrackerClient, label
 >>> def count(address):
@@ -11,8 +11,8 @@
 ...         monday.close("berlin", "monday")
 ...         monday.report(units=["monday"], commit=True)
 
-This package must never import the server, its journal or its core: where it is installed there may be none. What
-follows a job over several trackers is loaded when it is asked for.
+This package must never import the server, its journal or its core, which may not be installed. The classes for a job on
+several trackers are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a call is made: its deadline, when it is made again, and what its failure means.
+"""How a call is made: its deadline, when it is repeated, and what its failure means.
 
-All knowledge of gRPC's failures is here: the rest of the package sees `TrackerError` and `TrackerUnavailable`.
+Only this module handles gRPC's errors: the rest of the package sees `TrackerError` and `TrackerUnavailable`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Response = TypeVar("Response")
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
-#: What says that the tracker was not reached or that nothing is known of what it did. A refusal that carries one of
-#: these (the journal's disk is full, the server is stopping) is no last word either.
+#: The status of a call that did not reach the tracker, or whose outcome is unknown. A refusal with one of these (the
+#: journal's disk is full, the server is stopping) is not final either.
 _PASSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
-#: The limits that are reached because of others, and for a moment.
+#: The limits that a caller meets because of other callers, and only for a moment.
 _PASSING_LIMITS: Final = ("max_pending_bytes",)
 
-#: How gRPC refuses a message.
+#: A part of gRPC's text when it refuses a message.
 _TOO_LARGE: Final = "larger than max"
 
 
 def refusal(error: grpc.RpcError) -> TrackerError | None:
-    """The refusal that a failed call stands for; None: the tracker has not had its say, and may be asked again."""
+    """Returns the refusal of a failed call; None if the tracker has not decided, and the call may be repeated."""
     code: grpc.StatusCode = error.code()
     if code in _PASSING:
         return None
@@ -52,7 +52,7 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
                 return None
             return TrackerError(code.name, info.reason, details)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details and not details.startswith("CLIENT"):
-        # The transport refuses what is far beyond the limit, before the server sees it.
+        # The transport refuses a message far above the limit, before the server sees it.
         remedy = "split the report (`report_in_pieces`), or ask for less in one call"
         return TrackerError(
             code.name, "LIMIT", f"LIMIT: limit max_message_bytes of the server exceeded; {remedy} ({details})"
@@ -61,32 +61,34 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
 
 
 class Backoff:
-    """Pauses between attempts: they double from 50 ms to 2 s, and each is drawn from the upper half of that, so that
-    many callers who lost the same server do not come back at the same moment.
+    """Pauses between attempts.
+
+    The longest pause doubles from 50 ms to 2 s. Each pause is drawn from the upper half of that range, so that many
+    callers that lost the same server do not come back at the same moment.
     """
 
     def __init__(self) -> None:
         self.failures = 0
 
     def next(self) -> float:
-        """Seconds to wait after one more failure."""
+        """Returns the seconds to wait after one more failure."""
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failures, 16))
         self.failures += 1
         return longest * random.uniform(0.5, 1)
 
     def reset(self) -> None:
-        """All is well: the next pause is a short one."""
+        """Starts again with a short pause, after a success."""
         self.failures = 0
 
 
 class Calls:
-    """Calls to one tracker, with the caller's deadline and patience. For many threads, across
-    forks, and picklable by its options.
+    """Calls to one tracker, with the caller's deadlines. Many threads may share it, it survives forks, and it is
+    pickled by its options.
 
     Args:
         address: `host:port`.
         timeout: seconds that one attempt may take.
-        retry_for: seconds within which a failed call is made again; 0: never again.
+        retry_for: seconds within which a failed call is repeated; 0: never.
     """
 
     def __init__(self, address: str, timeout: float, retry_for: float) -> None:
@@ -100,19 +102,19 @@ class Calls:
         return Calls, (self.address, self.timeout, self.retry_for)
 
     def connection(self) -> Connection:
-        """This process's connection."""
+        """Returns this process's connection."""
         connection = self._connection
         if connection is None or connection.pid != os.getpid():
             connection = self._connection = connect(self.address)
         return connection
 
     def disconnect(self) -> None:
-        """Gives the connections back; the next call takes them again."""
+        """Releases the connection; the next call takes it again."""
         self._connection = None
         self._nearby = None
 
     def nearby(self, address: str) -> Calls:
-        """Calls to something nearer that stands in for the tracker: made once, since the tracker itself is left."""
+        """Returns calls to a relay at `address`. They are not repeated: if one fails, the caller calls the tracker."""
         nearby = self._nearby
         if nearby is None or nearby.address != address:
             nearby = self._nearby = Calls(address, self.timeout, retry_for=0)
@@ -126,17 +128,17 @@ class Calls:
         in_doubt: Callable[[TrackerError], Response] | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> Response:
-        """Makes a call that is safe to repeat, until there is an answer.
+        """Makes a call that is safe to repeat, until the tracker answers.
 
         Args:
-            method: which call.
-            request: what is asked.
-            in_doubt: asked when a repeated call is refused, since it may be refused because the attempt before it was
-                carried out: answers in its place, or raises.
-            sleep: how to pause, for so many seconds.
+            method: picks the call from a connection's stubs.
+            request: the request.
+            in_doubt: called with the refusal of a repeated call, which may be refused just because an earlier attempt
+                was carried out. It returns the answer, or raises.
+            sleep: pauses for a number of seconds.
 
         Raises:
-            TrackerError: refused.
+            TrackerError: the tracker refuses the call.
             TrackerUnavailable: no answer within `retry_for`.
         """
         until = time.monotonic() + self.retry_for
@@ -162,12 +164,16 @@ class Calls:
         method: Callable[[Connection], grpc.UnaryUnaryMultiCallable[Request, Response]],
         request: Request,
     ) -> Response:
-        """Makes a call that must not be repeated: waits until the tracker answers at all, and then calls once.
+        """Makes a call that must not be repeated: waits until the tracker is reachable, and then calls once.
+
+        Args:
+            method: picks the call from a connection's stubs.
+            request: the request.
 
         Raises:
-            TrackerError: refused.
-            TrackerUnavailable: no sign of the tracker within `retry_for`, or no answer: then nobody knows whether it
-                was carried out.
+            TrackerError: the tracker refuses the call.
+            TrackerUnavailable: the tracker cannot be reached within `retry_for`; or it does not answer the call, and
+                then the call may or may not have been carried out.
         """
         self.wait_until_reachable()
         call = method(self.connection())
@@ -178,13 +184,13 @@ class Calls:
             raise refusal(error) or self._unavailable(request, error, 1) from error
 
     def wait_until_reachable(self, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Returns when the tracker has answered something.
+        """Waits until the tracker answers any call.
 
         Args:
-            sleep: how to pause, for so many seconds.
+            sleep: pauses for a number of seconds.
 
         Raises:
-            TrackerUnavailable: not within `retry_for`.
+            TrackerUnavailable: it does not within `retry_for`.
         """
         request = tracker_pb2.GetServerInfoRequest()
         self.repeat(lambda connection: connection.stubs.GetServerInfo, request, sleep=sleep)
@@ -199,7 +205,7 @@ class Calls:
 
 
 def _proxy(address: str) -> str:
-    """What to say about the proxy that gRPC uses, if it may be the reason."""
+    """Returns a hint about the proxy that gRPC uses, if that may be the reason; else an empty text."""
     named = next((name for name in ("grpc_proxy", "https_proxy", "http_proxy") if os.environ.get(name)), None)
     if named is None or is_local(address):
         return ""

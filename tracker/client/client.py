@@ -1,4 +1,4 @@
-"""The tracker's Python face."""
+"""The client for all calls of a tracker."""
 
 from __future__ import annotations
 
@@ -38,27 +38,29 @@ _LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made a
 
 
 class TrackerClient:
-    """Talks to a tracker, or to several that have a share of the jobs each.
+    """Calls a tracker, or several that each have a share of the jobs.
 
-    Cheap to make, for many threads, and picklable: by its options.
+    A client is cheap to make, many threads may share it, and it is pickled by its options.
 
-    The connection is made by the first call and shared by all clients of the process for the same address, as long as
-    one of them lives: a program that makes clients often keeps one. After a fork, parent and child each go on with a
-    connection of their own.
+    The first call connects. All clients of the process for the same address share the connection as long as one of them
+    lives, so a program that makes clients often should keep one. After a fork, parent and child each continue with
+    connections of their own.
 
-    Where a relay (`tracker relay`) runs on the node, reports that it can combine with others' go over it, without any
+    If a relay (`tracker relay`) runs on the node, reports that it can combine with others go through it, without any
     setting: see `tracker.client.relay`.
 
-    Given several servers, it speaks of each job to the one that `servers.choose` chooses by the job's name, and of all
-    jobs to all. Every client of a job has to be given the same servers.
+    With several servers, the calls about a job go to the server that `servers.choose` chooses by the job's name, and
+    the calls about all jobs go to all servers. Every client of a job needs the same list of servers.
 
-    Every call has a deadline and is repeated, after a pause that grows, when the tracker cannot be reached, does not
-    answer in time, or cannot write its journal. That is safe:
+    Every call has a deadline. The client repeats it, with growing pauses, if the tracker cannot be reached, does not
+    answer in time, or cannot write its journal. Repeating is safe for
 
-    - reports, since the tracker knows each unit of an epoch (`Report.report` says what a repeated one answers);
-    - `define_job`, `open_producer`, `finish_front`, `subscribe`, commits, drains and all that only reads, since doing
-      them twice is doing them once; of `define_job`, only `JobDefined.created` is False when a first answer was lost;
-    - `Producer.close`, since a run that turns out to be closed already counts as closed.
+    - reports, since the tracker recognises each unit of an epoch (`Report.report` describes the answer to a repeated
+      one);
+    - `define_job`, `open_producer`, `finish_front`, `subscribe`, commits, drains and all calls that only read, since
+      carrying them out twice has the same effect as once. Only `JobDefined.created` is False if the first answer to
+      `define_job` was lost;
+    - `Producer.close`, since a run that was closed already counts as closed.
 
     `delete_job`, `forget_producer`, `abandon` and `unsubscribe` name something that may have been deleted and made
     again between two attempts, so they are sent once: they wait until the tracker can be reached. If no answer comes
@@ -67,11 +69,11 @@ class TrackerClient:
     Args:
         address: `host:port`, or several servers: see `tracker.client.servers.names`.
         timeout: seconds that one attempt of a call may take.
-        retry_for: seconds within which failed calls are made again; 0: never. A watch gives up after so long without
-            a sign of the tracker.
+        retry_for: seconds within which failed calls are repeated; 0: never. A watch gives up if the tracker cannot be
+            reached for so long.
 
     Raises:
-        TrackerError: by any call: the tracker refuses; `reason` says why. Never repeated.
+        TrackerError: by any call: the tracker refuses it, for the reason in `reason`. Such calls are not repeated.
         TrackerUnavailable: by any call: no answer within `retry_for`.
 
     >>> client = TrackerClient("127.0.0.1:7654", timeout=5)
@@ -102,40 +104,40 @@ class TrackerClient:
         self.close()
 
     def close(self) -> None:
-        """Gives the connections back. A later call would take them again."""
+        """Releases the connections. A later call takes them again."""
         for calls in self._calls.values():
             calls.disconnect()
 
     @property
     def address(self) -> str:
-        """The tracker's, or the trackers', as it was given."""
+        """The address of the tracker, or the trackers, as the caller gave it."""
         return self._address
 
     def server_info(self) -> ServerInfo:
-        """Says which server answers, and what it allows; of several the first by name."""
+        """Returns the server's version and limits; with several servers, those of the first by name."""
         request = tracker_pb2.GetServerInfoRequest()
         calls = next(iter(self._servers().values()))
         return codec.read_server_info(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
 
     def _servers(self) -> dict[str, Calls]:
-        """Calls to each server, by name and in that order."""
+        """Returns the calls to each server, by name and in that order."""
         if not self._calls:
             self._calls = {name: Calls(name, self._timeout, self._retry_for) for name in servers.names(self._address)}
         return self._calls
 
     def _to(self, job: str) -> Calls:
-        """Calls to the server that has the job."""
+        """Returns the calls to the server that has the job."""
         calls = self._servers()
         return calls[servers.choose(tuple(calls), job)]
 
     # ---------------------------------------------------------------- jobs
 
     def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
-        """Creates a job, or starts a deployment of it. With a spec that holds already it changes nothing.
+        """Creates a job, or starts a deployment of it. If the job has this spec already, nothing changes.
 
         Args:
             spec: the job.
-            force: take the spec over whatever is open: staged epochs are revoked and open substreams abandoned.
+            force: accept the spec whatever is open: staged epochs are revoked and open substreams abandoned.
 
         Raises:
             TrackerError: ``SPEC_CONFLICT`` (this deployment has another spec), ``DEPLOYMENT_MISMATCH`` (the job has
@@ -150,7 +152,7 @@ class TrackerClient:
             self._refuse_if_elsewhere(spec.job)
         defined = codec.read_job_defined(calls.repeat(lambda connection: connection.stubs.DefineJob, request))
         if new:
-            try:  # another client, with another list, may have looked at the same moment
+            try:  # another client, with another list, may have checked at the same moment
                 self._refuse_if_elsewhere(spec.job)
             except TrackerError:
                 calls.once(lambda connection: connection.stubs.DeleteJob, tracker_pb2.DeleteJobRequest(job=spec.job))
@@ -171,7 +173,7 @@ class TrackerClient:
                 )
 
     def job(self, job: str) -> JobStatus:
-        """Describes a job as it stands.
+        """Describes the current state of a job.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``.
@@ -180,15 +182,15 @@ class TrackerClient:
         return codec.read_job_status(self._to(job).repeat(lambda connection: connection.stubs.GetJob, request))
 
     def jobs(self) -> list[str]:
-        """Names all jobs, of all servers."""
+        """Returns the names of all jobs, of all servers."""
         return sorted({job for calls in self._servers().values() for job in _jobs(calls)})
 
     def delete_job(self, job: str, force: bool = False) -> None:
-        """Forgets a job with all its events. Not repeated.
+        """Deletes a job with all its events. Not repeated.
 
         Args:
             job: its name.
-            force: also while a producer has not closed its run.
+            force: delete it even if a producer has not closed its run.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``JOB_ACTIVE``.
@@ -199,13 +201,13 @@ class TrackerClient:
     def substreams(
         self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
     ) -> Iterator[SubstreamStatus]:
-        """Describes substreams in the order in which they were first named; fetched page by page.
+        """Describes substreams in the order in which they were first named; fetches page by page.
 
         Args:
             job: its name.
-            scopes: only of these; empty: of all.
-            include_ended: also those that have ended on every segment and are not forgotten.
-            only_stalled: only those that were announced as stalled and have not changed since.
+            scopes: only substreams of these scopes; empty: of all.
+            include_ended: also substreams that have ended on every segment and are still kept.
+            only_stalled: only substreams that were announced as stalled and have not changed since.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``; raised when the iteration begins.
@@ -221,16 +223,16 @@ class TrackerClient:
                 return
 
     def explain(self, job: str, scope: str, name: str) -> Explained:
-        """One substream as it stands, and every epoch that has reported something of it and is not committed.
+        """Describes one substream, and every epoch that has reported elements of it and is not committed.
 
         Raises:
-            TrackerError: ``UNKNOWN_JOB``. A substream that is not known is no error.
+            TrackerError: ``UNKNOWN_JOB``. An unknown substream is not an error.
         """
         request = tracker_pb2.ExplainRequest(job=job, scope=scope, name=name)
         return codec.read_explained(self._to(job).repeat(lambda connection: connection.stubs.Explain, request))
 
     def abandon(self, job: str, scope: str, name: str) -> None:
-        """Ends an open substream on every segment at once, whatever is in flight. Not repeated.
+        """Ends an open substream on every segment at once, even if elements are in flight. Not repeated.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SUBSTREAM``.
@@ -239,10 +241,10 @@ class TrackerClient:
         self._to(job).once(lambda connection: connection.stubs.Abandon, request)
 
     def finish_front(self, job: str, front: str) -> None:
-        """Finishes a front by hand, for a source that will never speak again.
+        """Finishes a front by hand, for a source that will never report again.
 
         Raises:
-            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_FRONT``, ``EPOCH_STAGED`` (its owner has one).
+            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_FRONT``, ``EPOCH_STAGED`` (its owner has a staged epoch).
         """
         request = tracker_pb2.FinishFrontRequest(job=job, front=front)
         self._to(job).repeat(lambda connection: connection.stubs.FinishFront, request)
@@ -259,25 +261,31 @@ class TrackerClient:
         seals: bool = False,
         replays: bool = False,
     ) -> Producer:
-        """Makes a run the current one of its producer; earlier runs are refused from now on.
+        """Makes a run the current one of its producer; the tracker refuses earlier runs from now on.
 
         Args:
-            job: the job it reports to.
-            producer: its name, the same across restarts.
-            run: new at every start.
-            mode: when its entries take effect: ``"staged"``, with the commit of their epoch, or ``"immediate"``, on
-                receipt: faster, and an end may be announced for elements that a replay will process again.
-            resume_epoch: the first epoch that this run will report, where that is known. What earlier runs left
-                staged before it is committed, the rest revoked.
+            job: the job to which it reports.
+            producer: the producer's name, the same across restarts.
+            run: a name for this start, new each time.
+            mode: when entries take effect: ``"staged"``, with the commit of their epoch; or ``"immediate"``, on
+                receipt, which is faster, but an end may be announced for elements that a replay will process again.
+            resume_epoch: the first epoch that this run will report, if known. Epochs before it that earlier runs have
+                staged are committed, the others revoked.
             seals: this run seals every epoch before its engine commits it.
-            replays: this run may report again what earlier runs have committed, and wants to hear ALREADY_COMMITTED of
-                it: a program that works through the same input from its start. Without it, and without `resume_epoch`,
-                such a report is refused with `EpochCommittedError`, since it would count for nothing.
+            replays: this run may report again what earlier runs have committed, and gets ALREADY_COMMITTED for it, as a
+                program needs that works through the same input from its start. Without it, and without `resume_epoch`,
+                the client refuses such a report with `EpochCommittedError`, since it would not count.
 
         Raises:
-            ValueError: an epoch that cannot be.
+            ValueError: `resume_epoch` is out of range.
             TrackerError: ``UNKNOWN_JOB``, ``FENCED`` (this run was superseded or closed), ``MODE_CONFLICT``,
                 ``EPOCH_REWOUND`` (`resume_epoch` is committed already).
+
+        >>> def count(client):
+        ...     with client.open_producer("shop", "till", run="2026-01-01T06:00") as till:
+        ...         report = till.epoch()
+        ...         report.sent("orders", "berlin", "monday", label=4711)
+        ...         report.report(commit=True)
         """
         request = tracker_pb2.OpenProducerRequest(
             job=job,
@@ -302,19 +310,19 @@ class TrackerClient:
         )
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> Producer:
-        """A run that another process has opened, without a call: for executors, whose driver did.
+        """Returns a run that another process has opened, without a call: for executors, whose driver has opened it.
 
         Args:
-            job: the job it reports to.
-            producer: its name.
-            run: the one that was opened.
-            keep_apart: the engine may drop some of what is reported (the run seals, or its commits have manifests that
-                leave units out), so a relay must combine none of it.
+            job: the job to which it reports.
+            producer: the producer's name.
+            run: the name with which it was opened.
+            keep_apart: the engine may drop some of the reports (the run seals, or the manifests of its commits leave
+                units out), so a relay must not combine them.
         """
         return Producer(self._to(job), job, producer, run, None, keep_apart)
 
     def forget_producer(self, job: str, producer: str) -> None:
-        """Forgets a producer that will not come back: what it has staged is void, its fronts are free. Not repeated.
+        """Forgets a producer that will not return: its staged epochs are dropped, its fronts are free. Not repeated.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_PRODUCER``.
@@ -333,20 +341,24 @@ class TrackerClient:
         log_id: str = "",
         own_position: bool = False,
     ) -> Watch:
-        """The job's events, those kept and then new ones as they happen; each once, in order.
+        """Watches the job's events: first those that are kept, then new ones as they happen; each once, in order.
 
         Args:
             job: its name.
-            after_seq: the last one seen; 0: from the oldest that is kept.
+            after_seq: the number of the last event that the caller has; 0: from the oldest that is kept.
             segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
             scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.
-            log_id: the log that `after_seq` is of; empty: whichever there is.
-            own_position: `after_seq` is a position of the caller's own, also if it is 0: the watch is refused with
-                ``EVENTS_EXPIRED`` if retention has dropped an event after it that the filters let through.
+            log_id: the log to which `after_seq` belongs; empty: the current one.
+            own_position: `after_seq` is a position that the caller has reached, even if it is 0: the watch is refused
+                with ``EVENTS_EXPIRED`` if retention has dropped an event after it that the filters pass.
 
         Returns:
-            An iterator that reconnects by itself. What can go wrong is raised where it is iterated: see
-            `Watch.__next__`.
+            An iterator that reconnects by itself. Errors are raised during the iteration: see `Watch.__next__`.
+
+        >>> def print_ends(client):
+        ...     with client.watch("shop", segments=["orders"]) as events:
+        ...         for event in events:
+        ...             print(event.seq, event.kind)
         """
 
         request = tracker_pb2.WatchRequest(
@@ -382,13 +394,13 @@ class TrackerClient:
         log_id: str = "",
         own_position: bool = False,
     ) -> EventPage:
-        """A range of the job's events.
+        """Returns a range of the job's events.
 
         Args:
             job: its name.
-            after_seq: the last one seen; 0: from the oldest that is kept.
-            up_to_seq: the last one wanted; 0: the newest.
-            limit: at most so many; 0: as many as the server likes. Go on after `EventPage.last_seq`.
+            after_seq: the number of the last event that the caller has; 0: from the oldest that is kept.
+            up_to_seq: the number of the last event to return; 0: the newest.
+            limit: the most events to return; 0: the server's page size. Continue after `EventPage.last_seq`.
             segments: as for `watch`.
             scopes: as for `watch`.
             log_id: as for `watch`.
@@ -424,32 +436,35 @@ class TrackerClient:
         max_events: int | None = None,
         log_id: str = "",
     ) -> Subscription:
-        """Makes a durable reader, or takes up one that exists: its events are kept until it has acknowledged them.
+        """Makes a durable reader, or continues an existing one.
 
-        A subscription that exists goes on where it was; a filter that differs from its own replaces it.
+        The tracker keeps a subscription's events until the reader has acknowledged them.
+
+        An existing subscription continues where it was; if the filter differs from its own, the new one replaces it.
 
         Args:
             job: the job's name.
-            name: the subscription's: 1 to 512 bytes, once in a job.
+            name: the subscription's name: 1 to 512 bytes, unique in the job.
             segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
             scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.
-            after_seq: a new subscription gets what comes after this, and is refused if some of it was dropped; None:
-                it starts at the oldest event from which on none is missing, the one after `Subscription.acknowledged`.
-            max_age: when it has left an event lying for so long, and retention does not keep it either, it expires;
-                None: 30 days.
-            max_events: when more events than that are kept for it beyond retention, it expires; None: 1,000,000.
-            log_id: the log that `after_seq` is of; empty: whichever there is.
+            after_seq: a new subscription gets the events after this number, and is refused if some of them were
+                dropped; None: it starts at the oldest event from which none is missing, the one after
+                `Subscription.acknowledged`.
+            max_age: the subscription expires if it leaves an event unacknowledged for so long, and retention does not
+                keep the event either; None: 30 days.
+            max_events: the subscription expires if more events are kept for it beyond retention; None: 1,000,000.
+            log_id: the log to which `after_seq` belongs; empty: the current one.
 
         Raises:
-            TrackerError: ``SUBSCRIPTION_EXPIRED`` (some of what it waited for may be gone: unsubscribe it, subscribe
-                again, and decide what to do about that), ``EVENTS_EXPIRED`` (something after `after_seq`, or after its
-                place for a new filter, was dropped), ``UNKNOWN_SEGMENT``, ``UNKNOWN_JOB``, ``LOG_CHANGED``,
-                ``MALFORMED``, ``LIMIT``.
+            TrackerError: ``SUBSCRIPTION_EXPIRED`` (some of its events may be gone: unsubscribe it, subscribe again, and
+                decide what to do about those events), ``EVENTS_EXPIRED`` (an event after `after_seq`, or after the
+                position at which a new filter begins, was dropped), ``UNKNOWN_SEGMENT``, ``UNKNOWN_JOB``,
+                ``LOG_CHANGED``, ``MALFORMED``, ``LIMIT``.
 
         >>> def release(client):
         ...     with client.subscribe("flights", "mailer", segments=["clean"]) as ends:
         ...         for event in ends:
-        ...             print("done:", event.kind)  # what is done with it may be done again after a crash
+        ...             print("done:", event.kind)  # after a crash, this may be done again
         ...             ends.ack(event)
         """
         calls = self._to(job)
@@ -475,7 +490,7 @@ class TrackerClient:
         return Subscription(calls, watch, job, name, answer)
 
     def unsubscribe(self, job: str, name: str) -> None:
-        """Ends a subscription, also one that has expired: the tracker keeps nothing for it any more. Not repeated.
+        """Removes a subscription, even an expired one: the tracker keeps no more events for it. Not repeated.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SUBSCRIPTION``.
@@ -484,7 +499,7 @@ class TrackerClient:
         self._to(job).once(lambda connection: connection.stubs.Unsubscribe, request)
 
     def subscriptions(self, job: str) -> list[SubscriptionStatus]:
-        """Describes a job's subscriptions, by name; expired ones, too.
+        """Describes a job's subscriptions, by name, including expired ones.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``.
@@ -502,21 +517,25 @@ class TrackerClient:
         end_time: int | None = None,
         timeout: float | None = None,
     ) -> Ended:
-        """Waits until a substream has ended on a segment; at once if it has. Outlasts restarts of the tracker.
+        """Waits until a substream has ended on a segment, even across restarts of the tracker.
 
         Args:
             job: its name.
-            segment: where it is to have ended.
+            segment: where to wait for the end.
             scope: the substream's.
-            name: the substream's. One that nobody has named yet is waited for.
-            end_time: the substream's; with it, one that is over and forgotten is not waited for for ever.
+            name: the substream's. If no report has named it yet, this waits for it, too.
+            end_time: the substream's; with it, the call does not wait for ever for a substream that has ended and is
+                forgotten.
             timeout: seconds; None: for ever.
 
+        Returns:
+            How the substream ended; at once if it has ended before.
+
         Raises:
-            TimeoutError: it has not ended in time.
-            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SEGMENT``, ``EVENTS_EXPIRED`` (it is over, and what there was is
-                forgotten).
-            TrackerUnavailable: no sign of the tracker for as long as `retry_for` says.
+            TimeoutError: the substream has not ended in time.
+            TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SEGMENT``, ``EVENTS_EXPIRED`` (the substream has ended, and the
+                tracker has forgotten how).
+            TrackerUnavailable: the tracker could not be reached for `retry_for`.
         """
         request = tracker_pb2.AwaitRequest(job=job, segment=segment, scope=scope, name=name, end_time=end_time)
         until = math.inf if timeout is None else time.monotonic() + timeout
@@ -537,7 +556,7 @@ class TrackerClient:
                 backoff.reset()
             else:
                 time.sleep(min(left, backoff.next()))
-            # A deadline that has passed does not say whether anybody is there.
+            # A deadline that has passed does not show whether the tracker is reachable.
             calls = Calls(self._to(job).address, min(left, self._timeout), min(left, self._retry_for))
             calls.wait_until_reachable()
 
@@ -557,19 +576,23 @@ class TrackerClient:
     # ---------------------------------------------------------------- drain
 
     def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
-        """Asks a deployment to finish what it has begun and to stop.
+        """Asks a deployment to finish what it has begun, and to stop.
 
-        Its sources hear it as an event, finish their fronts with their last epochs, and the job is drained when
-        everything has ended. May be asked before the deployment is defined.
+        Its sources receive an event and finish their fronts with their last epochs. The job is drained once everything
+        has ended. The call may come before the deployment is defined.
 
         Args:
             job: its name.
-            deployment: which one: a drain never hits another.
-            drain_id: names this drain. Asking again while one is under way answers how far it is.
+            deployment: the deployment to drain; a drain never affects another one.
+            drain_id: a name for this drain. While a drain is under way, another call returns its progress.
             timeout: seconds or a timedelta after which `DrainTimedOut` is announced; None: never.
 
         Raises:
             TrackerError: ``DEPLOYMENT_MISMATCH`` (the job has left this deployment).
+
+        >>> def stop(client):
+        ...     client.drain("shop", "d1", drain_id="release 17", timeout=600)
+        ...     return client.get_drain("shop")
         """
         length = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
         request = tracker_pb2.DrainRequest(
@@ -578,26 +601,31 @@ class TrackerClient:
         return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.Drain, request))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
-        """Says how far a drain is and what it waits for; of the current deployment, if none is named."""
+        """Describes a drain's progress and what it waits for.
+
+        Args:
+            job: its name.
+            deployment: the deployment that is drained; empty: the current one.
+        """
         request = tracker_pb2.GetDrainRequest(job=job, deployment=deployment)
         return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
-        """Takes a drain back.
+        """Cancels a drain.
 
         Args:
             job: its name.
-            drain_id: only this one; empty: whichever is under way.
-            deployment: of this deployment; empty: the current one.
+            drain_id: cancel only this drain; empty: the one that is under way.
+            deployment: the deployment that is drained; empty: the current one.
 
         Raises:
-            TrackerError: ``DRAIN_IN_PROGRESS`` (a front has finished in it: the way is forward only),
-                ``DRAIN_MISMATCH`` (another drain's id), ``DEPLOYMENT_MISMATCH``.
+            TrackerError: ``DRAIN_IN_PROGRESS`` (a front has finished in it, so it can no longer be cancelled; define a
+                new deployment), ``DRAIN_MISMATCH`` (another drain is under way), ``DEPLOYMENT_MISMATCH``.
         """
         request = tracker_pb2.CancelDrainRequest(job=job, drain_id=drain_id, deployment=deployment)
         return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.CancelDrain, request))
 
 
 def _jobs(calls: Calls) -> list[str]:
-    """What one server has."""
+    """Returns the names of one server's jobs."""
     return list(calls.repeat(lambda connection: connection.stubs.ListJobs, tracker_pb2.ListJobsRequest()).jobs)

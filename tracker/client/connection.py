@@ -1,4 +1,4 @@
-"""This process's channels to trackers: one for each address, shared by all clients, never used across a fork."""
+"""This process's channels to trackers: one for each address, shared by all clients, and never used across a fork."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tracker.wire.gen import columns_pb2, tracker_pb2, tracker_pb2_grpc
 
 _REPORT_METHOD: Final = f"/{tracker_pb2.DESCRIPTOR.services_by_name['Tracker'].full_name}/Report"
 
-#: of a channel to a tracker
+#: The options of a channel to a tracker.
 CHANNEL_OPTIONS: Final = (
-    # Every call is repeated by who makes it, if it may be, and only there.
+    # This package repeats calls itself, and only those that are safe to repeat.
     ("grpc.enable_retries", 0),
-    # A server that restarts is found again soon.
+    # Find a restarted server again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Pages of events and of substreams are as large as the server makes them.
+    # The server decides how large pages of events and of substreams are.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A peer that vanished without a word is noticed while a watcher waits.
+    # Notice a peer that vanished silently, even while a watcher only waits.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 
 
 def channel_options(address: str) -> list[tuple[str, int]]:
-    """The options of a channel to a tracker or a relay.
+    """Returns the options of a channel to a tracker or a relay.
 
     A proxy that the environment names (`grpc_proxy`, `https_proxy`, `http_proxy`) cannot reach this machine's own
-    addresses: it would take them for its own. So it is not asked for them, whatever `no_proxy` says.
+    addresses: it would take them for its own. So these addresses never use it, whatever `no_proxy` contains.
 
     >>> ("grpc.enable_http_proxy", 0) in channel_options("127.0.0.1:7654")
     True
@@ -48,7 +48,7 @@ def channel_options(address: str) -> list[tuple[str, int]]:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is this machine's own: a loopback address, `localhost`, or a socket file.
+    """Returns whether an address is this machine's own: a loopback address, `localhost`, or a socket file.
 
     >>> [is_local(each) for each in ("localhost:1", "[::1]:1", "dns:///127.0.0.9:1", "unix:/run/s", "10.0.0.1:1")]
     [True, True, True, True, False]
@@ -66,19 +66,19 @@ def is_local(address: str) -> bool:
 
 
 class Connection:
-    """A channel with its stubs, and what was learnt over it. Closed when nobody holds it any more.
+    """A channel with its stubs, and the ids that were learnt over it. It is closed when its last reference is gone.
 
     Attributes:
-        address: of the tracker, `host:port`, or of a relay.
-        pid: the process that may use it.
-        stubs: the contract's calls, except Report's.
-        report: Report, written in columns.
+        address: the tracker's, `host:port`, or a relay's.
+        pid: the process that may use the connection.
+        stubs: the contract's calls, except Report.
+        report: the call Report, whose requests hold columns.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.pid = os.getpid()
-        # Channels of equal target and options share a connection, even one that a parent process opened.
+        # Channels with equal targets and options share a connection, even one that a parent process opened.
         options = [("substream.tracker.pid", self.pid), *channel_options(address)]
         with forking.using_grpc():
             self._channel = grpc.insecure_channel(address, options=options)
@@ -94,7 +94,7 @@ class Connection:
         weakref.finalize(self, self._channel.close).atexit = False
 
     def ids(self, job: str) -> SubstreamIds:
-        """What this process knows of the job's ids."""
+        """Returns the ids that this process knows of a job's substreams."""
         return self._ids.setdefault(job, SubstreamIds())
 
 
@@ -103,7 +103,7 @@ _connections: weakref.WeakValueDictionary[str, Connection] = weakref.WeakValueDi
 
 
 def connect(address: str) -> Connection:
-    """This process's connection to the address. Nothing is sent before the first call."""
+    """Returns this process's connection to an address. Nothing is sent before the first call."""
     with _lock:
         connection = _connections.get(address)
         if connection is None:

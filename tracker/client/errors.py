@@ -1,16 +1,16 @@
-"""What can go wrong between a caller and the tracker: it refuses, or it does not answer."""
+"""The errors of the client: the tracker refuses a call, or it does not answer."""
 
 from __future__ import annotations
 
 
 class TrackerError(Exception):
-    """The tracker answered, and refused. Nothing has changed; asking again would give the same answer.
+    """The tracker has refused a call. Nothing has changed; repeating the call would give the same answer.
 
     Args:
         code: the name of the gRPC status, such as ``"FAILED_PRECONDITION"``.
-        reason: the contract's reason, such as ``"FENCED"``: what a program reads. Equal to `code` if the answer came
-            without one (a proxy's, or a fault in the server).
-        message: what a person reads: what was wrong and what to do about it. Begins with the reason.
+        reason: the contract's reason, such as ``"FENCED"``, for programs. Equal to `code` if the answer has none (it
+            came from a proxy, or the server has a fault).
+        message: for people: what was wrong and what to do about it. It begins with the reason.
 
     >>> str(TrackerError("FAILED_PRECONDITION", "FENCED", "FENCED: run 'a' was superseded by run 'b'"))
     "FENCED: run 'a' was superseded by run 'b'"
@@ -27,12 +27,12 @@ class TrackerError(Exception):
 
 
 class EpochCommittedError(TrackerError):
-    """A new run reports an epoch that its producer had committed before: nothing of it would count.
+    """A new run reports an epoch that its producer had committed before, so the report would not count.
 
-    Raised by the client itself, with the reason ``EPOCH_COMMITTED``; nothing was sent.
+    The client raises this itself, with the reason ``EPOCH_COMMITTED``; nothing was sent.
 
     Attributes:
-        next_epoch: the first that is not committed.
+        next_epoch: the first epoch that is not committed.
 
     >>> EpochCommittedError("till", 0, 4).next_epoch
     4
@@ -55,8 +55,8 @@ class EpochCommittedError(TrackerError):
 
 
 class TrackerUnavailable(ConnectionError):  # noqa: N818
-    """The tracker did not answer, or could not write, for as long as the caller was ready to try.
+    """The tracker did not answer, or could not write its journal, for as long as the client tried.
 
-    Whether the call was carried out is not known. Calls that are safe to repeat were repeated (`TrackerClient` says
-    which these are) and may be made again later.
+    The call may or may not have been carried out. The client has repeated it if that is safe (the docstring of
+    `TrackerClient` lists these calls); then the caller may make it again later.
     """

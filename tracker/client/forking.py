@@ -1,10 +1,9 @@
 """Keeps gRPC out of the way of `fork()`.
 
-A process may fork while other threads use gRPC, but then gRPC skips its own precautions and the child may hang or
-crash on what those threads left half done. So every use of gRPC in this package passes through this module: before a
-fork what runs is brought to rest (short calls are waited for, long ones cancelled, which their callers take for a lost
-connection and repeat), and goes on in the parent afterwards. The child starts with nothing: no channel, no call of
-the parent's may be used or even freed there.
+A process may fork while other threads use gRPC. But then gRPC skips its own precautions, and the child may hang or
+crash on what those threads left half done. So every use of gRPC in this package passes through this module. Before a
+fork it waits for short calls and cancels long ones; their callers take this for a lost connection and repeat them in
+the parent afterwards. The child starts with nothing: it may not use, or even free, any channel or call of the parent.
 
 Importing this module registers handlers for `os.fork`; they cost nothing in a process that makes no calls.
 """
@@ -17,14 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_REST: Final = 5.0  #: seconds that a fork waits for running calls; after that it takes the risk
+_REST: Final = 5.0  #: seconds that a fork waits for running calls; after that it happens in spite of them
 
-_inherited: list[object] = []  #: what came from a parent; kept, since to free it would act on the parent's connection
+_inherited: list[object] = []  #: objects of a parent: kept, since freeing them would act on the parent's connection
 _in_child: list[Callable[[], None]] = []
 
 
 class _Gate:
-    """Open, but for the time of a fork."""
+    """A gate that is open except during a fork."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -72,28 +71,33 @@ _gate = _Gate()
 
 @contextmanager
 def using_grpc() -> Iterator[None]:
-    """Around every use of gRPC that ends soon, or that was announced by `may_last`. Waits while the process forks."""
+    """A context for each use of gRPC that ends soon or that `may_last` has announced; it waits during a fork."""
     with _gate.inside():
         yield
 
 
 def may_last(call: object, cancel: Callable[[], object]) -> None:
-    """Announces a call that may go on for long: it is cancelled if the process forks, by the thread that does."""
+    """Announces a call that may last long: if the process forks, the forking thread cancels it.
+
+    Args:
+        call: the call.
+        cancel: cancels it.
+    """
     _gate.started(call, cancel)
 
 
 def is_over(call: object) -> None:
-    """Takes back what `may_last` announced."""
+    """Withdraws a call that `may_last` announced."""
     _gate.ended(call)
 
 
 def keep_in_child(inherited: object) -> None:
-    """Keeps a gRPC object that came from a parent from being freed."""
+    """Prevents a gRPC object that came from a parent process from being freed."""
     _inherited.append(inherited)
 
 
 def after_fork_in_child(start_anew: Callable[[], None]) -> None:
-    """Registers what a module has to forget in a child."""
+    """Registers a function that resets a module's state in a child process."""
     _in_child.append(start_anew)
 
 

@@ -1,4 +1,4 @@
-"""The ids that the tracker gave to substreams' names: to name one costs the tracker ten times what an entry costs."""
+"""The ids that the tracker assigned to substreams: to look up a name costs it ten times as much as an entry by id."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TypeAlias
 
 from tracker.contract.callers import Contents
 
-Named: TypeAlias = tuple[str, str, int]  #: (scope, name, end time): an id is used only where all three agree
+Named: TypeAlias = tuple[str, str, int]  #: (scope, name, end time): an id is used only if all three agree
 
 
 def named(contents: Contents) -> list[Named]:
-    """The substreams of a report as they are remembered with their ids."""
+    """Returns the substreams of a report, in the form in which `SubstreamIds` keeps them."""
     times = contents.end_times.tolist()
     return [(scope, name, time) for (scope, name), time in zip(contents.substreams, times, strict=True)]
 
 
 class SubstreamIds:
-    """What is known of one job's ids; bounded, and thrown away as soon as it is found to hold no more.
+    """The known ids of one job: bounded, and dropped when they turn out to be invalid.
 
-    Ids are good for every run and producer of the job, so a process keeps them once. For many threads.
+    Ids are valid for every run and producer of the job, so a process keeps them once. Many threads may share it.
 
     Args:
-        capacity: how many are kept; beyond it the oldest are dropped. One takes about 300 bytes.
+        capacity: the most ids to keep; beyond it the oldest are dropped. One takes about 300 bytes.
 
     >>> ids = SubstreamIds(capacity=2)
     >>> ids.learn("log", [("JFK", "d1", 24), ("LGA", "d1", 24)], [0, 1])
@@ -39,12 +39,12 @@ class SubstreamIds:
         self._ids: dict[Named, int] = {}
 
     def look_up(self, substreams: Iterable[Named]) -> tuple[str, list[int | None]]:
-        """The log's id, and for each substream its id there or None."""
+        """Returns the log's id, and each substream's id in that log, or None."""
         with self._lock:
             return self._log_id, list(map(self._ids.get, substreams))
 
     def learn(self, log_id: str, substreams: Sequence[Named], ids: Sequence[int]) -> None:
-        """Keeps what an answer gave; what was known of another log is dropped."""
+        """Keeps the ids of an answer, and drops those of another log."""
         with self._lock:
             if log_id != self._log_id:
                 self._log_id = log_id
@@ -56,7 +56,7 @@ class SubstreamIds:
                     del self._ids[oldest]
 
     def forget(self) -> None:
-        """Drops everything: the tracker does not know an id, or the log is another."""
+        """Drops all ids, because the tracker does not know one or has another log."""
         with self._lock:
             self._log_id = ""
             self._ids.clear()

@@ -9,26 +9,26 @@ Step: TypeAlias = str | bytes | int | float | bool | None
 
 
 def label(*lineage: Step, seed: int = 0) -> int:
-    """The label of one element on one hop.
+    """Returns the label of one element on one hop.
 
-    A label must be the same whenever the element is made again (a replay cancels out only then) and different for
-    every other element and hop. So name everything that leads to the element, the hop included: where it was read, at
-    which position, which of its parent's children it is, and the segment it now travels.
+    A label must be the same whenever the element is made again (only then does a replay cancel out) and different for
+    every other element and hop. So give everything that leads to the element, including the hop: where it was read, at
+    which position, which of its parent's children it is, and the segment that it travels now.
 
     The value is BLAKE2b (RFC 7693) with an 8-byte digest, taken little-endian, over the lineage's values, each
     preceded by its type and length, so that ``("ab", "c")`` and ``("a", "bc")`` differ, as do ``1``, ``True`` and
-    ``"1"``. It depends on neither the process nor the machine nor `PYTHONHASHSEED`. About a microsecond.
+    ``"1"``. It does not depend on the process, the machine or `PYTHONHASHSEED`. A call takes about a microsecond.
 
     Args:
         lineage: at least one value.
-        seed: sets apart what would otherwise have the same lineage, such as two jobs that read the same topic;
-            0 to 2**64 - 1.
+        seed: distinguishes elements that would otherwise have the same lineage, such as those of two jobs that read the
+            same topic; 0 to 2**64 - 1.
 
     Returns:
         A number from 0 to 2**64 - 1.
 
     Raises:
-        TypeError: a value is of a type whose form could change from one process to the next.
+        TypeError: the lineage is empty, or a value has a type whose form could change between processes.
 
     >>> label("orders", 0, 4711, "parsed") == label("orders", 0, 4711, "parsed")
     True
@@ -43,7 +43,7 @@ def label(*lineage: Step, seed: int = 0) -> int:
 
 
 def _form(step: Step) -> bytes:
-    """The value's type, length and bytes."""
+    """Returns a value's type, length and bytes."""
     match step:
         case str():
             value = step.encode()

@@ -1,9 +1,10 @@
-"""Whose socket it is: a relay's is used only if a user that this process trusts listens at it.
+"""Checks the owner of a relay's socket: a client uses it only if a user that its process trusts listens there.
 
-Whoever may write in the socket's directory could listen there and answer APPLIED to reports that never reach the
-tracker. So before a relay is used, the kernel is asked who listens (`SO_PEERCRED`): this process's own user, root, or
-one that `TRACKER_RELAY_UIDS` names. A socket file belongs to one listener for as long as it exists, so the answer holds
-for the file, and the connection is made to that file and not to its path: who puts another in its place gains nothing.
+Anyone who can write in the socket's directory could listen there, and answer APPLIED to reports that never reach the
+tracker. So before a client uses a relay, it asks the kernel which user listens (`SO_PEERCRED`). It trusts its own user,
+root, and the users that `TRACKER_RELAY_UIDS` names. A socket file belongs to one listener as long as it exists, so the
+kernel's answer holds for the file. The client connects to that file, not to its path: replacing the file gains an
+attacker nothing.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ log = logging.getLogger("tracker.client.relay")
 
 @dataclass(frozen=True, slots=True)
 class _Socket:
-    """A socket file that was asked about."""
+    """A socket file that was checked."""
 
-    descriptor: int  #: of the file; -1: it is not kept open
+    descriptor: int  #: the file's; -1: the file is not kept open
     file: tuple[int, int]  #: device and inode
-    address: str | None  #: where to connect to it; None: it is not to be used
+    address: str | None  #: where to connect to it; None: do not use it
 
 
-_known: dict[tuple[str, frozenset[int]], _Socket] = {}  # by path, and who was trusted
+_known: dict[tuple[str, frozenset[int]], _Socket] = {}  # by the path and the trusted users
 _lock = threading.Lock()
 
 
 def trusted_users() -> frozenset[int]:
-    """The users whose relays are used: this process's own, root, and those that `TRACKER_RELAY_UIDS` names.
+    """Returns the users whose relays this process uses: its own, root, and those that `TRACKER_RELAY_UIDS` names.
 
     Raises:
-        ValueError: the variable holds something else than numbers.
+        ValueError: the variable holds anything but numbers.
     """
     named = os.environ.get(VARIABLE, "")
     try:
@@ -59,7 +60,11 @@ def trusted_users() -> frozenset[int]:
 
 
 def trusted(path: str) -> str | None:
-    """The gRPC address of the socket at a path, if somebody trusted listens there; None: it is not to be used now."""
+    """Returns the gRPC address of the socket at a path if a trusted user listens there; else None.
+
+    Raises:
+        ValueError: `TRACKER_RELAY_UIDS` is malformed.
+    """
     try:
         found = os.stat(path)
     except OSError:
@@ -71,7 +76,7 @@ def trusted(path: str) -> str | None:
         known = _known.get((path, users))
         if known is None or known.file != (found.st_dev, found.st_ino) or (known.address and not _is_open(known)):
             asked = _ask(path, users)
-            if asked is None:  # nobody listens, or not yet: it is asked again the next time
+            if asked is None:  # no process listens, or not yet: check again the next time
                 return None
             if known is not None and _is_open(known):
                 os.close(known.descriptor)
@@ -80,7 +85,7 @@ def trusted(path: str) -> str | None:
 
 
 def _is_open(known: _Socket) -> bool:
-    """Whether the descriptor still is the file's: others may have closed it, as a daemon does with all it inherits."""
+    """Returns whether the descriptor is still the file's: a daemon, for example, closes all descriptors it inherits."""
     with suppress(OSError):
         now = os.fstat(known.descriptor)
         return (now.st_dev, now.st_ino) == known.file
@@ -88,7 +93,7 @@ def _is_open(known: _Socket) -> bool:
 
 
 def _ask(path: str, users: frozenset[int]) -> _Socket | None:
-    """Who listens at a socket file; None: nobody answers there."""
+    """Checks which user listens at a socket file; returns None if no process does."""
     if not hasattr(os, "O_PATH"):
         there = os.stat(path)
         log.warning("the relay's socket %s is not used: its owner can only be checked on Linux", path)
@@ -132,7 +137,7 @@ forking.after_fork_in_child(_start_anew)
 
 
 def _listener(path: str) -> int:
-    """The user who listens at a socket."""
+    """Returns the id of the user who listens at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         probe.connect(path)

@@ -1,8 +1,7 @@
-"""A report that is too large for one message, in several.
+"""Splits a report that is too large for one message into several.
 
-Each of them is a unit of its own, and the epoch commits them together.
-
-Knows nothing of the wire but that a server limits what one message may have.
+Each of them is a unit of its own, and the epoch commits them together. This module does not depend on the wire format;
+it only assumes that a server limits what one message may hold.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from tracker.contract.promises import Close, Expect, Promise
 _About: TypeAlias = Close | Expect  #: promises about one substream
 _ABOUT = (Close, Expect)
 
-_ENTRY_BYTES = 32  #: that an entry takes in a message, at most
-_SUBSTREAM_BYTES = 24  #: that a substream takes beside its names
+_ENTRY_BYTES = 32  #: bytes that an entry takes in a message, at most
+_SUBSTREAM_BYTES = 24  #: bytes that a substream takes in addition to its names, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The most that one message may have. The defaults are well below what a server allows by default."""
+    """The most that one message may hold. The defaults are well below a server's default limits."""
 
     substreams: int = 100_000
     entries: int = 200_000
@@ -35,7 +34,10 @@ class Largest:
 
     @classmethod
     def by(cls, limits: Mapping[str, int]) -> Largest:
-        """As a server's limits say, which an operator may have lowered.
+        """Returns values that respect a server's limits, which an operator may have lowered.
+
+        Args:
+            limits: the limits by name, as `ServerInfo` has them.
 
         >>> Largest.by({"max_promises": 1000}).promises
         1000
@@ -50,9 +52,13 @@ class Largest:
 
 
 def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
-    """The same in pieces, at least one: the same pieces whenever the contents are the same.
+    """Splits a report's contents into pieces, at least one. Equal contents give equal pieces.
 
-    A promise about a substream goes with the substream; others go where there is room.
+    A promise about a substream goes into the substream's piece; other promises go where there is room.
+
+    Args:
+        contents: the whole.
+        largest: the most that a piece may hold.
     """
     rows = np.argsort(contents.substream_index, kind="stable")
     ordered = contents.substream_index[rows].astype(np.int64)

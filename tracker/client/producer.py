@@ -1,4 +1,4 @@
-"""One run of a producer: who reports, epoch by epoch."""
+"""One run of a producer, which reports epoch by epoch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _IDS_HOLD_NO_MORE = frozenset({"UNKNOWN_ID", "LOG_CHANGED"})
 
 
 class Producer:
-    """A run of a producer, as `TrackerClient.open_producer` and `TrackerClient.producer` give it.
+    """A run of a producer, made by `TrackerClient.open_producer` and `TrackerClient.producer`.
 
-    For many threads and processes, and picklable: little is kept here but names. As a context manager it closes its
-    run at the end, unless an exception passes through; what is staged waits for the next run either way.
+    Many threads and processes may share it, and it is picklable: it keeps little but names. As a context manager it
+    closes its run at the end, unless an exception passes through. Staged epochs wait for the next run either way.
 
     Attributes:
-        job: the job it reports to.
-        producer: its name, the same across restarts.
-        run: this start of it.
-        committed_epoch: the last epoch that was committed when the run was opened; None: none, or not asked.
-        keep_apart: the engine may drop some of what this run reports, so a relay must combine none of it.
+        job: the job to which it reports.
+        producer: the producer's name, the same across restarts.
+        run: the name of this start.
+        committed_epoch: the last epoch that was committed when the run was opened; None: none was, or the tracker was
+            not asked.
+        keep_apart: the engine may drop some of this run's reports, so a relay must not combine them.
     """
 
     def __init__(
@@ -67,13 +68,15 @@ class Producer:
             self.close()
 
     def epoch(self, epoch: int | None = None) -> Report:
-        """An empty report for an epoch; `Report.report` sends it. An epoch may have many, each with its own units.
+        """Returns an empty report for an epoch; `Report.report` sends it.
+
+        An epoch may have many reports, each with its own units.
 
         Args:
             epoch: 0, 1, 2, …; None: the next one (`next_epoch`).
 
         Raises:
-            ValueError: it is negative, or beyond 2^62 - 1.
+            ValueError: the epoch is negative, or above 2^62 - 1.
         """
         number = self.next_epoch() if epoch is None else epoch
         checked_epoch(number)
@@ -87,9 +90,9 @@ class Producer:
         return Report(send, number)
 
     def next_epoch(self) -> int:
-        """The epoch to report next: the one after the last committed, by this run as far as this object has done it.
+        """The epoch to report next: the one after the last commit that this object has made or found.
 
-        A run that another process has opened (`TrackerClient.producer`) asks the tracker, once.
+        For a run that another process has opened (`TrackerClient.producer`), it asks the tracker once.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``.
@@ -108,12 +111,12 @@ class Producer:
         return self._next_epoch
 
     def epochs(self) -> Iterator[Report]:
-        """An empty report for the next epoch, then for the one after it, and so on: how a plain program reports.
+        """Yields an empty report for the next epoch, then for the one after it, and so on, as plain programs need it.
 
-        Each has to be committed before the next one is asked for.
+        The caller must commit each report before it takes the next one.
 
         Raises:
-            RuntimeError: the report before was not committed.
+            RuntimeError: the previous report was not committed.
 
         >>> def count(till, orders):
         ...     for report, order in zip(till.epochs(), orders):
@@ -133,15 +136,15 @@ class Producer:
         self._next_epoch = max(epoch + 1, self._next_epoch or 0)
 
     def note(self, epoch: int, answer: Reported, commit: bool) -> None:
-        """What a report's answer says of the next epoch."""
+        """Updates the next epoch from a report's answer."""
         if answer.outcome is Outcome.ALREADY_COMMITTED or (commit and answer.done):
             self._has_committed(epoch)
 
     def refuse_committed(self, epoch: int) -> None:
-        """A run that does not mean to replay must not report what was committed before it was opened.
+        """Refuses an epoch that was committed before this run was opened, unless the run replays.
 
         Raises:
-            EpochCommittedError: it would.
+            EpochCommittedError: the epoch is one of these.
         """
         if not self._replays and self.committed_epoch is not None and epoch <= self.committed_epoch:
             raise EpochCommittedError(self.producer, epoch, self.next_epoch())
@@ -153,14 +156,14 @@ class Producer:
         seal: bool = False,
         promises: Sequence[CommitPromise] = (),
     ) -> int:
-        """Commits or seals what was reported, or brings promises that belong to no epoch. Safe to repeat.
+        """Commits or seals epochs, or makes promises that belong to no epoch. Safe to repeat.
 
         Args:
-            epoch: commit every staged epoch up to and including it; None: only promises.
-            units: the manifest: the units that the engine kept; None: whatever was reported. One that may leave units
-                out needs a producer that keeps its reports apart.
-            seal: check the manifest and fix the epoch by it, but do not commit yet.
-            promises: frontiers, finishes and expectations. They take effect after the commit, also if the epoch was
+            epoch: commit every staged epoch up to and including this one; None: only make promises.
+            units: the manifest, which lists the units that the engine kept; None: all that were reported. A manifest
+                that may leave units out needs a producer with `keep_apart`.
+            seal: check the manifest and fix the epoch's units by it, but do not commit yet.
+            promises: frontiers, finishes and expectations. They take effect after the commit, even if the epoch was
                 committed before.
 
         Returns:
@@ -171,6 +174,10 @@ class Producer:
                 (a frontier or finish while a later epoch is staged), ``EXPECT_CONFLICT``, ``MALFORMED``, and a
                 report's reasons for its promises.
             TrackerUnavailable: no answer in time.
+
+        >>> def commit_in_two_steps(till, kept):
+        ...     till.commit(3, units=kept, seal=True)  # like the prepare of a two-phase commit
+        ...     till.commit(3, units=kept)
         """
         request = tracker_pb2.CommitRequest(
             job=self.job,
@@ -187,14 +194,14 @@ class Producer:
         return answer.last_seq
 
     def close(self, resume_epoch: int | None = None) -> None:
-        """Closes the run; whatever it says later is refused. Safe to repeat, unless a later run has taken over.
+        """Closes the run; the tracker refuses its later reports. Safe to repeat, unless a later run has taken over.
 
         Args:
-            resume_epoch: the first epoch that the engine has not committed, where that is known: those before it that
-                are staged are committed, the others revoked. None: they wait for the producer's next run.
+            resume_epoch: the first epoch that the engine has not committed, if known: staged epochs before it are
+                committed, the others revoked. None: staged epochs wait for the producer's next run.
 
         Raises:
-            TrackerError: ``FENCED``: it was closed before, or a later run has taken over.
+            TrackerError: ``FENCED``: the run was closed before, or a later run has taken over.
             TrackerUnavailable: no answer in time.
         """
         request = tracker_pb2.CloseProducerRequest(
@@ -203,10 +210,16 @@ class Producer:
         self._calls.repeat(lambda connection: connection.stubs.CloseProducer, request, in_doubt=self.must_be_closed)
 
     def must_be_closed(self, refused: TrackerError) -> tracker_pb2.CloseProducerResponse:
-        """A closed run is fenced, so a repeated close is refused: was it closed, or has another run taken over?
+        """Decides about a refused close. A closed run is fenced, so the tracker refuses a repeated close, too.
+
+        Args:
+            refused: the refusal.
+
+        Returns:
+            The answer of a close, if this run was closed.
 
         Raises:
-            TrackerError: `refused`: it was not closed.
+            TrackerError: `refused`, if another run has taken over.
         """
         if refused.reason == "FENCED":
             request = tracker_pb2.GetJobRequest(job=self.job)
@@ -216,7 +229,7 @@ class Producer:
         raise refused
 
     def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
-        """Sends what was gathered for an epoch: `Report.report`, which see, calls it."""
+        """Sends a report. Callers use `Report.report`, whose docstring describes units, commit, result and errors."""
         substreams = named(contents)
         known = self._calls.connection().ids(self.job)
         want_ids = len(substreams) <= known.capacity

@@ -1,8 +1,8 @@
-"""The relay of this node: what it could combine with others' reports goes to it first.
+"""The relay of this node: a report that it could combine with others goes to it first.
 
-A relay is a convenience, never a condition. Where there is none, where it is another tracker's, and where it does not
-answer, the tracker itself is asked; it knows each unit of an epoch, so it does not matter whether the relay had
-passed the report on before it went away.
+A relay is never required. If there is none, if it belongs to another tracker, or if it does not answer, the client
+calls the tracker itself. The tracker recognises each unit of an epoch, so it does not matter whether the relay had
+passed the report on before it failed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ VARIABLE: Final = "TRACKER_RELAY"
 _UNIX: Final = "unix:"
 
 _SHORTEST_REST: Final = 0.2
-_REST: Final = 10  #: a relay that did not answer is left alone for so many times what the attempt took
+_REST: Final = 10  #: a relay that did not answer is not called for so many times the length of the attempt
 
-_rests: dict[tuple[str, str], float] = {}  #: by its address and the tracker's, until when (monotonic) it is left alone
+_rests: dict[
+    tuple[str, str], float
+] = {}  #: by the relay's and the tracker's address: not called before this monotonic time
 
 
 def sockets(server: str) -> Iterator[Path]:
-    """Where a relay for a tracker listens if nobody says otherwise, the first choice first.
+    """Yields the paths where a relay for a tracker listens by default, the preferred one first.
 
     Args:
-        server: the tracker's address, as both its clients and the relay are told it.
+        server: the tracker's address, in the form in which both its clients and the relay get it.
 
     >>> str(list(sockets("tracker.shop:7654"))[-1])
     '/run/substream-tracker/tracker.shop:7654.sock'
@@ -50,11 +52,12 @@ def sockets(server: str) -> Iterator[Path]:
 
 
 def find(server: str) -> str | None:
-    """The address of this node's relay for a tracker; None: there is none.
+    """Returns the address of this node's relay for a tracker, or None.
 
-    The environment variable `TRACKER_RELAY` names it (empty: use none); without it, its socket is where `sockets` says.
-    A socket is used only if a user that this process trusts listens at it: see `tracker.client.peers`. A port cannot be
-    asked whose it is: who names one answers for it.
+    The environment variable `TRACKER_RELAY` gives the address (empty: use no relay). Without it, the relay's socket is
+    at one of the paths of `sockets`. A socket is used only if a user that this process trusts listens there: see
+    `tracker.client.peers`. The owner of a port cannot be checked; whoever sets the variable to one is responsible for
+    it.
 
     Raises:
         ValueError: `TRACKER_RELAY_UIDS` is malformed.
@@ -63,13 +66,17 @@ def find(server: str) -> str | None:
     if named is not None:
         if not named.startswith(_UNIX):
             return named if named not in ("", server) else None
-        # An address of gRPC's: unix:PATH or unix:///PATH.
+        # gRPC writes such an address unix:PATH or unix:///PATH.
         return peers.trusted(re.sub("^//(?=/)", "", named.removeprefix(_UNIX)))
     return next(filter(None, (peers.trusted(str(path)) for path in sockets(server))), None)
 
 
 def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.ReportResponse:
-    """Delivers a report: over this node's relay if there is one and it helps, else to the tracker.
+    """Delivers a report: through this node's relay if there is one and it can combine the report, else to the tracker.
+
+    Args:
+        calls: to the tracker.
+        message: the report.
 
     Raises:
         TrackerError: the tracker refuses it.
@@ -86,7 +93,7 @@ def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.Repo
         except TrackerError as refused:
             if refused.reason != refused.code:
                 raise
-            # Not the tracker's word: whatever listens there is no relay, or cannot take this.
+            # This is not the tracker's refusal: the listener is not a relay, or cannot accept this report.
         ended = time.monotonic()
         _rests[relay, calls.address] = ended + max(_SHORTEST_REST, _REST * (ended - started))
     return calls.repeat(lambda connection: connection.report, message)
@@ -95,7 +102,7 @@ def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.Repo
 def _to_relay(
     server: str, connection: Connection
 ) -> grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse]:
-    """Report, saying which tracker it is meant for."""
+    """Returns the call Report of a relay, with the tracker's address in its metadata."""
     return cast(
         "grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse]",
         partial(connection.report, metadata=((SERVER_KEY, server),)),

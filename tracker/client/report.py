@@ -1,7 +1,7 @@
-"""What one report says, gathered and combined before it is sent.
+"""The contents of one report, collected and combined before it is sent.
 
-A message is dear and an entry is cheap: so entries of the same substream and segment become one here, however many
-elements they speak of. This module knows nothing of the wire or of how a report is delivered.
+Messages are expensive; entries are cheap. So this module combines all entries of the same substream and segment into
+one, however many elements they count. It does not depend on the wire format or on how a report is delivered.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ _Rows: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int6
 
 
 class Report:
-    """One report in the making: entries and promises of one or more units of an epoch.
+    """A report that a program builds: entries and promises of one or more units of an epoch.
 
-    Made by `Producer.epoch`. The order of the calls does not matter, except that promises keep theirs: a report's
-    entries take effect before its promises. For one thread at a time.
+    `Producer.epoch` makes it. A report's entries take effect before its promises, and the promises in the order of the
+    calls; otherwise the order of the calls does not matter. Only one thread may use it at a time.
+
+    Args:
+        send: delivers the contents, the units and whether to commit.
+        epoch: the epoch of which the report is a part.
 
     >>> said = []
     >>> report = Report(lambda contents, units, commit: said.append(contents))
@@ -43,7 +47,7 @@ class Report:
     """
 
     def __init__(self, send: Callable[[Contents, Sequence[str], bool], Reported], epoch: int | None = None) -> None:
-        self.epoch = epoch  #: which epoch it is part of
+        self.epoch = epoch  #: the epoch of which it is a part
         self._send = send
         self._substreams: dict[tuple[str, str], int] = {}
         self._end_times = array("q")  # one for each substream, in the order of the dictionary
@@ -53,24 +57,37 @@ class Report:
         self._promises: list[Promise] = []
 
     def sent(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
-        """One element with this label was put on the segment.
+        """Adds one element that was sent on a segment.
 
         Args:
-            segment: the edge of the dataflow that it travels.
-            scope: of the element's substream.
-            name: of the element's substream.
-            label: 64 bits; negative numbers are taken as their two's complement, as Spark's `xxhash64` gives them.
-            end_time: the substream's, if it has one: the same each time that it is named.
+            segment: the edge of the dataflow that the element travels.
+            scope: the scope of the element's substream.
+            name: the name of the element's substream.
+            label: 64 bits; a negative number stands for its two's complement, as Spark's `xxhash64` returns it.
+            end_time: the substream's, if it has one; always the same for a substream.
 
         Raises:
-            ValueError: another end time than before.
+            ValueError: the substream had another end time before.
         """
         cell = self._cell(segment, scope, name, end_time)
         cell[0] ^= label & _ONES_64
         cell[1] += 1
 
     def received(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
-        """One element with this label was taken off the segment. What it gave rise to is reported no later."""
+        """Adds one element that was received from a segment.
+
+        Report the elements that it gave rise to in the same report or earlier.
+
+        Args:
+            segment: the edge of the dataflow that the element has travelled.
+            scope: the scope of the element's substream.
+            name: the name of the element's substream.
+            label: the label with which the element was sent.
+            end_time: the substream's, if it has one.
+
+        Raises:
+            ValueError: the substream had another end time before.
+        """
         cell = self._cell(segment, scope, name, end_time)
         cell[0] ^= label & _ONES_64
         cell[2] += 1
@@ -85,7 +102,20 @@ class Report:
         received: int = 0,
         end_time: int | None = None,
     ) -> None:
-        """Many elements at once: the XOR of their labels, and how many were sent and received."""
+        """Adds many elements of one substream at once.
+
+        Args:
+            segment: the edge of the dataflow.
+            scope: the substream's.
+            name: the substream's.
+            xor: the XOR of the elements' labels, 64 bits.
+            sent: how many of them were sent.
+            received: how many of them were received.
+            end_time: the substream's, if it has one.
+
+        Raises:
+            ValueError: a count is negative, or the substream had another end time before.
+        """
         if sent < 0 or received < 0:
             raise ValueError(f"sent={sent}, received={received} are not valid counts; use 0 or more")
         cell = self._cell(segment, scope, name, end_time)
@@ -103,20 +133,22 @@ class Report:
         sent: ArrayLike,
         received: ArrayLike,
     ) -> None:
-        """Many substreams at once, in columns of equal length: one row a substream (or more; they are combined).
+        """Adds elements of many substreams at once, in columns of equal length.
+
+        Each row is about one substream; rows of the same substream are combined.
 
         Args:
             segment: the edge of the dataflow, for all rows.
             scopes: strings.
             names: strings.
-            end_times: 64-bit integers, `NO_END_TIME` in rows that have none; None: no row has one.
-            xor: 64-bit integers, signed or not.
+            end_times: 64-bit integers, with `NO_END_TIME` in rows without one; None: no row has one.
+            xor: the XOR of the labels: 64-bit integers, signed or not.
             sent: counts.
             received: counts.
 
         Raises:
             ValueError: the columns differ in length, a count is negative, or a substream has two end times.
-            TypeError: a column of numbers holds something else than integers.
+            TypeError: a column of numbers holds anything but integers.
 
         >>> report = Report(lambda contents, units, commit: print(contents.sent))
         >>> report.add_columns("raw", ["JFK", "LGA"], ["d1", "d1"], None, [7, -7], [10, 20], [0, 0])
@@ -149,7 +181,13 @@ class Report:
         self._columns.append((cells, folded, sents, receiveds))
 
     def frontier(self, front: str, time: int, scope: str | None = None) -> None:
-        """Promises that the front will send no more elements of substreams with an end time up to `time`."""
+        """Promises that the front will send no more elements of substreams with an end time up to `time`.
+
+        Args:
+            front: the source that promises.
+            time: the end time, in the job's own unit.
+            scope: only for this scope; None: for all scopes.
+        """
         self._promises.append(Frontier(front, time, scope))
 
     def close(self, scope: str, name: str, end_time: int | None = None, front: str = "") -> None:
@@ -159,7 +197,7 @@ class Report:
             scope: the substream's.
             name: the substream's.
             end_time: the substream's, if it has one.
-            front: empty: the caller is the only source of the substream.
+            front: the source that promises; empty: the caller is the only source of the substream.
         """
         self._promises.append(Close(front, self._substream(scope, name, end_time)))
 
@@ -173,22 +211,26 @@ class Report:
         end_time: int | None = None,
         revise: bool = False,
     ) -> None:
-        """Promises that the front sends exactly so many elements of one substream on a segment.
+        """Promises that the front sends exactly a number of elements of one substream on a segment.
 
-        The substream is known from then on, also if nobody has sent any of it, and it is closed for the front once so
-        many were sent there: by anybody, before or after, as far as it is committed. Where several fronts feed the
-        segment, their numbers add up, and each of them must give one (0 counts), or finish. A front that expects a
-        substream does not also close it: its frontiers and closes do not count for it.
+        The tracker knows the substream from then on, even if none of its elements was sent yet. The substream is closed
+        for the front once that many elements were sent there and committed, by any producer, before the promise or
+        after it. If several fronts feed the segment, their numbers add up, and each of them must give one (0 counts),
+        or finish. A front that expects a substream does not also close it: for this substream, the front's frontiers
+        and closes have no effect.
 
         Args:
-            front: whose number it is.
-            segment: on which the elements are counted as sent.
+            front: the source that promises.
+            segment: where the elements are counted as sent.
             scope: the substream's.
             name: the substream's.
             elements: how many in all, 0 or more.
             end_time: the substream's, if it has one.
-            revise: take the place of another number that the front has given. Without it, another number is refused
-                (``EXPECT_CONFLICT``), as it is once the substream has ended on the segment.
+            revise: replace another number that the front has given. Without it, another number is refused
+                (``EXPECT_CONFLICT``); so is any other number once the substream has ended on the segment.
+
+        Raises:
+            ValueError: `elements` is negative, or the substream had another end time before.
 
         >>> report = Report(lambda contents, units, commit: print(contents.promises))
         >>> report.expect("control", "raw", "JFK", "2013-01-01", 20, end_time=24)
@@ -200,22 +242,21 @@ class Report:
         self._promises.append(Expect(front, segment, self._substream(scope, name, end_time), elements, revise))
 
     def finish(self, front: str) -> None:
-        """Promises that the front will send nothing more at all."""
+        """Promises that the front will send no more elements at all."""
         self._promises.append(Finish(front))
 
     def report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
-        """Sends what was gathered, and waits for the answer.
+        """Sends the report, and waits for the answer.
 
-        Sent again until it is answered, for as long as the client's `retry_for` says. This is safe: the tracker knows
-        each unit of an epoch, and a report of units that it knows changes nothing. If an answer is lost, the next
-        attempt's is therefore DUPLICATE, or ALREADY_COMMITTED with `commit`: both say that what this report says has
-        been taken, once. A program that crashed and does not know what it had said opens its next run with
-        ``replays=True`` and reports the same again.
+        The client repeats the report until the tracker answers, at most for its `retry_for`. This is safe: the tracker
+        recognises each unit of an epoch, and a report of units that it has changes nothing. So if an answer is lost,
+        the next attempt gives DUPLICATE, or ALREADY_COMMITTED with `commit`: both mean that the tracker has the report,
+        once. A program that crashed and does not know what it has reported opens its next run with ``replays=True`` and
+        reports the same again.
 
         Args:
-            units: which pieces of the epoch this report covers. Without any, it must commit.
-            commit: commit the epoch with this report, as a plain program does that reports each flush as its next
-                epoch.
+            units: the names of the pieces of the epoch that this report covers. Without any, the report must commit.
+            commit: commit the epoch with this report. Plain programs do so: each of their reports is the next epoch.
 
         Returns:
             The outcome. After PARTIAL_DUPLICATE nothing was applied: build a report without `duplicate_units`.
@@ -225,7 +266,7 @@ class Report:
                 ``END_TIME_CONFLICT``, ``FRONT_OWNED``, ``EPOCH_STAGED``, ``EXPECT_CONFLICT``, ``DRAINED``, ``SEALED``,
                 ``MALFORMED``, ``LIMIT``.
             EpochCommittedError: the epoch was committed before this run was opened; nothing was sent.
-            TrackerUnavailable: no answer in time. The report may have been taken; it may be sent again.
+            TrackerUnavailable: no answer in time. The tracker may have the report; the caller may send it again.
             OverflowError: more than 2**32 - 1 elements in one entry.
         """
         return self._send(self._contents(), units, commit)
@@ -233,19 +274,19 @@ class Report:
     def report_in_pieces(
         self, unit: str, split: Callable[[Contents], Iterable[Contents]]
     ) -> list[tuple[str, Reported]]:
-        """Sends what was gathered in several messages, each a unit of its own: `unit`, ``unit+1``, ``unit+2``, …
+        """Sends the report in several messages, each a unit of its own: `unit`, ``unit+1``, ``unit+2``, …
 
-        They take effect together, when the epoch is committed. Sent again, they are the same if the contents are.
+        They take effect together, when the epoch is committed. The same contents always give the same messages.
 
         Args:
-            unit: the piece of the epoch that this report covers.
-            split: cuts it, as `tracker.client.pieces.split` does.
+            unit: the name of the piece of the epoch that this report covers.
+            split: cuts the contents, as `tracker.client.pieces.split` does.
 
         Returns:
             The units, each with its outcome.
 
         Raises:
-            TrackerError: as `report`; what was sent before stays, as long as the epoch is not committed.
+            TrackerError: as `report`; the messages before stay staged.
             TrackerUnavailable: as `report`.
         """
         names = (unit if number == 0 else f"{unit}+{number}" for number in count())
@@ -268,7 +309,7 @@ class Report:
         )
 
     def _combined(self) -> _Rows:
-        """All rows, one for each (substream, segment)."""
+        """Returns all rows, combined into one for each (substream, segment)."""
         columns = list(self._columns)
         if self._cells:
             gathered = self._cells.values()
@@ -317,14 +358,14 @@ class Report:
         time = NO_END_TIME if end_time is None else end_time
         index = self._substreams.get((scope, name))
         if index is None:
-            self._end_times.append(time)  # first: it refuses what is not a 64-bit integer
+            self._end_times.append(time)  # before the dictionary: it raises if the time is not a 64-bit integer
             index = self._substreams[scope, name] = len(self._substreams)
         elif self._end_times[index] != time:
             raise _two_end_times(scope, name, self._end_times[index], time)
         return index
 
     def _bind(self, substreams: NDArray[np.int64], known: int, times: NDArray[np.int64]) -> None:
-        """Keeps the end times of those that are not known yet, and compares those of all rows."""
+        """Keeps the end times of new substreams, and compares the end times of all rows."""
         bound = np.full(len(self._substreams), NO_END_TIME, np.int64)
         bound[:known] = self._end_times
         new = substreams >= known
@@ -341,10 +382,10 @@ class Report:
 
 
 def checked_epoch(epoch: int | None) -> int | None:
-    """An epoch as the tracker takes it.
+    """Returns an epoch that the tracker accepts, unchanged.
 
     Raises:
-        ValueError: it is negative, or no 62 bits are enough for it.
+        ValueError: the epoch is negative, or needs more than 62 bits.
 
     >>> checked_epoch(-1)
     Traceback (most recent call last):
@@ -363,7 +404,7 @@ def _strings(
 
 
 def _integers(name: str, column: ArrayLike) -> NDArray[np.int64]:
-    """The column in 64 bits; numbers past 2**63 - 1 come out negative, with the same bits."""
+    """Returns the column in 64 bits; a number above 2**63 - 1 becomes negative, with the same bits."""
     numbers = np.asarray(column)
     if numbers.dtype.kind == "u":
         return numbers.astype(np.uint64).view(np.int64)

@@ -1,11 +1,11 @@
-"""Which server has which job: chosen here, by name, with no word from any server.
+"""Chooses the server of a job by the names alone, without asking any server.
 
-A job's server is the one whose name and the job's together hash highest (rendezvous hashing). So all who have the same
-list agree, in whatever order it is; a server that is away keeps its jobs; and a server that is added takes over its
-share from the others and moves nothing among them.
+A job's server is the one whose name, hashed together with the job's, gives the highest value (rendezvous hashing). So
+all clients with the same list agree, whatever its order; a server that is away keeps its jobs; and an additional server
+takes its share from the others and moves no job among them.
 
-This module knows names only. It never looks at which servers answer: a choice that depended on that would give a job
-two truths.
+This module works with names only. It never considers which servers answer: if the choice depended on that, two servers
+could have the same job.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _RESOLVED: Final = re.compile(r"(?P<count>\d+)@(?P<host>[^@]+):(?P<port>\d+)")
 
 
 def names(servers: str) -> tuple[str, ...]:
-    """The servers that an address stands for, sorted; each name once.
+    """Returns the servers that an address stands for, sorted; each name once.
 
     Args:
-        servers: an address; or several, with commas between. ``{0..2}`` in one stands for 0, 1 and 2, as the pods of a
-            StatefulSet are named. ``3@HOST:PORT`` stands for the three addresses that a host's name resolves to: found
-            now, and it has to be three.
+        servers: an address, or several, separated by commas. ``{0..2}`` stands for 0, 1 and 2, like the names of a
+            StatefulSet's pods. ``3@HOST:PORT`` stands for the three addresses that a host's name resolves to now.
 
     Raises:
         ValueError: a server is named twice, or a name is empty.
-        TrackerUnavailable: a host's name does not resolve to as many addresses as are said.
+        TrackerUnavailable: a host's name does not resolve to the given number of addresses.
 
     >>> names("b:7654,a:7654")
     ('a:7654', 'b:7654')
@@ -46,7 +45,11 @@ def names(servers: str) -> tuple[str, ...]:
 
 
 def choose(servers: Sequence[str], job: str) -> str:
-    """The server that has a job.
+    """Returns the server that has a job.
+
+    Args:
+        servers: all servers, as `names` returns them.
+        job: the job's name.
 
     >>> [choose(("a:7654", "b:7654", "c:7654"), job) for job in ("flights", "shop", "mail")]
     ['b:7654', 'a:7654', 'b:7654']
@@ -76,7 +79,7 @@ def _resolved(name: str) -> list[str]:
         raise TrackerUnavailable(f"{host} does not resolve: {error}") from error
     old = {f"{address[0]}:{port}" for family, *_, address in answers if family == socket.AF_INET}
     new = {f"[{address[0]}]:{port}" for family, *_, address in answers if family == socket.AF_INET6}
-    addresses = old or new  # a host with both kinds is the same servers twice
+    addresses = old or new  # a host with addresses of both kinds has each server twice
     if len(addresses) != count:
         raise TrackerUnavailable(
             f"{host} resolves to {len(addresses)} addresses ({', '.join(sorted(addresses))}), not to {count}. A "

@@ -1,4 +1,4 @@
-"""A durable reader of a job's events: the tracker keeps them until they have been acknowledged."""
+"""A durable reader of a job's events: the tracker keeps them until the reader has acknowledged them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tracker.wire.gen import tracker_pb2
 
 
 class Subscription(Iterator[Event]):
-    """A subscription that stands, as `TrackerClient.subscribe` gives it: iterate it, and acknowledge what is done.
+    """A subscription, made by `TrackerClient.subscribe`: iterate over its events, and acknowledge those that are done.
 
-    The iteration begins after what was acknowledged when this object was made, and goes on like a watch: it comes back
-    by itself when the tracker restarts, and gives each event once. It acknowledges nothing by itself. A program that
-    ends before it has acknowledged an event gets it again when it subscribes the next time: at least once, so what it
-    does with an event has to bear repetition.
+    The iteration begins after the last acknowledged event, and continues like a watch: it reconnects by itself when the
+    tracker restarts, and gives each event once. It never acknowledges an event by itself. A program that ends before it
+    has acknowledged an event gets the event again when it subscribes the next time. So events are delivered at least
+    once, and handling an event must be safe to repeat.
 
-    One thread iterates; any may acknowledge or close. Closing ends the iteration and keeps the subscription;
-    `TrackerClient.unsubscribe` ends it.
+    One thread iterates; any thread may acknowledge or close. `close` ends the iteration and keeps the subscription;
+    `TrackerClient.unsubscribe` removes it.
 
     Attributes:
         job: the job's name.
-        name: the subscription's.
-        acknowledged: its place, as far as this object knows: its events come after this one.
-        log_id: the log that the numbers count in.
-        created: whether it did not exist before.
+        name: the subscription's name.
+        acknowledged: the number of the last acknowledged event, as far as this object knows; events come after it.
+        log_id: the log to which the numbers belong.
+        created: whether the subscription is new.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class Subscription(Iterator[Event]):
 
         Raises:
             StopIteration: it was closed.
-            TrackerError: ``SUBSCRIPTION_EXPIRED`` (it left events lying for longer than `max_age`, or more than
-                `max_events`: what was not acknowledged may be gone), ``UNKNOWN_SUBSCRIPTION`` (somebody has
-                unsubscribed it), ``LOG_CHANGED``, ``UNKNOWN_JOB``. It is closed then.
-            TrackerUnavailable: no sign of the tracker for as long as the client's `retry_for` says. Going on is
-                allowed: the next call tries again.
+            TrackerError: ``SUBSCRIPTION_EXPIRED`` (events were not acknowledged for longer than `max_age`, or were more
+                than `max_events`, so some of them may be gone), ``UNKNOWN_SUBSCRIPTION`` (the subscription was
+                removed), ``LOG_CHANGED``, ``UNKNOWN_JOB``. After this error it is closed.
+            TrackerUnavailable: the tracker could not be reached for the client's `retry_for`. The caller may continue:
+                the next call tries again.
         """
         return next(self._watch)
 
     @property
     def last_seq(self) -> int:
-        """The last event that was looked at, those included that the filter held back: all up to it may be
-        acknowledged once what was given is done.
+        """The number of the last event that was read, including events that the filter holds back. Once all events that
+        were given are done, the program may acknowledge up to this number.
         """
         return self._watch.last_seq
 
@@ -79,16 +79,16 @@ class Subscription(Iterator[Event]):
         """Acknowledges an event and all before it: the tracker need not keep them for this subscription.
 
         Args:
-            event: the event, or its `seq`. One before an acknowledged one changes nothing.
-            timeout: seconds in which one attempt is made; None: as many attempts as the client makes.
+            event: the event, or its `seq`. An event before the last acknowledged one changes nothing.
+            timeout: make one attempt of so many seconds; None: repeat it as the client does.
 
         Returns:
-            The subscription's place now.
+            The number of the last acknowledged event.
 
         Raises:
-            TrackerError: ``SUBSCRIPTION_EXPIRED``, ``UNKNOWN_SUBSCRIPTION``, ``LOG_CHANGED``, ``MALFORMED`` (it has not
-                happened yet), ``UNKNOWN_JOB``.
-            TrackerUnavailable: no answer in time. It may be acknowledged again.
+            TrackerError: ``SUBSCRIPTION_EXPIRED``, ``UNKNOWN_SUBSCRIPTION``, ``LOG_CHANGED``, ``MALFORMED`` (the event
+                does not exist yet), ``UNKNOWN_JOB``.
+            TrackerUnavailable: no answer in time. The caller may acknowledge it again.
         """
         seq = event.seq if isinstance(event, Event) else event
         request = tracker_pb2.AckRequest(job=self.job, name=self.name, seq=seq, log_id=self.log_id)

@@ -1,4 +1,4 @@
-"""A job's events as they happen, over however many connections it takes."""
+"""A job's events as they happen, over as many connections as necessary."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 
 class Watch(Iterator[Event]):
-    """An iterator over a job's events that never ends by itself: made by `TrackerClient.watch`.
+    """An iterator over a job's events that never ends by itself, made by `TrackerClient.watch`.
 
-    A lost connection and a server that restarts are not seen here: it comes back with the last `seq` seen, so each
-    event is given once and none is missed. One thread iterates; any may close it.
+    When a connection is lost or the server restarts, it reconnects and continues after the last event, so it gives each
+    event once and misses none. One thread iterates; any thread may close it.
 
     Attributes:
-        first_seq: from this event on none is missing that the filters let through: where a watch from 0 starts. 0
-            before the first event was asked for, and where the log was named.
-        last_seq: the last event that was looked at, filtered ones included: where another watch would go on.
-        log_id: the log it reads; empty before the first event was asked for.
+        first_seq: the number from which no event that the filters pass is missing: where a watch from 0 starts. It is 0
+            before the first call of `next`, and if the caller gave a `log_id`.
+        last_seq: the number of the last event that was read, including events that the filters hold back: another
+            watch can continue from here.
+        log_id: the log that it reads; empty before the first call of `next`, unless the caller gave it.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class Watch(Iterator[Event]):
 
         Raises:
             StopIteration: it was closed.
-            TrackerError: ``EVENTS_EXPIRED`` (retention has dropped an event that was asked for; the message says from
-                where on none is missing), ``LOG_CHANGED`` (the job was deleted, or its journal lost its tail: what is
-                known of it holds no more), ``UNKNOWN_JOB``. It is closed then.
-            TrackerUnavailable: no sign of the tracker for as long as the client's `retry_for` says. Going on is
-                allowed: the next call tries again.
+            TrackerError: ``EVENTS_EXPIRED`` (retention has dropped an event of the requested range; the message gives
+                the number from which none is missing), ``LOG_CHANGED`` (the job was deleted, or its journal lost its
+                tail: what the caller knows of the job is no longer valid), ``UNKNOWN_JOB``. After this error it is
+                closed.
+            TrackerUnavailable: the tracker could not be reached for the client's `retry_for`. The caller may continue:
+                the next call tries again.
         """
         while not self._closed.is_set():
             try:
@@ -96,12 +98,12 @@ class Watch(Iterator[Event]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration, from any thread; one that waits for an event stops waiting."""
+        """Ends the iteration, from any thread. A thread that waits for an event stops waiting."""
         self._closed.set()
         self._let_go()
 
     def _next_message(self) -> tracker_pb2.Event | None:
-        """The next message; None if the server has ended the stream, or this was closed."""
+        """Returns the next message; None if the server has ended the stream, or this watch was closed."""
         if not self.log_id:
             self.log_id, self.first_seq = self._find_log(self._sleep)
         with forking.using_grpc():
@@ -129,7 +131,9 @@ class Watch(Iterator[Event]):
                 forking.is_over(stream)
 
     def _come_back(self) -> None:
-        """After a lost stream. A stream that stays silent does not say whether it stands, so another call asks."""
+        """Waits for the tracker after a lost stream. A silent stream does not show whether it works, so this makes
+        another call.
+        """
         self._let_go()
         with suppress(_ClosedError):
             self._sleep(self._backoff.next())

@@ -375,9 +375,8 @@ def _after(page_token: str) -> int:
 def _refusal(error: Exception) -> Refused:
     """Return what a caller is told about an error: the refusal itself, or that the server has a fault."""
     if isinstance(error, Refused):
-        error.__traceback__ = (
-            None  # its frames refer to the request, and gRPC keeps the error until the next collection
-        )
+        # Its frames hold the request, and gRPC keeps the error until the next garbage collection.
+        error.__traceback__ = None
         return error
     log.error("a call failed", exc_info=error)
     error.__traceback__ = None
