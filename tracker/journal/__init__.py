@@ -1,4 +1,4 @@
-"""The durable command log: what the tracker was told, so that it can be told again after a crash."""
+"""The durable command log: it keeps the tracker's commands, so that they can be carried out again after a crash."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ __all__ = [
 
 
 def open_journal(where: str) -> Journal:
-    """The journal that ``memory`` or ``sqlite:PATH`` names, owned by this process until it is closed.
+    """Open a journal, which this process owns until it is closed.
+
+    Args:
+        where: ``memory`` or ``sqlite:PATH``.
 
     Raises:
-        ValueError: it names neither.
+        ValueError: `where` has another form.
         JournalLockedError: another process owns it.
         JournalError: it cannot be opened; the message says why and what to do.
 

@@ -1,10 +1,10 @@
-"""What a journal is: an append-only log of numbered records, and snapshots of the state that they add up to.
+"""What a journal is: an append-only log of numbered records, and snapshots of the state to which they lead.
 
-A journal keeps bytes. It never looks into a record or a state, and knows neither commands nor the wire.
+A journal keeps bytes. It never looks into a record or a state, and does not depend on commands or the wire format.
 
-Records are numbered 1, 2, 3, … without gaps, in the order of `append`; those of one call are a group and survive
-together or not at all. A snapshot says what the state was after a record; records that every kept snapshot covers may
-be dropped. `recover` gives the newest state that can be had and the records after it.
+Records are numbered 1, 2, 3, … without gaps, in the order of `append`. The records of one call are a group, which
+survives completely or not at all. A snapshot is the state after a record; the journal may drop records that every kept
+snapshot covers. `recover` returns the newest state that can be read, and the records after it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Record(NamedTuple):
-    """A command as it was taken."""
+    """A command as the server accepted it."""
 
-    method: int  #: which one: a number that the server gives it
-    at: int  #: ns since the Unix epoch
-    payload: bytes  #: its request, as it came over the wire
+    method: int  #: the call: a number that the server assigns
+    at: int  #: the time, in ns since the Unix epoch
+    payload: bytes  #: the request's bytes, as they arrived
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was found broken, and what was saved."""
+    """A damage of the journal, and what was saved."""
 
     file: str  #: the file that was damaged
-    problem: str  #: what is wrong with it
-    record: int  #: the first record that could not be read
-    lost: int | None  #: how many records are lost that had been acknowledged; None: nobody can tell
-    set_aside: str  #: where the damaged file is now; empty: there was none
+    problem: str  #: what is wrong with the file
+    record: int  #: the number of the first record that could not be read
+    lost: int | None  #: how many acknowledged records are lost; None: unknown
+    set_aside: str  #: where the damaged file is now; empty: it did not exist
 
     def __str__(self) -> str:
         kept = f"; the damaged file was set aside as {self.set_aside}" if self.set_aside else ""
@@ -42,33 +42,33 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a journal remembers."""
+    """The content of a journal."""
 
-    state: Any  #: the newest snapshot's; None: there is none
-    number: int  #: the record after which it was taken; 0: none
-    records: Iterator[Record]  #: those after it, in order; to be read before the first `append`
+    state: Any  #: the newest snapshot; None: there is none
+    number: int  #: the record after which it was taken; 0: there is none
+    records: Iterator[Record]  #: the records after it, in order; read them before the first `append`
     damage: tuple[Damage, ...] = ()
-    suspect: int = 0  #: the record at which the last starts ended; 0: none
+    suspect: int = 0  #: the record at whose replay the last starts ended; 0: none
     starts: int = 0  #: how many starts in a row ended there
     unanswered: frozenset[int] = frozenset()  #: records that were being carried out when the process ended
     set_aside: frozenset[int] = frozenset()  #: records that an earlier start has set aside
 
     @property
     def tail_lost(self) -> bool:
-        """Whether acknowledged records are lost, or may be."""
+        """Whether acknowledged records are lost, or could be."""
         return any(damage.lost != 0 for damage in self.damage)
 
 
 class JournalError(Exception):
-    """The journal does not work. Nothing of what was to be appended counts; the message says what to do."""
+    """The journal does not work. No record of the failed call counts; the message tells what to do."""
 
 
 class JournalLossError(JournalError):
-    """Acknowledged records are lost, or may be, and nobody has accepted that. Nothing was changed."""
+    """Acknowledged records are lost, or could be, and the operator has not accepted that. Nothing was changed."""
 
 
 class JournalFullError(JournalError):
-    """There is no room. It works again once there is."""
+    """The disk is full. The journal works again once there is room."""
 
 
 class JournalLockedError(JournalError):
@@ -78,53 +78,60 @@ class JournalLockedError(JournalError):
 class Journal(Protocol):
     """A command log, owned by one process.
 
-    `append` and `snapshot` may be called in two threads of their own; everything else before the first or after the
-    last of these calls.
+    `append` and `snapshot` may be called in a thread each. All other methods that read or close the journal must be
+    called before the first or after the last of these calls.
     """
 
     @property
     def name(self) -> str:
-        """What kind it is, such as ``"sqlite"``."""
+        """The kind of journal, such as ``"sqlite"``."""
 
     @property
     def instant(self) -> bool:
-        """Whether `append` takes no time, so that it may be called where nothing may wait."""
+        """Whether `append` returns at once, so that it may be called on an event loop."""
 
     def recover(self, accept_loss: bool = False) -> Recovery:
-        """Read what is there; the first thing to call. Damage that costs nothing is repaired and reported.
+        """Read the journal; call this first. Damage that has cost no acknowledged records is repaired and reported.
 
         Args:
-            accept_loss: repair and report damage that has cost acknowledged records, too.
+            accept_loss: also repair and report damage that has cost acknowledged records.
 
         Raises:
-            JournalLossError: there is such damage. Nothing was changed.
+            JournalLossError: there is such damage, and `accept_loss` is False. Nothing was changed.
         """
 
     def replaying(self, number: int) -> None:
-        """Note which record is about to be replayed; 0: the last one was."""
+        """Note which record is about to be replayed; 0: all are."""
 
     def carrying(self, numbers: Sequence[int]) -> None:
-        """Note which records are being carried out, before they are."""
+        """Note which records are about to be carried out."""
 
     def set_aside(self, number: int, record: Record, why: str) -> None:
-        """Keep a record for people, and leave it out of what the journal adds up to from now on."""
+        """Leave a record out of every later recovery, but keep it for people.
+
+        Args:
+            number: the record's number.
+            record: the record.
+            why: the reason, for people.
+        """
 
     def append(self, records: Sequence[Record]) -> int:
-        """Make a group durable; the number of its last record.
+        """Make a group of records durable, and return the number of the last one.
 
         Raises:
-            JournalError: it is not durable; the journal is as before.
+            JournalError: the group is not durable; the journal is as before.
         """
 
     def snapshot(self, number: int, state: Any) -> int:
-        """Keep the state as it was after record `number`, the last of its group; its size in bytes.
+        """Keep a state, and return its size in bytes.
 
         Args:
+            number: the record after which the state was taken: the last one of its group.
             state: dictionaries, lists, strings, bytes, numbers, booleans, None, and numpy arrays.
 
         Raises:
-            JournalError: it could not be kept; nothing is dropped.
+            JournalError: the state could not be kept; nothing is dropped.
         """
 
     def close(self) -> None:
-        """Give the journal up. Closing again does nothing."""
+        """Release the journal. Closing it again does nothing."""

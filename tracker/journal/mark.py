@@ -1,10 +1,11 @@
-"""What is kept outside the journal's own file: the last acknowledged record, and which commands are being carried out.
+"""The mark beside the journal's own file: the last acknowledged record, and the commands that are being carried out.
 
-A log whose tail is torn off looks like a shorter log. Only something that is written elsewhere can tell: this mark. And
-a command that ends the process at its application would end it again at each recovery; here stands which it was.
+A log without its tail looks like a shorter log; only a number that is stored elsewhere can reveal the loss. And a
+command that ends the process when it is carried out would end it again at each recovery; the mark tells which command
+it was.
 
-Writing costs one system call and survives the process. It is not synced, so after a crash of the machine the mark may
-be lower than the truth, never higher.
+Writing the mark costs one system call, and the mark survives the process. It is not synced, so after a crash of the
+machine its number may be too low, but never too high.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ _MAGIC = b"trkmark1"
 _FORM = struct.Struct("<8sQQ")  # magic, number, its complement
 _FULL = 2**64 - 1
 _PROGRESS_AT = 64
-_MOST = 30  # commands under way that are noted
-_PROGRESS = struct.Struct(f"<QQ{_MOST}QI")  # the record replayed, for the how manieth time; those carried out; checksum
+_MOST = 30  # the most commands under way that are noted
+# The record that is being replayed, how many starts have come to it, the records being carried out, a checksum.
+_PROGRESS = struct.Struct(f"<QQ{_MOST}QI")
 _SIZE = 4096
 
 
 class Mark:
-    """A small file.
+    """The mark's file.
+
+    Args:
+        path: of the file, which is made if it does not exist.
 
     Attributes:
-        found: the last acknowledged record; None: the file was not there, or cannot be read.
-        replayed: the record at which the last start ended, 0 if it did not end at one.
+        found: the number of the last acknowledged record; None: the file did not exist, or cannot be read.
+        replayed: the record at whose replay the last start ended; 0: it did not end at one.
         starts: how many starts in a row have ended there.
-        carried: the records that were being carried out when the process ended: nobody had been answered.
+        carried: the records that were being carried out when the process ended: no caller had an answer to them.
     """
 
     def __init__(self, path: str) -> None:
@@ -39,7 +44,7 @@ class Mark:
         try:
             os.fchmod(self._file, 0o600)
             data = os.pread(self._file, _SIZE, 0)
-            # The room is taken now, so that no write can fail for the lack of it.
+            # Reserve the space now, so that no later write can fail because the disk is full.
             os.posix_fallocate(self._file, 0, _SIZE)
             os.fsync(self._file)
         except OSError:
@@ -60,17 +65,23 @@ class Mark:
                 self.replayed = self.starts = 0
 
     def set(self, number: int) -> None:
-        """A record was acknowledged."""
+        """Note that a record was acknowledged."""
         self._write(_FORM.pack(_MAGIC, number, number ^ _FULL), 0)
 
     def note(self, replayed: int, starts: int, carried: Sequence[int]) -> None:
-        """Say what is being done, before it is done."""
+        """Note what is about to be done.
+
+        Args:
+            replayed: the record that is about to be replayed; 0: none.
+            starts: how many starts in a row came to this record.
+            carried: the records that are about to be carried out.
+        """
         some = [*carried[:_MOST], *[0] * (_MOST - len(carried))]
         data = _PROGRESS.pack(replayed, starts, *some, 0)[:-4]
         self._write(data + zlib.crc32(data).to_bytes(4, "little"), _PROGRESS_AT)
 
     def _write(self, data: bytes, at: int) -> None:
-        with suppress(OSError):  # what is recorded is durable without it
+        with suppress(OSError):  # the records themselves are durable without the mark
             os.pwrite(self._file, data, at)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A journal that keeps nothing: what the tracker knows ends with its process."""
+"""A journal that keeps nothing: the tracker's state ends with its process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .interface import Record, Recovery
 
 
 class MemoryJournal:
-    """The fastest journal, for tests and for jobs that may start over."""
+    """The fastest journal, for tests and for jobs that may start from scratch."""
 
     name = "memory"
     instant = True

@@ -1,7 +1,7 @@
-"""Who owns a journal: one process at a time, by a lock that the system releases when the process is gone.
+"""The owner of a journal: one process at a time, by a lock that the system releases when the process ends.
 
-A second server does not wait and does not take over: it refuses and names the owner. So starting a tracker twice by
-mistake never harms the first; and after a crash, kill -9 included, the next one starts at once.
+A second server does not wait and does not take over: it refuses to start and names the owner. So starting a tracker
+twice by mistake never harms the first; and after a crash, even after kill -9, the next one starts at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from .interface import JournalLockedError
 
 
 class Ownership:
-    """The lock on a file beside a journal, held until `release` or the end of the process."""
+    """The lock on a file beside a journal, held until `release` or the end of the process.
+
+    Args:
+        path: of the lock file.
+        what: what is locked, for the message.
+
+    Raises:
+        JournalLockedError: another process holds the lock.
+    """
 
     def __init__(self, path: str, what: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

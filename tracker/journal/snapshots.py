@@ -1,8 +1,8 @@
 """Snapshots of a state, each in a file of its own beside the journal.
 
-A file is written under another name, synced and renamed, so a snapshot is there whole or not at all; a checksum tells
-of later damage. The two newest are kept: should the newest be damaged, the one before it and the records after that
-give the same state. Encoding is done in small steps, because a long one would hold up every other thread.
+A file is written under another name, synced and renamed, so a snapshot exists completely or not at all. A checksum
+reveals later damage. The two newest snapshots are kept: if the newest is damaged, the one before it and the records
+after that give the same state. Encoding proceeds in small steps, since a long step would delay every other thread.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ import numpy as np
 _MAGIC = b"trksnap1"
 _HEAD = struct.Struct("<8sQQI")  # magic, number, length, checksum of number and content
 _ARRAY = 1  # msgpack's extension type for a numpy array
-_EXT = struct.Struct(">BIb")  # msgpack's ext 32: its mark, the length, the type
-_BIN = struct.Struct(">BI")  # and its bin 32
-_LARGE = 1 << 16  # bytes of an array that is not copied
+_EXT = struct.Struct(">BIb")  # the head of msgpack's ext 32: marker, length, type
+_BIN = struct.Struct(">BI")  # the head of msgpack's bin 32: marker, length
+_LARGE = 1 << 16  # bytes: a larger array is not copied
 _STEP = 4096  # elements of a list that are encoded at once
 _KEEP = 2
 
 
 class SnapshotDamagedError(Exception):
-    """The file does not hold what was written."""
+    """The file's content is not what was written."""
 
 
 class Snapshots:
-    """The snapshots beside the journal at `path`: ``PATH-snapshot-NUMBER``."""
+    """The snapshots beside a journal: ``PATH-snapshot-NUMBER``.
+
+    Args:
+        path: the journal's.
+    """
 
     def __init__(self, path: str) -> None:
         self._base = Path(f"{path}-snapshot-")
 
     def numbers(self) -> list[int]:
-        """The records after which there is a snapshot, newest first."""
+        """Return the numbers of the records after which a snapshot was taken, newest first."""
         form = re.compile(re.escape(self._base.name) + r"(\d+)")
         found = (form.fullmatch(entry.name) for entry in self._base.parent.iterdir())
         return sorted((int(match[1]) for match in found if match), reverse=True)
@@ -48,7 +52,11 @@ class Snapshots:
         return self._base.with_name(f"{self._base.name}{number}")
 
     def read(self, number: int) -> Any:
-        """The state; raises `SnapshotDamagedError`."""
+        """Read the state after record `number`.
+
+        Raises:
+            SnapshotDamagedError: the file is damaged.
+        """
         data = self.file(number).read_bytes()
         if len(data) < _HEAD.size:
             raise SnapshotDamagedError("it is too short")
@@ -61,7 +69,7 @@ class Snapshots:
         return decode(content)
 
     def write(self, number: int, state: Any) -> int:
-        """Keep a state; its size in bytes. Older snapshots but one are removed."""
+        """Keep the state after record `number`, and return its size in bytes. Remove older snapshots except one."""
         pieces = list(encode(state))
         size = sum(map(len, pieces))
         temporary = self._base.with_name(f"{self._base.name}new")
@@ -83,13 +91,13 @@ class Snapshots:
         return size + _HEAD.size
 
     def oldest_needed(self) -> int:
-        """The snapshot that the log must still reach back to; 0: the log must be whole."""
+        """Return the record after which the log is still needed, for the older snapshot; 0: the whole log is needed."""
         numbers = self.numbers()
         return numbers[-1] if len(numbers) >= _KEEP else 0
 
 
 def sync_directory(path: Path) -> None:
-    """Make what was created, renamed or removed in a directory durable."""
+    """Make all changes of a directory's entries durable."""
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -105,7 +113,7 @@ def _checksum(number: int, pieces: list[Any]) -> int:
 
 
 def encode(state: Any) -> Iterator[bytes | memoryview]:
-    """A state as pieces of bytes; large arrays as they lie in memory. Tuples come back as lists.
+    """Encode a state as pieces of bytes. Large arrays are not copied; tuples come back as lists.
 
     >>> decode(b"".join(encode({"labels": np.arange(2, dtype=np.uint64)})))
     {'labels': array([0, 1], dtype=uint64)}
@@ -125,7 +133,7 @@ def _encode(packer: msgpack.Packer, value: Any) -> Iterator[bytes | memoryview]:
             step = value[start : start + _STEP]
             yield packer.pack(step)[len(packer.pack_array_header(len(step))) :]
     elif isinstance(value, np.ndarray) and value.nbytes > _LARGE and not value.dtype.hasobject:
-        # What `_encode_array` makes of it, without copies of the content.
+        # The same bytes as from `_encode_array`, without copying the content.
         form = b"\x93" + packer.pack(value.dtype.str) + packer.pack(value.shape) + _BIN.pack(0xC6, value.nbytes)
         yield _EXT.pack(0xC9, len(form) + value.nbytes, _ARRAY) + form
         yield np.ascontiguousarray(value).data.cast("B")
@@ -140,7 +148,7 @@ def _encode_array(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """The state that `encode` was given; arrays are writeable."""
+    """Decode a state that `encode` has encoded; its arrays are writeable."""
     return msgpack.unpackb(data, ext_hook=_decode_array, strict_map_key=False)
 
 

@@ -1,22 +1,22 @@
 """The embedded journal: an SQLite file with a row for each group of records, and a few files beside it.
 
     PATH                    the log; PATH-wal, its newest part
-    PATH-snapshot-NUMBER    what the records up to NUMBER add up to; the two newest are kept
-    PATH-mark               the last acknowledged record: tells that a tail is missing; what is being carried out
+    PATH-snapshot-NUMBER    the state after record NUMBER; the two newest are kept
+    PATH-mark               the last acknowledged record, which reveals a missing tail; the commands being carried out
     PATH-set-aside          commands that are left out at recovery, since they would end the process
-    PATH-lock               who owns the journal
-    PATH-damaged-TIME…      what was set aside because it could not be read
+    PATH-lock               the lock of the process that owns the journal
+    PATH-damaged-TIME…      files that were set aside because they could not be read
 
-What holds, and where it is kept:
+Guarantees, and how they are kept:
 
 - A group is durable when `append` returns: write-ahead log, ``synchronous=FULL``, one sync a group.
-- Rows are numbered without gaps and carry a checksum over number and content, so what is read back is what was
-  written, in order, up to the first doubt. What comes after a doubt is not used.
-- Damage never goes unsaid. What is readable moves to a fresh file, the damaged one is set aside as it was, and
-  `Recovery.damage` says what is lost; where that was acknowledged, only after somebody has accepted the loss.
-- Nobody but its owner reads the files: they hold names.
-- Rows that the older of the two kept snapshots covers are removed, a few with each `append`. SQLite uses their pages
-  again, so the file stays as large as the most that was ever kept, and does not grow with time.
+- Rows are numbered without gaps and have a checksum over number and content. So recovery reads exactly the records that
+  were written, in order, up to the first row that does not match; it uses none after that row.
+- Damage is never ignored. Readable records move to a fresh file, the damaged file is set aside unchanged, and
+  `Recovery.damage` describes the loss. If acknowledged records are lost, all this needs the operator's consent.
+- Only their owner can read the files, since they hold names.
+- Rows that the older of the two kept snapshots covers are removed, a few with each `append`. SQLite reuses their pages,
+  so the file stays at its largest size and does not grow with time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from .mark import Mark
 from .ownership import Ownership
 from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
 
-_APPLICATION = 0x54524B31  # "TRK" and the version of the file's form, "1": in the head of the file
+_APPLICATION = 0x54524B31  # "TRK" and the version of the file's format, "1": in the head of the file
 _PAGE = 16384
 _SMALLEST = 512  # bytes: SQLite's smallest page
-_CHECKPOINT = 64 << 20  # bytes of write-ahead log that are kept before they move into the file
-_TRIM = 4  # old rows removed with each group
+_CHECKPOINT = 64 << 20  # bytes: when the write-ahead log is so large, SQLite moves it into the file
+_TRIM = 4  # the most old rows that are removed with each group
 _HEAD = struct.Struct("<HqI")  # of a record: method, time, length
 
 
@@ -56,11 +56,14 @@ class _Row:
 
 
 class SqliteJournal:
-    """A journal in the file at `path`, which is made if it is not there.
+    """A journal in an SQLite file.
+
+    Args:
+        path: of the file, which is made if it does not exist.
 
     Raises:
-        JournalLockedError: another process owns it.
-        JournalError: it cannot be opened.
+        JournalLockedError: another process owns the journal.
+        JournalError: the journal cannot be opened.
     """
 
     name = "sqlite"
@@ -108,7 +111,7 @@ class SqliteJournal:
         aside = self._aside(self._path) if existed else ""
         if problem is not None:
             lost = max(0, acknowledged - last)
-            if lost:  # nor would it be if the snapshots were whole
+            if lost:  # whole snapshots would not have these records either
                 damage = [each if each.lost is None else replace(each, lost=lost) for each in damage]
             damage.append(Damage(str(self._path), problem, last + 1, lost, aside))
         if not accept_loss and any(each.lost != 0 for each in damage):
@@ -140,8 +143,8 @@ class SqliteJournal:
 
     def _loss(self, connection: sqlite3.Connection | None, damage: list[Damage]) -> JournalLossError:
         if connection is not None:
-            # Closing it would fold the write-ahead log into the file, and what is torn of it would be gone. So it is
-            # left open until the process ends, which is soon.
+            # Closing the connection would move the write-ahead log into the file, and drop its torn part. So the
+            # connection stays open until the process ends, which is soon.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
         found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
         lost = damage[-1].lost
@@ -152,7 +155,7 @@ class SqliteJournal:
         )
 
     def _keep_private(self) -> None:
-        """An older version's files could be read by everybody."""
+        """Make the files private: other users could read those of an older version."""
         for suffix in ("", "-wal", "-lock"):
             with suppress(FileNotFoundError):
                 os.chmod(self._beside(suffix), 0o600)
@@ -160,7 +163,7 @@ class SqliteJournal:
             os.chmod(self._snapshots.file(number), 0o600)
 
     def _newest_snapshot(self) -> tuple[Any, int, list[Damage], list[tuple[Path, str]]]:
-        """The newest that can be read, what is wrong with newer ones, and where those are to go."""
+        """Return the newest readable snapshot and its number, the damage of newer ones, and where to move those."""
         damage: list[Damage] = []
         spoilt: list[tuple[Path, str]] = []
         for number in self._snapshots.numbers():
@@ -177,7 +180,7 @@ class SqliteJournal:
 
     def replaying(self, number: int) -> None:
         starts = self._mark.starts + 1 if number and number == self._mark.replayed else 1
-        # Who had not been answered stays so until the state is there.
+        # The records without an answer stay noted until the state is restored.
         self._mark.note(number, starts if number else 0, sorted(self._mark.carried) if number else ())
 
     def carrying(self, numbers: Sequence[int]) -> None:
@@ -210,16 +213,16 @@ class SqliteJournal:
             ) from error
 
     def _open(self, acknowledged: int) -> tuple[sqlite3.Connection | None, str | None]:
-        """The file, opened for good, or what is wrong with it. A readable but damaged one gives both."""
+        """Open the file; return the connection, or what is wrong. A damaged but readable file gives both."""
         if acknowledged and self._path.exists() and self._path.stat().st_size < _SMALLEST:
-            return None, "it was cut to nothing"  # SQLite would take it for a new file, and remove what lies beside it
+            return None, "it was cut to nothing"  # SQLite would treat it as new, and remove the files beside it
         if not self._path.exists():
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, isolation_level=None, timeout=0, check_same_thread=False)
         try:
-            # Exclusive: no other process may come near, and none of the file's state is shared memory.
+            # Exclusive: no other process may use the file, and SQLite needs no shared memory.
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-            # Lets a file be read that is shorter than it says.
+            # Allows reading a file that is shorter than its head declares.
             connection.execute("PRAGMA writable_schema=ON")
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -231,7 +234,7 @@ class SqliteJournal:
             connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
-            connection.execute("PRAGMA secure_delete=OFF")  # or each removed row is written once more, as zeros
+            connection.execute("PRAGMA secure_delete=OFF")  # otherwise SQLite overwrites each removed row with zeros
             connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT // _PAGE}")
             connection.execute(f"PRAGMA journal_size_limit={2 * _CHECKPOINT}")
             if not tables:
@@ -248,7 +251,7 @@ class SqliteJournal:
             raise JournalError(f"the journal {self._path} cannot be opened: {error}") from error
 
     def _rebuild(self, damaged: sqlite3.Connection | None, after: int, last: int, aside: str) -> None:
-        """Move the rows after `after` up to record `last` into a fresh file, and set the damaged one aside."""
+        """Move the rows after record `after` up to record `last` into a fresh file, and set the damaged file aside."""
         fresh = Path(self._beside("-rebuilt"))
         unfinished = Path(self._beside("-rebuilt-unfinished"))
         for suffix in ("", "-journal"):
@@ -269,11 +272,11 @@ class SqliteJournal:
         sync_directory(self._path.parent)
         self._swap(aside)
         if damaged is not None:
-            damaged.close()  # only now: closing it earlier would fold the damaged parts into one
+            damaged.close()  # only now: closing it earlier would have merged the damaged files
         self._finish_rebuild()
 
     def _finish_rebuild(self) -> None:
-        """Put a rebuilt file in its place; also after a crash in the middle of it."""
+        """Put a rebuilt file in its place, even after a crash in the middle of that."""
         fresh = Path(self._beside("-rebuilt"))
         if fresh.exists():
             self._swap(self._aside(self._path))
@@ -363,8 +366,8 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA application_id={_APPLICATION}")
     connection.execute(
         "CREATE TABLE log ("
-        " first INTEGER PRIMARY KEY,"  # number of the group's first record
-        " count INTEGER NOT NULL,"  # records in it
+        " first INTEGER PRIMARY KEY,"  # the number of the group's first record
+        " count INTEGER NOT NULL,"  # the number of records in the group
         " checksum INTEGER NOT NULL,"
         " data BLOB NOT NULL)"
     )
@@ -379,7 +382,7 @@ def _checksum(row: _Row) -> int:
 
 
 def _check(connection: sqlite3.Connection) -> str | None:
-    """What SQLite itself finds wrong with a file; None: nothing."""
+    """Return what SQLite itself finds wrong with a file; None: nothing."""
     try:
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
@@ -388,7 +391,7 @@ def _check(connection: sqlite3.Connection) -> str | None:
 
 
 class _Rows:
-    """The rows after a record, up to the first doubt; `problem` says which, once they are read."""
+    """The rows after a record, up to the first that does not match; once they are read, `problem` describes it."""
 
     def __init__(self, connection: sqlite3.Connection, after: int) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""The relay as a process: it listens, passes on until it is told to stop, and leaves when what it took is answered."""
+"""The relay as a process: it listens, relays until a signal stops it, and ends when it has answered all it accepted."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ from .service import SERVICE, Relay
 
 log = logging.getLogger("tracker.relay")
 
-_GRACE_S = 10.0  # for reports under way when the relay stops
+_GRACE_S = 10.0  # seconds that reports under way get when the relay stops
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a relay is to run."""
+    """The options of a relay.
 
-    server: str  #: the tracker's address, exactly as its clients say it
+    Raises:
+        ValueError: an option is out of range.
+
+    >>> Options(server="tracker.shop:7654", listen="unix:/run/relay.sock").max_delay
+    0.005
+    """
+
+    server: str  #: the tracker's address, exactly as its clients use it
     listen: str  #: ``unix:PATH`` or ``HOST:PORT``; port 0 picks one
-    socket_mode: int = 0o660  #: of the socket file
-    max_delay: float = 0.005  #: seconds that a report waits at most for others
-    max_pending_bytes: int = 256 << 20  #: of reports that are not answered, and of one message
+    socket_mode: int = 0o660  #: the permissions of the socket file
+    max_delay: float = 0.005  #: the most seconds that a report waits for others
+    max_pending_bytes: int = 256 << 20  #: of requests that are not answered yet, and of one message
 
     def __post_init__(self) -> None:
         if self.max_delay < 0 or self.max_pending_bytes < 1:
@@ -36,21 +43,24 @@ class Options:
 
 
 async def relay(options: Options) -> None:
-    """Relay until SIGTERM or SIGINT; prints ``listening on ADDRESS`` when ready. The tracker need not be there yet.
+    """Relay until SIGTERM or SIGINT; print ``listening on ADDRESS`` when ready. The tracker need not run yet.
+
+    Args:
+        options: which tracker to report to, and where to listen.
 
     Raises:
-        ValueError: an option makes no sense.
-        CannotListenError: the address is taken, or cannot be listened on.
+        ValueError: `options.listen` has a wrong form.
+        CannotListenError: another program uses the address, or this process cannot listen there.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = grpc.aio.server(
         options=[
-            ("grpc.so_reuseport", 0),  # two relays on one port would share its callers out between them
+            ("grpc.so_reuseport", 0),  # with it, two relays on one port would each get a part of the callers
             ("grpc.max_receive_message_length", options.max_pending_bytes),
             ("grpc.max_send_message_length", -1),
-            # As the tracker itself: watchers may ask often, and one whose machine is gone is let go.
+            # As in the tracker: watchers may ping often, and the connection of a vanished one is closed.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),

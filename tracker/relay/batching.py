@@ -1,10 +1,11 @@
-"""Who waits for whom: reports that come while another of their epoch is under way are sent together.
+"""Decides which reports are sent together: those that come while another report of their epoch is under way.
 
-A report that comes alone is sent at once. Those that come before it is answered gather, and go when the answer comes
-or when the first of them has waited for `max_delay`, whichever is sooner. So an idle relay adds no delay, a busy one
-adds a bounded one, and the busier it is the more it combines. A caller hears only what the tracker has said; a caller
-who has gone before his report was sent is forgotten. Nothing is repeated here: what the tracker did not answer is told
-to the callers, who repeat it, and who know for how long they want to.
+A report that comes alone is sent at once. The reports that come before it is answered wait. They are sent together when
+the answer comes, or when the first of them has waited for `max_delay`, whichever is sooner. So an idle relay adds no
+delay, a busy one adds a bounded delay, and the busier it is, the more it combines.
+
+A caller gets only the tracker's own answer. The report of a caller that has gone before it was sent is dropped. The
+relay repeats nothing: if the tracker does not answer, the callers get the error, and they decide whether to repeat.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from tracker.client.calls import refusal
 
 from .combining import Capacity, Key, Part, combine, shares
 
-#: sends a report to the tracker, for so many seconds at most; its answer, or `grpc.aio.AioRpcError`
+#: Sends a report to the tracker within a number of seconds; returns the answer, or raises `grpc.aio.AioRpcError`.
 Send: TypeAlias = Callable[[bytes, float | None], Awaitable[bytes]]
 
 
-_CALL_BYTES = 4096  # what a call takes beside its request
+_CALL_BYTES = 4096  # bytes that a call takes in addition to its request
 
 
 class FullError(Exception):
-    """The relay holds as much as it may."""
+    """The relay's limit of pending bytes is reached."""
 
 
 class Budget:
-    """How many bytes of requests a relay holds that the tracker has not answered, of whatever call.
+    """Bounds the bytes of the requests, of all calls, that the tracker has not answered yet.
 
     Args:
-        most: so many at most. One request alone always passes: what a single message may have is another bound.
+        most: the most bytes. A request always passes if it is the only one: the size of a message has its own limit.
     """
 
     def __init__(self, most: int) -> None:
@@ -45,10 +46,13 @@ class Budget:
 
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """While so many bytes are held.
+        """Count a request's bytes as pending while the context lasts.
+
+        Args:
+            size: the request's bytes.
 
         Raises:
-            FullError: it would be too much.
+            FullError: the limit is reached.
         """
         size += _CALL_BYTES
         if self._pending and self._pending + size > self._most:
@@ -70,7 +74,7 @@ class _Waiting:
 
     data: bytes
     part: Part
-    until: float | None  #: on the loop's clock
+    until: float | None  #: when the caller gives up, on the loop's clock; None: never
     answer: asyncio.Future[bytes]
 
     def tell(self, answer: bytes) -> None:
@@ -84,7 +88,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Lane:
-    """The reports of one key."""
+    """The reports of one key, which may be combined."""
 
     waiting: list[_Waiting] = field(default_factory=list)
     under_way: int = 0
@@ -92,16 +96,16 @@ class _Lane:
 
 
 class Batcher:
-    """Gathers, sends and answers reports.
+    """Collects reports, sends them and passes the answers on.
 
     Args:
-        send: how a report gets to the tracker.
-        max_delay: seconds that a report waits at most for others.
-        budget: of what is not answered; others may have a part in it.
+        send: sends a report to the tracker.
+        max_delay: the most seconds that a report waits for others.
+        budget: bounds the bytes that are pending, together with other calls.
 
     Attributes:
-        taken: reports taken, so far.
-        sent: messages sent for them.
+        taken: the number of reports accepted so far.
+        sent: the number of messages sent for them.
     """
 
     def __init__(self, send: Send, max_delay: float, budget: Budget) -> None:
@@ -114,15 +118,15 @@ class Batcher:
         self.sent = 0
 
     async def report(self, data: bytes, timeout: float | None) -> bytes:
-        """The tracker's answer to a report.
+        """Send a report, alone or together with others, and return the tracker's answer.
 
         Args:
-            data: the report as it came.
-            timeout: seconds that its caller still waits; None: for ever.
+            data: the report's bytes.
+            timeout: seconds that the caller still waits; None: for ever.
 
         Raises:
-            FullError: too much is held already.
-            grpc.aio.AioRpcError: the tracker's refusal, or there is no answer.
+            FullError: too many bytes are pending.
+            grpc.aio.AioRpcError: the tracker refuses the report, or does not answer.
         """
         with self._budget.holding(len(data)):
             self.taken += 1
@@ -149,13 +153,13 @@ class Batcher:
             lane.alarm = asyncio.get_running_loop().call_later(self._max_delay, self._dispatch, key, lane)
 
     def _dispatch(self, key: Key, lane: _Lane) -> None:
-        """Send all that waits, in as few messages as can be."""
+        """Send all waiting reports, in as few messages as possible."""
         if lane.alarm is not None:
             lane.alarm.cancel()
             lane.alarm = None
         groups: list[tuple[Capacity, list[_Waiting]]] = []
         for waiting in lane.waiting:
-            if waiting.answer.done():  # its caller has gone
+            if waiting.answer.done():  # the caller has gone
                 continue
             for capacity, group in groups:
                 if capacity.take(waiting.part):
@@ -186,7 +190,7 @@ class Batcher:
             self._dispatch(key, lane)
 
     async def _settle(self, group: Sequence[_Waiting]) -> None:
-        """Have the tracker's word for each of a group."""
+        """Get the tracker's answer to each report of a group."""
         while len(group) > 1:
             parts = [waiting.part for waiting in group]
             combined = combine(parts)
@@ -194,11 +198,11 @@ class Batcher:
                 answer = await self._pass_on(combined.request, _time_left(group))
             except grpc.aio.AioRpcError as error:
                 if refusal(error) is None:
-                    # It was not the reports: each would have got the same.
+                    # The cause is not in the reports: each of them would get the same error.
                     for waiting in group:
                         waiting.fail(error)
                     return
-                # Something in one of them is refused; which, it will say itself.
+                # The tracker refuses something in one of them. Sent one by one, that one gets the refusal.
                 await asyncio.gather(*(self._settle_one(waiting) for waiting in group))
                 return
             again = []
@@ -219,7 +223,7 @@ class Batcher:
 
 
 def _time_left(group: Sequence[_Waiting]) -> float | None:
-    """Seconds until nobody of a group waits any more; None: somebody waits for ever."""
+    """Return the seconds until the last caller of a group gives up; None if one of them waits for ever."""
     now = asyncio.get_running_loop().time()
     left = 0.0
     for waiting in group:

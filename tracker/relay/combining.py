@@ -1,14 +1,14 @@
-"""Several reports of one epoch made one, and its answer taken apart again. Values in, values out: no waiting here.
+"""Combines several reports of one epoch into one, and splits the answer. These are pure functions, without any waiting.
 
-Why the tracker's state is the same. Reports are combined only while none of them is answered, so nobody can tell in
-which order they would have been applied. They are of one (job, producer, run, epoch), hold entries alone, and have no
-unit in common. Entries of an epoch commute and add up; promises and commits do not, so whatever promises or commits
-travels alone, and so does what its sender wants kept apart. What cannot be read as the contract wants it travels alone
-as well: to refuse it is the tracker's business.
+Why the tracker's state is the same: reports are combined only while none of them is answered, so no caller can tell in
+which order they would have been applied. They belong to one (job, producer, run, epoch), hold only entries, and have no
+unit in common. Entries of an epoch commute and add up. Promises and commits do not, so a report with one of these is
+sent alone; so is a report that its sender wants kept apart. A report that does not follow the contract is sent alone,
+too: the tracker has to refuse it.
 
-The only thing that the tracker cannot do with a combined report is to take a part of it. Hence `shares`: an answer
-that names some units as duplicates is told to those who reported these, and the others' reports are to be sent again;
-and hence the rule that what an engine may drop, unit by unit, is kept apart.
+There is one thing that the tracker cannot do with a combined report: accept a part of it. So `shares` passes an answer
+that names some units as duplicates to the callers that reported these units, and the other reports are sent again. For
+the same reason, reports of which an engine may drop single units are kept apart.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tracker.wire.columns import I8, U4, U8, pack_i8, pack_u4, pack_u8, unpack_i
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
-_MOST_COUNTED = 2**32 - 1  # in one entry
-_MOST_BYTES = 2 << 20  # of the reports in a combined one: more would save next to nothing, and hold others up
+_MOST_COUNTED = 2**32 - 1  # the largest count of one entry
+_MOST_BYTES = 2 << 20  # of the reports in a combined one: more would save next to nothing, and delay others
 _SEGMENT_BITS = np.uint64(32)
 
 
 class Key(NamedTuple):
-    """What reports have in common that may be combined."""
+    """What reports must have in common so that they may be combined."""
 
     job: str
     producer: str
@@ -64,14 +64,14 @@ class Part:
 
     @classmethod
     def read(cls, data: bytes) -> Part | None:
-        """The report, if it may be combined; None: it is to be passed on as it is."""
+        """Parse a report; return None if it must not be combined, so that the relay passes its bytes on unchanged."""
         try:
             request = wire.ReportRequest.FromString(data)
         except DecodeError:
             return None
         units = tuple(request.units)
         apart = request.keep_apart or request.commit or len(request.promises) > 0
-        # A field that is not known here may be one that must not be lost.
+        # An unknown field may be important, so it must not get lost.
         if apart or not units or len(set(units)) < len(units) or len(UnknownFieldSet(request)):
             return None
         names = len(request.names)
@@ -112,7 +112,7 @@ def _below(indexes: U4, size: int) -> bool:
 
 
 class Capacity:
-    """What still goes into one combined report of a key."""
+    """Tracks which reports still fit into one combined report of a key."""
 
     def __init__(self) -> None:
         self._units: set[str] = set()
@@ -120,10 +120,10 @@ class Capacity:
         self._sent = self._received = self._bytes = 0
 
     def take(self, part: Part) -> bool:
-        """Make room for a report; False: it needs another combined report.
+        """Add a report; return False if it needs another combined report.
 
-        Two reports of one unit are not of one message, nor are ids of two logs; no count may run over; and there is a
-        bound to the bytes.
+        Two reports of the same unit cannot be in one message, nor can ids of two logs. No count may overflow, and the
+        number of bytes is bounded.
         """
         sent, received = self._sent + int(part.sent.sum()), self._received + int(part.received.sum())
         size = self._bytes + part.size
@@ -142,17 +142,17 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Combined:
-    """One report that says what several said."""
+    """One report with the entries of several."""
 
     request: bytes
-    places: Sequence[NDArray[np.int64]]  #: for each part, where its names stand among the request's
+    places: Sequence[NDArray[np.int64]]  #: for each part, the positions of its names among the request's
 
 
 def combine(parts: Sequence[Part]) -> Combined:
-    """One report of several.
+    """Combine reports into one.
 
     Args:
-        parts: of one key, for which one `Capacity` was made.
+        parts: reports of one key that fit into one `Capacity`.
     """
     scopes: dict[str, int] = {}
     segments: dict[str, int] = {}
@@ -195,8 +195,10 @@ def combine(parts: Sequence[Part]) -> Combined:
 
 
 def _enter_names(part: Part, scopes: dict[str, int], named: dict[tuple[int, str, int], int]) -> NDArray[np.int64]:
-    """Enter a part's names into the tables; their places there. One name with two end times takes two places, so that
-    the tracker sees what is wrong."""
+    """Enter a part's names into the tables and return their positions there.
+
+    A name with two end times gets two positions, so that the tracker notices the conflict.
+    """
     numbers = [scopes.setdefault(scope, len(scopes)) for scope in part.scopes]
     rows = zip(part.scope_index.tolist(), part.names, part.end_times.tolist(), strict=True)
     return np.fromiter(
@@ -207,7 +209,7 @@ def _enter_names(part: Part, scopes: dict[str, int], named: dict[tuple[int, str,
 
 
 def _added_up(cells: U8, parts: Sequence[Part]) -> tuple[U8, U8, U8, U8]:
-    """The entries of all parts, each (substream, segment) once."""
+    """Add up the entries of all parts, so that each (substream, segment) appears once."""
     xor, sent, received = (
         np.concatenate([part.xor for part in parts]),
         np.concatenate([part.sent for part in parts]).astype(np.uint64),
@@ -227,15 +229,16 @@ def _added_up(cells: U8, parts: Sequence[Part]) -> tuple[U8, U8, U8, U8]:
 
 
 def shares(parts: Sequence[Part], combined: Combined, answer: bytes) -> list[bytes | None]:
-    """What each part's caller is told: what it would have been told if it had come alone.
+    """Return the answer for each part's caller: the same that the caller would have got for its report alone.
 
     Args:
-        parts: as they were combined.
-        answer: the tracker's, to the combined report.
+        parts: the reports that were combined.
+        combined: the combined report.
+        answer: the tracker's answer to it.
 
     Returns:
-        An answer for each part; None for those that are to be sent again, since nothing of a PARTIAL_DUPLICATE was
-        taken and they are no duplicates.
+        An answer for each part, or None for a part that has to be sent again: after PARTIAL_DUPLICATE the tracker has
+        applied nothing, and this part is not a duplicate.
     """
     response = wire.ReportResponse.FromString(answer)
     if response.outcome == wire.ReportResponse.PARTIAL_DUPLICATE:

@@ -1,10 +1,10 @@
 """Where a relay listens: a socket file that only its owner's group may use, or a port.
 
-One relay at a time listens at a path. Who listens holds a lock beside it, which goes with the process however that
-ends. A socket file that is there already is taken away only if it is this user's and nobody listens at it: then it is a
-dead relay's, and its successor takes its place. Nothing else is ever removed, not even what somebody has put in the
-place of this relay's own socket while it ran. gRPC would: it removes what is at the path that it listens on, before and
-after. So it is given a path that nobody else knows, and the socket gets its name by a link, which never replaces.
+One relay at a time listens at a path. It holds a lock beside the path, which the system releases when the process ends,
+however it ends. A relay removes an existing socket file only if the file belongs to its own user and no process listens
+there: then it is a dead relay's. It never removes anything else, not even a file that has replaced its own socket while
+it ran. gRPC would remove whatever is at the path where it listens, before and after. So gRPC gets a path that no other
+program knows, and the socket gets its name by a link, which never replaces a file.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ import grpc.aio
 log = logging.getLogger("tracker.relay")
 
 _UNIX = "unix:"
-_LONGEST_PATH = 107  # bytes; the system's
+_LONGEST_PATH = 107  # bytes: the system's limit for the path of a socket
 
 
 class CannotListenError(Exception):
-    """The address cannot be listened on."""
+    """The relay cannot listen on the address."""
 
 
 @contextmanager
 def bound(server: grpc.aio.Server, listen: str, mode: int) -> Iterator[str]:
-    """The server is bound to an address while the context lasts; gives the address as callers are to say it.
+    """Bind a server to an address while the context lasts; give the address that callers have to use.
 
     Args:
-        server: not started yet.
+        server: the server, not started yet.
         listen: ``unix:PATH`` or ``HOST:PORT``; port 0 picks one.
-        mode: of the socket file.
+        mode: the permissions of the socket file.
 
     Raises:
-        ValueError: it is no such address.
-        CannotListenError: another relay listens there, or nobody can.
+        ValueError: `listen` does not have one of these forms.
+        CannotListenError: another relay listens there, or this process cannot.
     """
     if listen.startswith(_UNIX):
         path = _usable(listen)
@@ -74,7 +74,8 @@ def _lock(path: Path) -> Iterator[None]:
     beside = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Not through a link, and without waiting for a pipe's other end: whoever may write here may have put it there.
+        # Do not follow a link, and do not wait for the other end of a pipe: another user who can write in this
+        # directory may have put one there.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(beside, flags, 0o600)
     except OSError as error:
@@ -97,12 +98,12 @@ def _lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _socket(server: grpc.aio.Server, path: Path, mode: int) -> Iterator[None]:
-    """The server listens at a path while the context lasts. The lock is held."""
+    """Have the server listen at a path while the context lasts. The caller holds the lock."""
     _clear(path)
     own = path.with_name(f".{secrets.token_hex(3)}")
     if len(os.fsencode(own)) > _LONGEST_PATH:
         own = path.with_name(f"{path.name[:-2]}{secrets.token_hex(1)}")
-    before = os.umask(0o777 & ~mode)  # so that there is no moment at which others may
+    before = os.umask(0o777 & ~mode)  # so that other users cannot connect even for a moment
     try:
         _add_port(server, f"{_UNIX}{own}")
     finally:
@@ -129,7 +130,7 @@ def _clear(path: Path) -> None:
     """Remove a dead relay's socket.
 
     Raises:
-        CannotListenError: what is there is no such thing.
+        CannotListenError: the path has something else.
     """
     try:
         found = path.lstat()
@@ -154,9 +155,9 @@ def _clear(path: Path) -> None:
 
 
 def _is_alive(path: Path) -> bool:
-    """Whether a program has the socket at a path: only a refused connection says that none has."""
+    """Return whether a program has the socket at a path: only a refused connection means that none has."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # who listens and takes no connections listens all the same
+        probe.setblocking(False)  # a program that listens but accepts no connections is alive, too
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
@@ -169,7 +170,7 @@ def _is_alive(path: Path) -> bool:
 
 
 def _is_bound(path: Path) -> bool:
-    """Whether a program of this network namespace has a socket at the path, and does not listen yet."""
+    """Return whether a program of this network namespace has a socket at the path and does not listen yet."""
     try:
         table = Path("/proc/net/unix").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""The tracker's calls as a relay answers them: reports are gathered, everything else is passed on as it is.
+"""The relay's service: it combines reports, and passes all other calls of the tracker on as they are.
 
-What is passed on is never read. Its metadata, its deadline and its errors go with it, and so does its end: a caller who
-goes away ends the call at the tracker.
+It does not read what it passes on. Metadata, deadlines and errors are passed on, too, and so is the end: if a caller
+goes away, its call at the tracker ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _METHODS: Final = wire.DESCRIPTOR.services_by_name["Tracker"].methods
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 _REPORT: Final = f"/{SERVICE}/Report"
 _LASTING: Final = frozenset({"Watch", "Await", "ReportStream"})
-#: what gRPC says of a stream that the tracker ended while a message was being written, whatever the tracker had said
+#: gRPC's error for a stream that the tracker has ended while a message was being written, whatever the tracker's error.
 _BROKEN: Final = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -38,13 +38,13 @@ _Call: TypeAlias = "grpc.aio.Call"
 
 
 class Relay(grpc.GenericRpcHandler):
-    """All calls of the tracker's service.
+    """Handles all calls of the tracker's service.
 
     Args:
-        server: the tracker's address, as its clients know it.
+        server: the tracker's address, as its clients use it.
         channel: to the tracker.
-        max_delay: as for `Batcher`.
-        max_pending_bytes: of what the tracker has not answered, whatever the call; a stream counts while it lasts.
+        max_delay: as for `Batcher`, in seconds.
+        max_pending_bytes: of requests, of all calls, that the tracker has not answered; a stream counts while it lasts.
     """
 
     def __init__(self, server: str, channel: grpc.aio.Channel, max_delay: float, max_pending_bytes: int) -> None:
@@ -63,7 +63,7 @@ class Relay(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
     def stop(self) -> None:
-        """End the calls that would not end by themselves; the others are answered."""
+        """End the calls that would not end by themselves; the others still get their answers."""
         self._stopping = True
         for call in self._lasting:
             call.cancel()
@@ -78,7 +78,7 @@ class Relay(grpc.GenericRpcHandler):
             await _refuse(context, full)
 
     async def _check_meant(self, context: Context) -> None:
-        """A report that is meant for another tracker must not get to this one: it may have a job of that name, too."""
+        """Refuse a report that is meant for another tracker: this relay's tracker may have a job of the same name."""
         meant = str(dict(context.invocation_metadata() or ()).get(SERVER_KEY, self._server))
         if meant != self._server:
             if meant not in self._strangers and len(self._strangers) < 100:
@@ -92,7 +92,7 @@ class Relay(grpc.GenericRpcHandler):
             )
 
     def _passing_on(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
-        """The handler of a call that is passed on."""
+        """Return the handler of a call that is passed on."""
         path = f"/{SERVICE}/{method.name}"
         lasting = method.name in _LASTING
         if not method.server_streaming:
@@ -114,7 +114,7 @@ class Relay(grpc.GenericRpcHandler):
             full: list[FullError] = []
 
             async def counted() -> AsyncIterator[bytes]:
-                # It is not read faster than it is passed on: one message is held at a time.
+                # The relay reads a message only when it has passed on the one before: it holds one at a time.
                 async for message in request:
                     try:
                         with self._budget.holding(len(message)):
@@ -128,7 +128,7 @@ class Relay(grpc.GenericRpcHandler):
                 passed = counted() if method.client_streaming else request
                 call = open_stream(passed, timeout=context.time_remaining(), metadata=_metadata(context))
                 async with self._under_way(call, lasting, context, full):
-                    # It says that the caller is heard, so it is not kept until there is a message.
+                    # The metadata tell the caller that it is connected, so they must not wait for the first message.
                     await context.send_initial_metadata(tuple(await call.initial_metadata()))
                     async for message in call:
                         yield message
@@ -139,7 +139,7 @@ class Relay(grpc.GenericRpcHandler):
 
     @asynccontextmanager
     async def _pending(self, size: int, context: Context) -> AsyncIterator[None]:
-        """While a call's request is held; the call is refused if there is no room for it."""
+        """Count a call's request as pending while the context lasts; refuse the call if the limit is reached."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._budget.holding(size))
@@ -151,7 +151,7 @@ class Relay(grpc.GenericRpcHandler):
     async def _under_way(
         self, call: _Call, lasting: bool, context: Context, full: Sequence[FullError] = ()
     ) -> AsyncIterator[None]:
-        """While a call to the tracker is under way for a caller's: they end together, and in the same way."""
+        """Make a caller's call and the relay's call to the tracker end together, and in the same way."""
         if lasting:
             self._lasting.add(call)
         try:
@@ -170,13 +170,13 @@ class Relay(grpc.GenericRpcHandler):
 
 
 def _metadata(context: Context) -> tuple[tuple[str, str | bytes], ...]:
-    """What the caller sent along, but for what gRPC sends by itself."""
+    """Return the caller's metadata without those that gRPC sends by itself."""
     sent = context.invocation_metadata() or ()
     return tuple((key, value) for key, value in sent if key != "user-agent" and not key.startswith("grpc-"))
 
 
 async def _abort_like(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
-    """End a call as the tracker's ended, with all that the tracker said about it."""
+    """End a call with the tracker's error, including its details."""
     if (error.code(), error.details()) == _BROKEN:
         await _abort(context, grpc.StatusCode.UNAVAILABLE, "BROKEN", "the tracker ended the stream; retry")
     await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
