@@ -23,7 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
 from spark_client.datasource.commits import await_commits
-from spark_client.datasource.rows import EVENT_SCHEMA, RING, SUBSTREAM_SCHEMA, event_row, substream_rows
+from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA, WOKEN, event_row, substream_rows
 from spark_client.errors import TrackingError, UsageError
 from spark_client.spark_internals.readers import LastingReader
 from tracker.client import (
@@ -34,6 +34,7 @@ from tracker.client import (
     DrainTimedOut,
     Ended,
     Event,
+    EventPage,
     Excess,
     FrontIdle,
     Late,
@@ -46,6 +47,7 @@ from tracker.client import (
 FORMAT: Final = "tracker"
 WAKE_UP: Final = "rings"  #: an option of this package's own: its rows only make batches happen, and none is missing
 
+_FEW: Final = 10  #: events that are looked at first for a wake-up; ten times as many next, if none is wanted
 _MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;
 _OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is less
 
@@ -212,8 +214,22 @@ class _EventStream(LastingReader):
         }
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        page = self._page(start, self._wanted.limit)
+        rows = [] if page is None else [event_row(event) for event in page.events if self._is_wanted(event)]
+        # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
+        if page is None or (not rows and not self._should_move(page, start)):
+            return iter([]), start
+        self._moved = time.monotonic()
+        return iter(rows), {"seq": page.last_seq, "log_id": page.log_id}
+
+    def _place(self, start: dict[str, Any]) -> int:
+        """The last event, from `start` on, that was looked at."""
+        return max(self._looked_at, int(start["seq"]))
+
+    def _page(self, start: dict[str, Any], limit: int) -> EventPage | None:
+        """The next events after `start` that nothing is known of; None: the run takes no more."""
         wanted = self._wanted
-        looked_at = self._looked_at if self._looked_at > start["seq"] else start["seq"]
+        looked_at = self._place(start)
         with _explained(wanted.job, wanted.subscription):
             if wanted.subscription and self._subscription is None:
                 self._subscription = self.client.subscribe(
@@ -226,24 +242,25 @@ class _EventStream(LastingReader):
                     log_id=start["log_id"],
                 )
             if self._target is not None and looked_at >= self._target:
-                return iter([]), start
+                return None
             page = self.client.list_events(
                 wanted.job,
                 looked_at,
                 self._target or 0,
-                limit=wanted.limit,
+                limit=limit,
                 segments=wanted.segments,
                 scopes=wanted.scopes,
                 log_id=start["log_id"],
                 own_position=True,
             )
         self._looked_at = page.last_seq
-        rows = [event_row(event) for event in page.events if isinstance(event.kind, wanted.kinds)]
-        # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
-        if not rows and not (page.last_seq > start["seq"] and time.monotonic() - self._moved > self._move_every):
-            return iter([]), start
-        self._moved = time.monotonic()
-        return iter(rows), {"seq": page.last_seq, "log_id": page.log_id}
+        return page
+
+    def _is_wanted(self, event: Event) -> bool:
+        return isinstance(event.kind, self._wanted.kinds)
+
+    def _should_move(self, page: EventPage, start: dict[str, Any]) -> bool:
+        return page.last_seq > start["seq"] and time.monotonic() - self._moved > self._move_every
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
         with _explained(self._wanted.job):
@@ -259,9 +276,10 @@ class _EventStream(LastingReader):
 
 
 class _WakeUps(_EventStream):
-    """One row for whatever has happened: it only makes a batch happen, and who is rung for reads the events himself.
+    """One row for whatever has happened: it only makes a batch happen, and the batch reads the events by itself.
 
-    So it refuses nothing: events that have expired, or another log, are news like any other.
+    A few events show that there is news, and the others do not travel twice. It refuses nothing: events that have
+    expired, or another log, are news like any other.
     """
 
     _awaits_commits = False
@@ -281,16 +299,25 @@ class _WakeUps(_EventStream):
             with _explained(wanted.job):
                 await_commits(self.client, wanted.job, Path(wanted.wake_up), wanted.retry_for)
         try:
-            rows, end = super().read(start)
+            looked_at, limit = self._place(start), _FEW
+            page = self._page(start, limit)
+            while page is not None and page.last_seq > looked_at:
+                if any(map(self._is_wanted, page.events)):
+                    return iter([WOKEN]), self.initialOffset()
+                looked_at, limit = page.last_seq, min(10 * limit, wanted.limit)
+                page = self._page(start, limit)
         except TrackingError as error:
             if getattr(error.__cause__, "reason", "") not in ("EVENTS_EXPIRED", "LOG_CHANGED"):
                 raise
             self._looked_at = 0
-            return iter([RING]), self.initialOffset()
-        return iter([RING] if any(True for _ in rows) else []), end
+            return iter([WOKEN]), self.initialOffset()
+        if page is None or not self._should_move(page, start):
+            return iter([]), start
+        self._moved = time.monotonic()
+        return iter([]), {"seq": page.last_seq, "log_id": page.log_id}
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002, N802
-        return iter([RING])
+        return iter([WOKEN])
 
 
 class _BatchReader(DataSourceReader):

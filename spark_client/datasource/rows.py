@@ -58,7 +58,7 @@ SUBSTREAM_SCHEMA: Final = T.StructType(
 _BODY: Final = [field.name for field in EVENT_SCHEMA.fields[4:]]
 
 #: A row that only makes a batch happen.
-RING: Final = (0, datetime.fromtimestamp(0, timezone.utc), "", "", *[None] * len(_BODY))
+WOKEN: Final = (0, datetime.fromtimestamp(0, timezone.utc), "", "", *[None] * len(_BODY))
 
 
 def event_row(event: Event) -> tuple[Any, ...]:

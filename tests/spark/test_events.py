@@ -123,9 +123,7 @@ def test_a_job_that_is_not_there_is_named(spark: SparkSession, tracker: Server, 
         query.awaitTermination()
 
 
-def test_a_place_moves_while_others_events_pass_and_a_bell_rings_though_what_it_rings_for_has_expired(
-    tracker: Server, job: str
-) -> None:
+def test_a_place_moves_while_others_events_pass_and_news_wakes_though_it_has_expired(tracker: Server, job: str) -> None:
     """H6: nothing that a reader asked for was dropped, and it was refused as if it had been away for too long."""
     with TrackerClient(tracker.address) as client:
         short = timedelta(seconds=1)
@@ -135,7 +133,7 @@ def test_a_place_moves_while_others_events_pass_and_a_bell_rings_though_what_it_
         stream = _EventStream(_Wanted({**own, "starting_seq": "latest"}))
         wake_ups = _WakeUps(_Wanted({**own, WAKE_UP: "true"}))
         place = stream.initialOffset()
-        rung = rung_first = wake_ups.initialOffset()
+        woken_up_to = first_place = wake_ups.initialOffset()
         until, epoch, moves = time.monotonic() + 4, 0, 0
         while time.monotonic() < until:
             report = producer.epoch(epoch)
@@ -147,26 +145,56 @@ def test_a_place_moves_while_others_events_pass_and_a_bell_rings_though_what_it_
             assert not list(rows)
             moves += after != place
             place = after
-            _, rung = wake_ups.read(rung)
+            _, woken_up_to = wake_ups.read(woken_up_to)
             time.sleep(0.05)
         assert moves > 1, "it moves with batches of its own"
-        assert client.job(job).first_seq > rung_first["seq"] + 1, "else nothing has expired"
+        assert client.job(job).first_seq > first_place["seq"] + 1, "else nothing has expired"
         report = producer.epoch(epoch)
         report.add("raw", "mine", "m", 0, sent=1, received=1)
         report.close("mine", "m", front="f")
         report.report(units=["all"], commit=True)
         rows, after = stream.read(place)
         assert [row[EVENT_SCHEMA.fieldNames().index("name")] for row in rows] == ["m"]
-        rows, _ = wake_ups.read(rung)
+        rows, _ = wake_ups.read(woken_up_to)
         assert len(list(rows)) == 1
-        rows, after = _WakeUps(_Wanted({**own, WAKE_UP: "true"})).read(
-            rung_first
-        )  # of a query that was stopped meanwhile
+        stopped_meanwhile = _WakeUps(_Wanted({**own, WAKE_UP: "true"}))
+        rows, after = stopped_meanwhile.read(first_place)
         assert len(list(rows)) == 1
         assert after["seq"] == client.job(job).last_seq
         client.delete_job(job, force=True)
         client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}))
-        rows, after = wake_ups.read(rung)
+        rows, after = wake_ups.read(woken_up_to)
         assert len(list(rows)) == 1
         assert after == {"seq": 0, "log_id": client.job(job).log_id}
-        assert len(list(wake_ups.readBetweenOffsets(rung, after))) == 1
+        assert len(list(wake_ups.readBetweenOffsets(woken_up_to, after))) == 1
+
+
+def test_very_many_ends_wake_a_query_once_and_do_not_travel_to_what_wakes_it(
+    tracker: Server, job: str, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake_ups = _WakeUps(_Wanted(options(tracker, job, kinds="Ended", **{WAKE_UP: "true"})))
+    place = wake_ups.initialOffset()
+    ask, seen = wake_ups.client.list_events, 0
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        nonlocal seen
+        page = ask(*args, **kwargs)
+        seen += len(page.events)
+        return page
+
+    monkeypatch.setattr(wake_ups.client, "list_events", counting)
+    for batch in range(3):
+        before = seen
+        pipeline.end(*(f"{batch}/{number}" for number in range(1000)))
+        rows, after = wake_ups.read(place)
+        assert len(list(rows)) == 1
+        assert after["seq"] == pipeline.client.job(job).last_seq > place["seq"] + 1000
+        assert seen - before < 50, "a few events show that there is news"
+        place = after
+        rows, after = wake_ups.read(place)
+        assert (list(rows), after) == ([], place)
+    # What no query waits for wakes none, however much of it there is.
+    reader = _WakeUps(_Wanted(options(tracker, job, kinds="Drained", **{WAKE_UP: "true"})))
+    rows, after = reader.read({**place, "seq": 0})
+    assert (list(rows), after["seq"]) == ([], 0)
+    assert reader._looked_at == place["seq"]
