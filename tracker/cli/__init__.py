@@ -1,0 +1,1 @@
+"""The command line: `tracker.cli.main` has the entry point, and each other module some of its subcommands."""

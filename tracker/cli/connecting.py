@@ -1,4 +1,4 @@
-"""What the commands that ask a tracker have in common: which tracker, how long to try, and in which form to answer."""
+"""The options of all commands that call a tracker: which tracker, how long to try, and the form of the answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ DEFAULT_SERVER: Final = "127.0.0.1:7654"
 
 
 def options(first: bool = False) -> argparse.ArgumentParser:
-    """A parent parser with the options of every such command.
+    """Returns a parent parser with the options of every such command.
 
     Args:
-        first: they are those before the command, which have the defaults; those after it count if they are given.
+        first: make the options that stand before the command, which have the defaults. Those after the command have
+            none, so they override the former only if they are given.
     """
 
     def default(value: object) -> object:
@@ -51,17 +52,17 @@ def options(first: bool = False) -> argparse.ArgumentParser:
 
 
 def client(arguments: argparse.Namespace) -> TrackerClient | ShardedClient:
-    """The client that the options describe."""
+    """Returns the client that the options describe."""
     if arguments.sharded:
         return ShardedClient(arguments.server, arguments.sharded, retry_for=arguments.retry_for)
     return TrackerClient(arguments.server, retry_for=arguments.retry_for)
 
 
 def single_client(arguments: argparse.Namespace) -> TrackerClient:
-    """The same for commands that know no jobs shared by several servers.
+    """Returns the client for a command that does not work with sharded jobs.
 
     Raises:
-        TrackerError: ``NOT_SHARDED``.
+        TrackerError: ``NOT_SHARDED``: the options ask for a sharded job.
     """
     asked = client(arguments)
     if isinstance(asked, TrackerClient):

@@ -1,4 +1,4 @@
-"""`tracker drain` and `cancel-drain`: bringing a deployment to its end."""
+"""`tracker drain` and `cancel-drain`: bring a deployment to its end, or cancel that."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def drain_job(arguments: argparse.Namespace) -> int:
+    """Runs `tracker drain` and returns the exit status."""
     drain_id = arguments.id or f"drain-{uuid.uuid4().hex[:12]}"
     over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
     with connecting.client(arguments) as client:
@@ -70,7 +71,7 @@ def drain_job(arguments: argparse.Namespace) -> int:
 
 
 def _warn_of_pending(client: TrackerClient | ShardedClient, arguments: argparse.Namespace) -> None:
-    """A drain of a deployment that is not there yet may be a slip of the pen."""
+    """Warns that the deployment does not exist yet: its name may be misspelt."""
     try:
         there = f"the current one is {client.job(arguments.job).spec.deployment!r}"
     except TrackerError as refused:
@@ -86,6 +87,7 @@ def _warn_of_pending(client: TrackerClient | ShardedClient, arguments: argparse.
 
 
 def cancel_drain(arguments: argparse.Namespace) -> int:
+    """Runs `tracker cancel-drain` and returns the exit status."""
     with connecting.client(arguments) as client:
         _show(arguments, client.cancel_drain(arguments.job, arguments.id, arguments.deployment))
     return 0

@@ -1,4 +1,4 @@
-"""`tracker watch`: a job's events as they happen."""
+"""`tracker watch`, `events` and `wait`: a job's events as they happen, those that are kept, and one end."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def watch_job(arguments: argparse.Namespace) -> int:
+    """Runs `tracker watch` and returns the exit status."""
     job, filters = arguments.job, {"segments": arguments.segment, "scopes": arguments.scope}
     with connecting.client(arguments) as client:
         if isinstance(client, TrackerClient):
@@ -109,6 +110,7 @@ def watch_job(arguments: argparse.Namespace) -> int:
 
 
 def list_events(arguments: argparse.Namespace) -> int:
+    """Runs `tracker events` and returns the exit status."""
     with connecting.single_client(arguments) as client:
         shown, place = 0, arguments.after
         while True:
@@ -136,6 +138,7 @@ def list_events(arguments: argparse.Namespace) -> int:
 
 
 def wait_for_end(arguments: argparse.Namespace) -> int:
+    """Runs `tracker wait` and returns the exit status."""
     with connecting.client(arguments) as client:
         try:
             ended = client.wait_for_end(
@@ -154,7 +157,7 @@ def wait_for_end(arguments: argparse.Namespace) -> int:
 
 
 def line(event: Event) -> str:
-    """An event as people read it.
+    """Formats an event as a line for people.
 
     >>> from datetime import datetime, timezone
     >>> line(Event(7, datetime(2013, 1, 2, tzinfo=timezone.utc), "d1", Advanced("raw", 24)))

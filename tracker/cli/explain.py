@@ -1,6 +1,6 @@
-"""`tracker explain`: why one substream has not ended, and who could change that.
+"""`tracker explain`: why a substream has not ended, and which producers can change that.
 
-Everything it says follows from how the job and the substream stand at the moment it asks.
+It derives everything from the states of the job and the substream at the moment of the call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tracker.cli.output import ago, print_json, print_line, text, time_text
 from tracker.client import Explained, FrontStatus, JobStatus, SegmentStatus, StagedStatus, SubstreamStatus
 
 _UNKNOWN = 1
-_MOST_NAMES = 10  # that are shown where a name is the beginning of several
+_MOST_NAMES = 10  # the most names that are shown if several begin with the given text
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,6 +35,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def explain_substream(arguments: argparse.Namespace) -> int:
+    """Runs `tracker explain` and returns the exit status."""
     with connecting.client(arguments) as client:
         job = client.job(arguments.job)
         name, found = arguments.name, client.explain(arguments.job, arguments.scope, arguments.name)
@@ -74,7 +75,7 @@ def explain_substream(arguments: argparse.Namespace) -> int:
 
 
 def _print_unknown(arguments: argparse.Namespace, job: JobStatus, names: Sequence[str]) -> None:
-    """Nothing, or too much, goes by this name."""
+    """Prints that no substream, or more than one, has this name."""
     if names:
         print_line(
             f"tracker: several substreams of scope {arguments.scope!r} begin with {arguments.name!r}; name one:",
@@ -92,11 +93,11 @@ def _print_unknown(arguments: argparse.Namespace, job: JobStatus, names: Sequenc
 
 
 def why_open(job: JobStatus, found: Explained) -> Iterator[str]:
-    """What stands between a substream and its end; nothing: it has ended.
+    """Yields the reasons why a substream has not ended; none if it has ended.
 
     Args:
-        job: as it stands.
-        found: the substream, as it stands at the same time.
+        job: the job's state.
+        found: the substream's state at the same time.
     """
     substream = found.substream
     running = [] if substream is None else [segment for segment in substream.segments if not segment.ended]
@@ -138,7 +139,7 @@ def _of_the_substream(
 
 
 def _expected(segment: SegmentStatus, job: JobStatus, substream: SubstreamStatus) -> Iterator[str]:
-    """What is expected on a segment and missing: elements, or other fronts' numbers."""
+    """Yields what is expected on a segment and missing: elements, or the numbers of other fronts."""
     if segment.expected is None:
         return
     if segment.missing:
@@ -186,7 +187,7 @@ def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> 
 
 
 def _staged(staged: StagedStatus, job: JobStatus) -> str:
-    """An epoch that has something of the substream and is not committed."""
+    """Describes an epoch that has entries or promises of the substream and is not committed."""
     counts = [f"{each.sent} sent and {each.received} received on {each.segment!r}" for each in staged.segments]
     closes = [f"that {front or 'its only source'!r} closes it" for front in staged.closed_by]
     numbers = [f"how many elements {front!r} sends" for front in staged.expected_by]
@@ -199,7 +200,7 @@ def _staged(staged: StagedStatus, job: JobStatus) -> str:
 
 
 def _promises_staged(job: JobStatus, substream: SubstreamStatus, found: Explained) -> Iterator[str]:
-    """Epochs that have nothing of the substream itself, but may have a promise that it waits for."""
+    """Yields epochs that do not name the substream, but may hold a promise for which it waits."""
     owners = {front.front: front.producer for front in job.fronts}
     named = {(each.producer, each.epoch) for each in found.staged}
     for name in substream.waiting_for:

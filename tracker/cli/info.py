@@ -1,4 +1,4 @@
-"""`tracker info`: which server answers, and what it allows."""
+"""`tracker info`: the server that answers, and its limits."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def show_info(arguments: argparse.Namespace) -> int:
+    """Runs `tracker info` and returns the exit status."""
     with connecting.single_client(arguments) as client:
         info = client.server_info()
     if arguments.json:

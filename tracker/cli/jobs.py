@@ -1,4 +1,4 @@
-"""`tracker jobs`, `job`, `substreams` and `delete-job`: what there is, and how it stands."""
+"""`tracker jobs`, `job`, `substreams` and `delete-job`: the jobs and substreams, and their states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracker.cli import connecting
 from tracker.cli.output import ago, print_json, print_line, print_pairs, print_table, text, time_text
 from tracker.client import FrontStatus, JobStatus, ProducerStatus, SegmentStatus, SubstreamStatus, TrackerError
 
-_MOST_SCOPES = 4  # of a front's frontiers that are shown
+_MOST_SCOPES = 4  # the most scopes of a front's frontiers that are shown
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,13 +59,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def list_jobs(arguments: argparse.Namespace) -> int:
+    """Runs `tracker jobs` and returns the exit status."""
     with connecting.client(arguments) as client:
         statuses = []
         for job in client.jobs():
             try:
                 statuses.append(client.job(job))
             except TrackerError as refused:
-                if refused.reason != "UNKNOWN_JOB":  # it was deleted just now
+                if refused.reason != "UNKNOWN_JOB":  # the job was deleted since it was listed
                     raise
     if arguments.json:
         print_json(statuses, indent=2)
@@ -93,6 +94,7 @@ def list_jobs(arguments: argparse.Namespace) -> int:
 
 
 def show_job(arguments: argparse.Namespace) -> int:
+    """Runs `tracker job` and returns the exit status."""
     with connecting.client(arguments) as client:
         status = client.job(arguments.job)
         oldest = None if arguments.json else next(client.substreams(arguments.job), None)
@@ -192,7 +194,7 @@ def _print_fronts(fronts: Sequence[FrontStatus]) -> None:
 
 
 def _frontiers(frontiers: Mapping[str, int]) -> str | None:
-    """The frontier for every scope, and the scopes that are least far: the others are in --json.
+    """Formats the frontier for all scopes, and those of the scopes that are furthest behind; --json has all of them.
 
     >>> _frontiers({"b": 7, "*": 3, "c": 4, "a": 7, "d": 9})
     '*: 3, c: 4, a: 7, b: 7, d: 9'
@@ -214,6 +216,7 @@ def _staged(producer: ProducerStatus) -> str | None:
 
 
 def list_substreams(arguments: argparse.Namespace) -> int:
+    """Runs `tracker substreams` and returns the exit status."""
     with connecting.client(arguments) as client:
         found = client.substreams(
             arguments.job, scopes=arguments.scope, include_ended=arguments.ended, only_stalled=arguments.stalled
@@ -286,6 +289,7 @@ def _account(segment: SegmentStatus) -> str:
 
 
 def delete_job(arguments: argparse.Namespace) -> int:
+    """Runs `tracker delete-job` and returns the exit status."""
     with connecting.client(arguments) as client:
         client.delete_job(arguments.job, force=arguments.force)
     if arguments.json:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _WRONG: Final = 1
 _USAGE: Final = 2
-_LINE_EVERY_S: Final = 10.0  # where nobody looks on
+_LINE_EVERY_S: Final = 10.0  # seconds between two lines if the output is not a terminal
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -73,9 +73,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the scenario and tells what came of it; the exit status."""
+    """Runs `tracker load` and returns the exit status."""
     try:
-        # Only now: the other commands need none of it, and what it needs may not be installed.
+        # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.load.running import FailedError
         from tracker.load.scenario import ScenarioError
         from tracker.load.servers import ServerFailedError
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _terminated(number: int, _frame: object) -> NoReturn:
-    """Leaves as from Ctrl-C: what was started is stopped."""
+    """Ends the command as Ctrl-C does, so that it stops the processes that it has started."""
     raise SystemExit(128 + number)
 
 
@@ -148,7 +148,7 @@ def _run_once(arguments: argparse.Namespace, scenario: Scenario, target: Target)
     if arguments.json is not None:
         _write(arguments.json, {"machine": described, "scenario": scenario.as_dict(), "result": result.as_dict()})
     if arguments.plot is not None:
-        from tracker.load.plot import draw  # only now: nothing else needs matplotlib
+        from tracker.load.plot import draw  # imported here, since only this needs matplotlib
 
         draw(scenario, Path(arguments.scenario).stem, result, arguments.plot)
     return 0 if result.verdict.right else _WRONG
@@ -179,7 +179,7 @@ def _described(arguments: argparse.Namespace, scenario: Scenario) -> dict[str, s
 
 
 class _Ticker:
-    """Shows how far it is: on a terminal one line that changes, elsewhere a line now and then."""
+    """Shows the progress: on a terminal as one line that changes, elsewhere as a line every few seconds."""
 
     def __init__(self) -> None:
         self._alive = sys.stderr.isatty()

@@ -1,7 +1,7 @@
-"""The command `tracker`: which commands there are, and how each of them fails.
+"""The command `tracker`: its subcommands, and their exit statuses.
 
-It must never import the server, its journal or its core before the command that needs them was asked for: where only
-the client is installed there are none.
+It must never import the server, its journal or its core before a subcommand needs them: where only the client is
+installed, they are missing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; None: this process's own.
 
     Returns:
-        The exit status: 0; 1 for what the tracker refused; 3 when no tracker could be reached.
+        The exit status: 0 for success; 1 if the tracker refused; 3 if no tracker could be reached; 130 after Ctrl-C.
 
     Raises:
-        SystemExit: with status 2, for a command line that makes no sense.
+        SystemExit: with status 2, if the command line is wrong.
     """
     parsed = parser().parse_args(arguments)
     try:
@@ -57,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _UNREACHABLE
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line, as a parser."""
+    """Returns the parser of the whole command line."""
     whole = argparse.ArgumentParser(
         prog="tracker",
         description="Knows exactly when a substream of a streaming job has ended.",

@@ -1,4 +1,4 @@
-"""How answers look: aligned tables for people, JSON for programs."""
+"""The form of answers: aligned tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final
 from tracker.client import Event
 
 _END_OF_TIME: Final = 2**63 - 1
-_FIRST_TIME: Final = 31_536_000 * 10**6  #: 1971 began, in microseconds
-_LAST_TIME: Final = 7_258_118_400 * 10**6  #: 2200 begins
+_FIRST_TIME: Final = 31_536_000 * 10**6  #: the start of 1971, in microseconds since 1970
+_LAST_TIME: Final = 7_258_118_400 * 10**6  #: the start of 2200
 
 
 def shown(name: str) -> str:
-    """Text as it may go to a terminal, on one line: what a terminal would act on is written as an escape sequence.
+    """Returns text that is safe for a terminal, on one line: characters that a terminal would act on are escaped.
 
-    Names come from whoever reports. One may hold what clears a screen, colours it, turns text around or forges a line.
+    Names come from reporters. A name could clear the screen, colour it, reverse the text or forge a line.
 
     >>> print(shown("JFK \\x1b[2J\\r\\n"))
     JFK \\x1b[2J\\r\\n
@@ -32,16 +32,18 @@ def _escaped(character: str) -> str:
 
 
 def print_line(line: str = "", *, flush: bool = False, error: bool = False) -> None:
-    """Prints one line, whatever names are in it. Everything that a command says goes through here or `print_json`.
+    """Prints one line, whatever names are in it. Commands print only with this, the tables below and `print_json`.
 
     Args:
-        error: to stderr.
+        line: the text.
+        flush: write it out at once.
+        error: print it to stderr.
     """
     print(shown(line), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints rows under their header; columns of numbers to the right.
+    """Prints rows under their header, with columns of numbers aligned to the right.
 
     >>> print_table(["JOB", "OPEN"], [["flights", 12], ["taxis", 3]])
     JOB      OPEN
@@ -75,15 +77,15 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:
-    """Prints one JSON document; without `indent` on one line, for a stream of them."""
+    """Prints one JSON document; without `indent` it is on one line, as a stream of documents needs it."""
     document = json.dumps(plain(value), indent=indent, ensure_ascii=False)
-    # Line ends are the document's own: those of names are escaped already.
+    # Line ends belong to the document: JSON has escaped those in names already.
     safe = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in document)
     print(safe, flush=True)
 
 
 def text(value: object) -> str:
-    """A value as people read it; moments to the millisecond, in UTC."""
+    """Formats a value for people; times to the millisecond, in UTC."""
     match value:
         case None:
             return "-"
@@ -96,8 +98,10 @@ def text(value: object) -> str:
 
 
 def time_text(time: int | None) -> object:
-    """An end time or a frontier as people read it. The tracker does not know their unit: a number that is a time of the
-    years 1971 to 2200 in microseconds since 1970, as the Spark client has them, is shown as that time, in UTC.
+    """Formats an end time or a frontier for people.
+
+    The tracker does not know its unit. A number that would be in the years 1971 to 2200 if it counts microseconds since
+    1970, as in the Spark client, is shown as that time, in UTC.
 
     >>> time_text(1356998400000000), time_text(24), time_text(2**63 - 1)
     ('2013-01-01 00:00:00', 24, 'the end')
@@ -111,7 +115,7 @@ def time_text(time: int | None) -> object:
 
 
 def ago(moment: datetime | None) -> str | None:
-    """How long ago something happened, in the largest unit.
+    """Formats how long ago something happened, in the largest unit.
 
     >>> ago(datetime.now(timezone.utc) - timedelta(hours=50))
     '2d ago'
@@ -126,7 +130,7 @@ def ago(moment: datetime | None) -> str | None:
 
 
 def plain(value: object) -> object:
-    """A value as JSON knows it: moments in ISO 8601, durations in seconds, an event's kind by its name.
+    """Converts a value for JSON: times in ISO 8601, durations in seconds, an event's kind by its name.
 
     >>> from tracker.client import FrontIdle
     >>> plain({"front": FrontIdle("schedule", True)})

@@ -1,4 +1,4 @@
-"""`tracker relay`: runs a node's relay until it is told to stop."""
+"""`tracker relay`: runs a node's relay until a signal stops it."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Relays; the exit status."""
+    """Runs `tracker relay` and returns the exit status."""
     try:
-        # Only now: the other commands need no server, and what it needs may not be installed.
+        # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.relay.app import Options, relay
         from tracker.relay.listening import CannotListenError
         from tracker.server.logs import log_to_stderr

@@ -1,4 +1,4 @@
-"""`tracker abandon`, `finish-front` and `forget-producer`: an operator's word for what will never speak again."""
+"""`tracker abandon`, `finish-front` and `forget-producer`: an operator decides for a program that will never return."""
 
 from __future__ import annotations
 
@@ -44,18 +44,21 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def abandon_substream(arguments: argparse.Namespace) -> int:
+    """Runs `tracker abandon` and returns the exit status."""
     with connecting.client(arguments) as client:
         client.abandon(arguments.job, arguments.scope, arguments.name)
     return _done(arguments, "abandoned", arguments.name)
 
 
 def finish_front(arguments: argparse.Namespace) -> int:
+    """Runs `tracker finish-front` and returns the exit status."""
     with connecting.client(arguments) as client:
         client.finish_front(arguments.job, arguments.front)
     return _done(arguments, "finished", arguments.front)
 
 
 def forget_producer(arguments: argparse.Namespace) -> int:
+    """Runs `tracker forget-producer` and returns the exit status."""
     with connecting.client(arguments) as client:
         client.forget_producer(arguments.job, arguments.producer)
     return _done(arguments, "forgotten", arguments.producer)

@@ -1,4 +1,4 @@
-"""`tracker serve`: runs a tracker until it is told to stop."""
+"""`tracker serve`: runs a tracker until a signal stops it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `serve` takes."""
+    """Adds the description and the options of `tracker serve`."""
     parser.description = (
         "Run a tracker. It prints `listening on HOST:PORT` when it is ready, logs to stderr, and stops gracefully on "
-        "SIGTERM or Ctrl-C. Exit status: 0 stopped, 1 it could not start or go on, 2 wrong usage."
+        "SIGTERM or Ctrl-C. Exit status: 0 stopped, 1 it could not start or continue, 2 wrong usage."
     )
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     parser.add_argument(
@@ -69,13 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves; the exit status."""
+    """Runs `tracker serve` and returns the exit status."""
     if sys.version_info < (3, 11):
         running = sys.version.partition(" ")[0]
         print(f"tracker serve: needs Python 3.11 or newer, and this is {running}; clients do not", file=sys.stderr)
         return 2
     try:
-        # Only now: the other commands need no server, and what it needs may not be installed.
+        # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.journal import JournalError
         from tracker.server.app import CannotListenError, Options, serve
         from tracker.server.limits import parse_limits

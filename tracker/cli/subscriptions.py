@@ -1,4 +1,4 @@
-"""`tracker subscriptions` and `unsubscribe`: who keeps events of a job, and how far each has come."""
+"""`tracker subscriptions` and `unsubscribe`: the durable readers of a job, and their progress."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     unsubscribe = commands.add_parser(
         "unsubscribe",
         parents=options,
-        help="end a subscription, or an expired one",
-        description="End a subscription: the tracker keeps no events for it any more, and refuses its readers.",
+        help="remove a subscription, expired or not",
+        description="Remove a subscription: the tracker keeps no more events for it, and refuses its readers.",
     )
     unsubscribe.add_argument("job", metavar="JOB")
     unsubscribe.add_argument("name", metavar="NAME")
@@ -34,6 +34,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def list_subscriptions(arguments: argparse.Namespace) -> int:
+    """Runs `tracker subscriptions` and returns the exit status."""
     with connecting.single_client(arguments) as client:
         found = client.subscriptions(arguments.job)
     if arguments.json:
@@ -64,11 +65,12 @@ def list_subscriptions(arguments: argparse.Namespace) -> int:
 
 def _state(subscription: SubscriptionStatus) -> str:
     if subscription.expired is None:
-        return "stands"
+        return "active"
     return f"expired {text(subscription.expired)}: {subscription.expired_because}"
 
 
 def end_subscription(arguments: argparse.Namespace) -> int:
+    """Runs `tracker unsubscribe` and returns the exit status."""
     with connecting.single_client(arguments) as client:
         client.unsubscribe(arguments.job, arguments.name)
     if arguments.json:
