@@ -1,7 +1,7 @@
-"""A gRPC server that does nothing: what a message costs before anybody looks at it.
+"""A gRPC server that does nothing. It shows the cost of a message without any work on its content.
 
-Run as a process (`python -m tracker.load.bare`), it prints `listening on HOST:PORT`. It takes reports as raw bytes
-and answers each with the same few; it pushes to its watchers whatever is sent to `Notify`.
+Run as a process (`python -m tracker.load.bare`), it prints `listening on HOST:PORT`. It receives reports as raw bytes
+and answers each with the same few bytes. It sends its watchers every message that it gets by `Notify`.
 """
 
 from __future__ import annotations

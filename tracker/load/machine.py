@@ -1,4 +1,4 @@
-"""Where something was measured, and with what: a figure means little without it."""
+"""Describes the machine and the versions with which something was measured: without them, a figure means little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LIBRARIES = ("substream-tracker", "numpy", "grpcio", "protobuf")
 
 
 def machine() -> dict[str, str]:
-    """Where this runs, and with what."""
+    """Returns the machine, its load, and the versions of the software, by name."""
     described = {
         "machine": f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()) + " (1, 5, 15 min, before the run)",

@@ -1,4 +1,4 @@
-"""Ends a process whose parent is gone: a load test that was killed must not go on sending."""
+"""Ends a process whose parent is gone: a load test that was killed must not continue to send."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 def exit_with_parent() -> None:
-    """From now on this process ends soon after its parent does. Ctrl-C is left to the parent, too."""
+    """Makes this process end soon after its parent. It also ignores Ctrl-C, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=[os.getppid()], daemon=True).start()
 

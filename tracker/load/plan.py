@@ -1,15 +1,17 @@
-"""What is sent and when, decided before anything is: by the scenario and its seed alone.
+"""The plan of a run: what is sent and when. It depends only on the scenario and its seed, and exists before the run.
 
-Every process works the same plan out for itself. So a producer that is killed says after its restart exactly what it
-would have said, and the one who checks knows what was to be announced without asking those who sent it.
+Every process computes the same plan for itself. So a producer that was killed reports after its restart exactly what it
+would have reported, and the verdict knows which ends must be announced without asking the producers.
 
-Time goes in ticks: tick t of producer p is its report number t, and its epoch t. Producer p is the only source of its
-own substreams. What it sends at tick t on the first segment, the producer after it (p + 1) takes off at its first tick
-that is a hop later, and sends it on on the second segment in the same report; and so on to the last segment's end.
+Time proceeds in ticks: tick t of producer p is its report number t, and its epoch t. Producer p is the only source of
+its own substreams. The elements that it sends at tick t on the first segment are received by the next producer (p + 1),
+at that producer's first tick that is at least a hop later. In the same report, the next producer sends them on the
+second segment; and so on to the end of the last segment.
 
-A producer has slots; each slot has one substream after the other (its generations), each of the same lifetime, begun at
-different moments so that ends come evenly. Half of the substreams are closed together with their last elements, so that
-the last receipt ends them; the other half after all has been received, so that the promise does.
+A producer has slots. Each slot has one substream after the other (its generations), all with the same lifetime. The
+slots begin at different moments, so that ends come evenly. Half of the substreams are closed together with their last
+elements, so that the last receipt ends them. The other half are closed after all elements have been received, so that
+the promise ends them.
 """
 
 from __future__ import annotations
@@ -33,37 +35,40 @@ _DRAWS_AT_ONCE: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Elements that travel together; one row each time that a report put some into a substream."""
+    """Elements that travel together: one row each time that a report sends elements to a substream."""
 
-    ticks: Integers  #: at which the source sent them
+    ticks: Integers  #: the ticks at which the source sent them
     slots: Integers
     generations: Integers
-    words: Words  #: what their labels are made from
+    words: Words  #: from which their labels are made
 
     def labels(self, segment: int) -> Words:
-        """For each row, the XOR of its elements' labels on a segment."""
+        """Returns, for each row, the XOR of its elements' labels on a segment."""
         return _mixed(self.words ^ np.uint64(segment))
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What one source's substreams must come to."""
+    """The expected ends of one source's substreams."""
 
-    elements: Integers  #: of each substream, on each segment
-    last_ticks: Integers  #: at which the last of them was sent; -1: there were none
+    elements: Integers  #: the number of elements of each substream, the same on each segment
+    last_ticks: Integers  #: the tick at which the last of them was sent; -1: the substream has none
 
 
 class Plan:
     """The plan of a scenario.
 
+    Args:
+        scenario: what to plan.
+
     Attributes:
-        scenario: whose it is.
-        ticks: reports of each producer.
+        scenario: as given.
+        ticks: the number of reports of each producer.
         due: when each report is to be sent, in seconds after the start; one row a producer.
-        substreams: places for substreams of each producer; some stay empty, see `exists`.
-        exists: for each place, whether there is a substream.
-        close_ticks: for each place, the tick at which its source promises to send no more.
-        measured: from when to when what falls due is measured, in seconds after the start.
+        substreams: the number of places for substreams of each producer; some stay empty, see `exists`.
+        exists: for each place, whether it has a substream.
+        close_ticks: for each place, the tick at which the source promises to send no more.
+        measured: begin and end of the time in which due reports are measured, in seconds after the start.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -95,12 +100,12 @@ class Plan:
 
     @property
     def reports(self) -> int:
-        """How many there are in all."""
+        """The number of reports of all producers."""
         return self.producers * self.ticks
 
     @property
     def ends(self) -> int:
-        """How many ends there must be, on all segments together."""
+        """The number of ends that must be announced, on all segments together."""
         return int(self.exists.sum()) * self.producers * self.scenario.segments
 
     # ---------------------------------------------------------------- when
@@ -110,14 +115,14 @@ class Plan:
         gap = self.producers / self.scenario.rate
         if self.scenario.arrival == "constant":
             return gap * (np.arange(self.ticks) + np.arange(self.producers)[:, None] / self.producers)
-        # A Poisson process whose number of arrivals is known: they lie anywhere, each by itself.
+        # In a Poisson process with a known number of arrivals, these are independent and uniform.
         times: Times = np.sort(np.random.default_rng(self.scenario.seed).uniform(0, gap * self.ticks, shape), axis=1)
         return times
 
     def _hops(self) -> list[Integers]:
-        """For each stage, by source and tick: the tick at which the stage's producer handles what was sent then.
+        """Returns, for each stage, by source and tick, the tick at which its producer handles what was sent then.
 
-        What would be handled after the last tick is handled at it.
+        Elements that would be handled after the last tick are handled at the last tick.
         """
         stages = [np.tile(np.arange(self.ticks), (self.producers, 1))]
         for stage in range(1, self.scenario.segments + 1):
@@ -130,18 +135,18 @@ class Plan:
         return stages
 
     def handler(self, source: int, stage: int) -> int:
-        """The producer that handles a source's elements at a stage; 0 is the source itself."""
+        """Returns the producer that handles a source's elements at a stage; stage 0 is the source itself."""
         return (source + stage) % self.producers
 
     def handled(self, source: int, stage: int) -> Integers:
-        """By the source's tick, the tick of the stage's producer at which it handles what was sent then."""
+        """Returns, by the source's tick, the tick at which the stage's producer handles what was sent then."""
         handled: Integers = self._stages[stage][source]
         return handled
 
     # ---------------------------------------------------------------- what
 
     def batches(self, producer: int, tick: int) -> Iterator[tuple[int, int, Rows]]:
-        """What a producer handles in one report: (stage, source, rows), stages without rows left out."""
+        """Yields what a producer handles in one report: (stage, source, rows), without stages that have no rows."""
         for stage in range(self.scenario.segments + 1):
             source = (producer - stage) % self.producers
             handled = self._stages[stage][source]
@@ -152,14 +157,14 @@ class Plan:
                     yield stage, source, rows
 
     def rows(self, source: int, first: int, last: int) -> Rows:
-        """What a source sends at its ticks from `first` to before `last`."""
+        """Returns what a source sends at its ticks from `first` to before `last`."""
         ticks = np.arange(first, last)
         draws = self.scenario.entries
         words = _mixed(np.array([self.scenario.seed * 2**32 + source], np.uint64))
         words = _mixed(words ^ ticks.astype(np.uint64))
         words = _mixed((words[:, None] ^ np.arange(draws, dtype=np.uint64)[None, :]).ravel())
         slots = np.searchsorted(self._shares, (words >> np.uint64(11)) * 2.0**-53, "right")
-        np.minimum(slots, self.slots - 1, out=slots)  # the shares may add up to a hair below 1
+        np.minimum(slots, self.slots - 1, out=slots)  # rounding may leave the sum of the shares just below 1
         ticks = np.repeat(ticks, draws)
         generations = np.minimum((ticks + self._phases[slots]) // self._life, self._final_generations[slots])
         closes = self.close_ticks[self.place(slots, generations)]
@@ -168,7 +173,7 @@ class Plan:
         return Rows(ticks[taken], slots[taken], generations[taken], words[taken])
 
     def closes(self, tick: int) -> tuple[Integers, Integers]:
-        """The slots and generations that every producer closes at a tick."""
+        """Returns the slots and generations that every producer closes at a tick."""
         if tick < self._lasts:
             phase = -(tick + 1) % self._life
             slots = _range(self._phases, phase)
@@ -183,19 +188,19 @@ class Plan:
     # ---------------------------------------------------------------- names
 
     def place(self, slots: Integers, generations: Integers) -> Integers:
-        """Where the substreams stand among those of their source."""
+        """Returns the places of substreams among those of their source."""
         return slots * self.generations + generations
 
     def scope(self, slot: int) -> str:
         return f"tenant-{slot % self.scenario.scopes}"
 
     def names(self, source: int, slots: Integers, generations: Integers) -> tuple[list[str], list[str]]:
-        """Scopes and names of a source's substreams."""
+        """Returns the scopes and names of a source's substreams."""
         pairs = zip(slots.tolist(), generations.tolist(), strict=True)
         return [self.scope(slot) for slot in slots.tolist()], [f"{source}-{slot}-{number}" for slot, number in pairs]
 
     def find(self, scope: str, name: str) -> tuple[int, int] | None:
-        """Source and place of a substream; None: the plan has no such."""
+        """Returns the source and place of a substream; None if the plan does not have it."""
         try:
             source, slot, generation = map(int, name.split("-"))
         except ValueError:
@@ -208,7 +213,7 @@ class Plan:
     # ---------------------------------------------------------------- what must come of it
 
     def expected(self, source: int) -> Expected:
-        """What must be announced of a source's substreams."""
+        """Returns the ends that must be announced for a source's substreams."""
         elements = np.zeros(self.substreams, np.int64)
         last_ticks = np.full(self.substreams, -1)
         at_once = max(1, _DRAWS_AT_ONCE // self.scenario.entries)
@@ -221,7 +226,7 @@ class Plan:
 
 
 def segment(number: int) -> str:
-    """A segment's name; the first is number 1.
+    """Returns a segment's name; the first segment has number 1.
 
     >>> segment(1)
     'segment-01'
@@ -230,18 +235,18 @@ def segment(number: int) -> str:
 
 
 def graph(scenario: Scenario) -> dict[str, list[str]]:
-    """The job's segments, each with those that it feeds."""
+    """Returns the job's segments, each with the segments that it feeds."""
     last = scenario.segments
     return {segment(number): [segment(number + 1)] if number < last else [] for number in range(1, last + 1)}
 
 
 def _range(ascending: Integers, value: int) -> Integers:
-    """The places where ascending numbers have a value."""
+    """Returns the positions at which ascending numbers have a value."""
     return np.arange(np.searchsorted(ascending, value, "left"), np.searchsorted(ascending, value, "right"))
 
 
 def _mixed(words: Words) -> Words:
-    """SplitMix64's last step: a bijection whose results look independent of each other."""
+    """Applies the last step of SplitMix64: a bijection whose results look independent of each other."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

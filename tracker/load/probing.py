@@ -1,7 +1,7 @@
-"""A process that calls a server which does nothing, now and then: what this machine itself costs a call meanwhile.
+"""A process that regularly calls a server which does nothing, to measure what a call costs on this machine meanwhile.
 
-Run as `python -m tracker.load.probing DIRECTORY ADDRESS`. Like a report's, a call's time counts from when it was due.
-On a machine that others use, too, only what was measured in the same seconds can be compared.
+Run as `python -m tracker.load.probing DIRECTORY ADDRESS`. As for reports, a call's latency counts from when it was due.
+On a machine that others use as well, only figures from the same seconds can be compared.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tracker.load import parentwatch
 from tracker.load.plan import Plan
 from tracker.load.shared import PROBES_A_SECOND, Order, SharedCounters
 
-_CALL: Final = b"." * 4096  # about what a report takes
+_CALL: Final = b"." * 4096  # about the size of a report
 
 
 def main() -> int:
-    """Runs the process; the exit status."""
+    """Runs the process and returns the exit status."""
     directory, address = sys.argv[1:]
     parentwatch.exit_with_parent()
     shared = SharedCounters(Path(directory), Plan(Order.read(Path(directory)).scenario))
@@ -29,7 +29,7 @@ def main() -> int:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/bare/Report", request_serializer=None, response_deserializer=None
         )
-        call(_CALL)  # it is connected
+        call(_CALL)  # connects
         while not shared.start and not shared.stopped:
             time.sleep(0.01)
         for number in range(len(shared.probed)):

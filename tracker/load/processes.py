@@ -1,4 +1,4 @@
-"""Server processes, started and ended; among them one that does nothing, for comparison."""
+"""Starts and ends server processes, among them one that does nothing, for comparison."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 class Server:
-    """A server process that has said where it listens.
+    """A server process that listens.
 
     Attributes:
-        address: where.
+        address: where it listens.
         log: what it has logged; empty until it has ended.
     """
 
@@ -25,7 +25,7 @@ class Server:
         self.log = ""
 
     def processor_seconds(self) -> float:
-        """How much processor time it has used, in all its threads; 0 where the system does not say."""
+        """Returns the processor time that all its threads have used, in seconds; 0 if the system has no /proc."""
         status = Path(f"/proc/{self._process.pid}/stat")
         if not status.exists():
             return 0.0
@@ -35,17 +35,17 @@ class Server:
 
 @contextmanager
 def bare_server() -> Iterator[Server]:
-    """A gRPC server that does nothing."""
+    """Runs a gRPC server that does nothing, while the context lasts."""
     with server_process(["tracker.load.bare"]) as server:
         yield server
 
 
 @contextmanager
 def server_process(module: list[str]) -> Iterator[Server]:
-    """A Python module that serves, run as a process.
+    """Runs a Python module that serves, as a process, while the context lasts.
 
     Args:
-        module: its name, and what it is called with.
+        module: its name and its arguments.
 
     Raises:
         RuntimeError: it has not started.

@@ -1,4 +1,4 @@
-"""What the system says of a process: Linux's /proc. Elsewhere nothing is known, and 0 is said."""
+"""Figures of a process from Linux's /proc. On other systems all of them are 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time that a process has used, in all its threads."""
+    """Returns the processor time that all threads of a process have used, in seconds."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -16,18 +16,18 @@ def processor_seconds(pid: int) -> float:
 
 
 def waiting_seconds(pid: int) -> float:
-    """Time in which a process's threads could have run and no processor was free for them."""
+    """Returns the time in which a process's threads could have run but no processor was free, in seconds."""
     waited = 0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
             waited += int(task.read_text().split()[1])
-        except (OSError, IndexError):  # a thread that has just ended
+        except (OSError, IndexError):  # the thread has just ended
             continue
     return waited / 1e9
 
 
 def machine_seconds() -> float:
-    """Processor time that everything on this machine has used."""
+    """Returns the processor time that all programs on this machine have used, in seconds."""
     try:
         ticks = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
     except OSError:
@@ -37,7 +37,7 @@ def machine_seconds() -> float:
 
 
 def memory(pid: int) -> int:
-    """Bytes of memory that a process holds."""
+    """Returns the resident memory of a process, in bytes."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except OSError:

@@ -1,10 +1,10 @@
-"""A process of producers: each sends its reports when the plan says, and goes on where a killed one was.
+"""A process of producers: each sends its reports at the planned moments, and continues where a killed one was.
 
-Run as `python -m tracker.load.producing DIRECTORY NUMBER LIFE`: of the run in the directory, the process of this
-number, started for the how-manieth time.
+Run as `python -m tracker.load.producing DIRECTORY NUMBER LIFE`. DIRECTORY is that of the run, NUMBER is that of the
+process, and LIFE counts how often this process was started before.
 
-A producer is a thread that sends one report after the other, as every client has to: epochs come in order. What falls
-due while one is under way waits in line, and the wait counts: time is taken from when a report was due.
+A producer is a thread that sends one report after the other, as every client must, since epochs come in order. A report
+that becomes due while another one is under way waits, and the wait counts: its latency begins when it was due.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tracker.load import parentwatch
 from tracker.load.plan import Plan, segment
 from tracker.load.shared import REPEATED, TAKEN_OVER, Order, SharedCounters
 
-_LONGEST_SLEEP_S: Final = 0.5  # between looks at whether to leave off
-_SWITCH_S: Final = 0.0005  # a thread that is due does not wait longer for one that prepares a report
+_LONGEST_SLEEP_S: Final = 0.5  # the longest time between two checks whether to stop
+_SWITCH_S: Final = 0.0005  # the longest time that a thread with a due report waits for one that prepares a report
 
 
 class _Stopped(Exception):  # noqa: N818
-    """The run is over, whether or not everything was sent."""
+    """The run has been stopped, whether or not everything was sent."""
 
 
 class _Line:
-    """One producer, and where it is in its plan."""
+    """One producer, and its position in the plan."""
 
     def __init__(self, process: _Process, producer: int) -> None:
         self._process = process
@@ -46,7 +46,7 @@ class _Line:
         self._run = self._open()
         committed = self._run.committed_epoch
         self._first = 0 if committed is None else committed + 1
-        #: Until when what was due is late because of what the harness did to this producer.
+        #: Reports that were due before this moment are late because the test killed or took over this producer.
         self._disturbed_until = time.monotonic() if process.life else 0.0
         self._learn()
 
@@ -54,14 +54,14 @@ class _Line:
         return self._process.client.open_producer(self._process.job, self._name, next(self._runs))
 
     def _learn(self) -> None:
-        """What was committed in an earlier life was answered, though the answer may not have been written down."""
+        """Marks epochs that an earlier life has committed as answered: it may have died before it could do that."""
         answered = self._board.answered[self._number, : self._first]
         unheard = np.flatnonzero(answered == 0)
         answered[unheard] = time.monotonic()
         self._board.disturbed[self._number, unheard] = 1
 
     def work(self) -> None:
-        """Sends everything that is left."""
+        """Sends all reports that are left."""
         try:
             for tick in range(self._first, self._plan.ticks):
                 self._send(tick)
@@ -122,24 +122,24 @@ class _Line:
                 return
             time.sleep(min(left, _LONGEST_SLEEP_S))
 
-    # ---------------------------------------------------------------- what goes wrong on purpose
+    # ---------------------------------------------------------------- deliberate failures
 
     def _repeat(self, report: Report, tick: int) -> None:
-        """A task that is run again although its report was answered."""
+        """Sends a report again, like a task that runs again although its report was answered."""
         outcome = report.report(units=["unit"], commit=True).outcome
         self._process.add(REPEATED)
         if outcome is not Outcome.ALREADY_COMMITTED:
             self._board.fault(f"{self._name}: epoch {tick} was reported again and the answer was {outcome}")
 
     def _take_over(self, tick: int, report: Report) -> Report:
-        """A new run begins while the old one has reported the epoch and not committed it; the new one's report."""
+        """Opens a new run while the old one has an uncommitted report of the epoch; returns the new run's report."""
         report.report(units=["unit of an old run"])
         self._run = self._open()
         self._process.add(TAKEN_OVER)
         return self._report(tick)
 
     def _refuse(self, zombie: Producer, tick: int) -> None:
-        """What the old run says now must be refused."""
+        """Sends a report of the old run, which the tracker must refuse."""
         late = zombie.epoch(tick + 1)
         late.sent(segment(1), self._plan.scope(0), "from an old run", label=1)
         try:
@@ -169,12 +169,12 @@ class _Process:
         self.client = TrackerClient(order.address, retry_for=order.scenario.patience)
 
     def add(self, counter: int) -> None:
-        """Counts one more."""
+        """Adds one to a counter."""
         with self._adding:
             self.shared.counters[self.number, counter] += 1
 
     def run(self) -> int:
-        """Sends what this process has to send; the exit status."""
+        """Runs the producers of this process and returns the exit status."""
         scenario = self.plan.scenario
         try:
             lines = [_Line(self, producer) for producer in range(self.number, scenario.producers, scenario.processes)]
@@ -196,7 +196,7 @@ class _Process:
 
 
 def main() -> int:
-    """Runs the process; the exit status."""
+    """Runs the process and returns the exit status."""
     directory, number, life = sys.argv[1:]
     parentwatch.exit_with_parent()
     sys.setswitchinterval(_SWITCH_S)

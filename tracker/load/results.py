@@ -1,9 +1,9 @@
-"""What a run came to, as figures: latencies, the generator's own lateness, and what the server used.
+"""The figures of a run: latencies, the generator's own lateness, and what the server used.
 
-A report's latency is from when it was due to its answer. An end's is from when the last of the reports was due without
-which it could not be, to when the watcher saw it. Both count from the plan, so a server that stands still for a second
-is seen by all that fell due in it. What was late because the harness had killed or taken over a producer is left out,
-and counted.
+A report's latency is the time from when it was due to its answer. An end cannot come before certain reports; its
+latency is the time from when the last of these was due to when the watcher saw the end. Both count from the plan: if
+the server stands still for a second, all reports that became due in that second show it. Reports that were late because
+the test had killed or taken over a producer are left out, and counted.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tracker.load.servers import Use
 from tracker.load.shared import PROBES_A_SECOND, REPEATED, TAKEN_OVER, SharedCounters
 from tracker.load.verdict import Verdict, needed
 
-_BUCKETS: Final = 240  #: pieces of time in a series
-_LOOKS: Final = 40  #: moments at which the backlog is looked at
-_BUSY: Final = 0.9  #: of a core: a process of producers that uses more cannot be trusted to be in time
-_LATE_MS: Final = 0.5  #: what a generator may be late at least; else a quarter of the latencies that it measures
+_BUCKETS: Final = 240  #: the number of pieces of time in a series
+_LOOKS: Final = 40  #: the number of moments at which the backlog is counted
+_BUSY: Final = 0.9  #: of a core: a process of producers that uses more may not send in time
+_LATE_MS: Final = 0.5  #: a generator may be as late as this, or a quarter of the measured latencies if that is more
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A distribution, in milliseconds; NaN where there was nothing."""
+    """A distribution of latencies, in milliseconds; NaN if there were none."""
 
     count: int
     p50: float
@@ -40,7 +40,8 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: NDArray[np.floating[Any]]) -> Latency:
-        """
+        """Returns the distribution of latencies that are given in seconds.
+
         >>> import numpy as np
         >>> Latency.of(np.array([0.001, 0.003])).p50
         2.0
@@ -53,33 +54,33 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the processes used at a moment."""
+    """What the processes had used at a moment."""
 
     at: float  #: seconds after the start
-    server: Use | None  #: the server; None: it is somebody else's
+    server: Use | None  #: the server; None: this test has not started it
     processes: tuple[float, ...]  #: processor seconds of each process of producers, and of the watcher
-    machine: float  #: processor seconds of everything on this machine
+    machine: float  #: processor seconds of all programs on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """How well the load was made."""
+    """How well the generator made the load."""
 
-    lag: Latency  #: how much later reports left than they would have if it had always been in time
+    lag: Latency  #: how much later reports left than if the generator had always been in time
     busiest: float  #: share of a core that the busiest of its processes used
     kept_up: bool
     repeated: int  #: reports that were sent once more
-    taken_over: int  #: producers
-    producers_killed: int  #: processes
+    taken_over: int  #: runs that were taken over
+    producers_killed: int  #: processes of producers that were killed
     servers_killed: int
-    left_out: int  #: reports that were late because a producer of theirs was killed or taken over
+    left_out: int  #: reports that were late because their producer was killed or taken over
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The run in pieces of time; NaN where there was nothing."""
+    """The course of a run, in pieces of time; NaN for pieces without figures."""
 
-    at: tuple[float, ...]  #: seconds after the start: the middle of each
+    at: tuple[float, ...]  #: the middle of each piece, in seconds after the start
     report_p50: tuple[float, ...]  #: milliseconds
     report_p99: tuple[float, ...]
     end_p50: tuple[float, ...]
@@ -90,27 +91,27 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All of it."""
+    """All figures of a run."""
 
-    planned: int  #: reports
+    planned: int  #: the number of reports in the plan
     answered: int
-    rate: float  #: reports answered a second, while it was measured
+    rate: float  #: reports answered a second, in the measured time
     backlog: tuple[float, float]  #: reports due and not answered: early in the measured time, and at its end
-    backlog_grew: bool  #: more and more was left undone: no rate that can be sustained
+    backlog_grew: bool  #: whether the backlog grew, so that the rate cannot be sustained
     reports: Latency
-    round_trips: Latency  #: of the same reports, from when they left: what a closed loop would have measured
+    round_trips: Latency  #: of the same reports, from when they left: a closed loop would measure this
     ends: Latency
-    floor: Latency  #: of calls to a server that does nothing, in the same seconds; none if the tracker is elsewhere
+    floor: Latency  #: of calls to a server that does nothing, in the same seconds; none with a remote tracker
     generator: Generator
-    server: float | None  #: share of a core that the server used; None: it is somebody else's
-    server_waited: float | None  #: share of the time in which it had work to do and no processor was free
-    others: float | None  #: cores that were used by what has nothing to do with this; None: the server may be elsewhere
+    server: float | None  #: share of a core that the server used; None: this test has not started it
+    server_waited: float | None  #: share of the time in which the server had work to do and no processor was free
+    others: float | None  #: cores that other programs used; None: the server may run on another machine
     series: Series
     samples: tuple[Sample, ...]
     verdict: Verdict
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns all figures in a form for JSON."""
         said: dict[str, Any] = _plain(asdict(self))
         return said | {"right": self.verdict.right}
 
@@ -123,7 +124,16 @@ def evaluate(
     producers_killed: int,
     servers_killed: int,
 ) -> Result:
-    """The figures of a run that is over."""
+    """Computes the figures of a finished run.
+
+    Args:
+        plan: what was to be sent.
+        shared: when each report was sent and answered, and each end seen.
+        verdict: whether the ends were right.
+        samples: what the processes used, in the order of time.
+        producers_killed: the number of processes of producers that the test has killed.
+        servers_killed: the number of trackers that it has killed.
+    """
     start = shared.start
     since, until = plan.measured
     due = plan.due
@@ -174,11 +184,11 @@ def evaluate(
 
 
 def _lags(plan: Plan, shared: SharedCounters) -> Times:
-    """For each report, how much later it left than it would have if its producer had always been in time.
+    """Returns, for each report, how much later it left than if its producer had always been in time.
 
-    Then it would have left when it was due and its producer free, and the producer would have been busy with each
-    report for as long as it was. What waits in line for an answer is not late by this; what waits because the
-    generator had left an earlier one late is.
+    A producer in time sends a report when the report is due and the producer is free, and is busy with each report as
+    long as it really was. So the wait for an earlier report's answer does not count here; the delay because the
+    generator sent an earlier report late does.
     """
     busy = np.maximum(0.0, np.maximum(shared.free, shared.answered) - shared.sent)
     before = np.cumsum(busy, axis=1) - busy
@@ -188,7 +198,7 @@ def _lags(plan: Plan, shared: SharedCounters) -> Times:
 
 
 def _ends(plan: Plan, shared: SharedCounters) -> tuple[Times, Times]:
-    """When each end that was seen was due, and how long after that it was seen; disturbed ones left out."""
+    """Returns when each end was due, and how much later it was seen; without ends that the test has disturbed."""
     dues, latencies = [], []
     for source in range(plan.producers):
         expected = plan.expected(source)
@@ -203,14 +213,14 @@ def _ends(plan: Plan, shared: SharedCounters) -> tuple[Times, Times]:
 
 
 def _probes(shared: SharedCounters) -> tuple[Times, Times]:
-    """When each call to the server that does nothing was due, and how long after that it was answered."""
+    """Returns when each call to the server that does nothing was due, and how much later it was answered."""
     made = np.flatnonzero(shared.probed)
     due = made / PROBES_A_SECOND
     return due, shared.probed[made] - shared.start - due
 
 
 def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[float, float]:
-    """How many reports were due and not answered, on average: in the first quarter and in the last."""
+    """Returns the mean number of reports that were due and not answered, in the first quarter and in the last."""
     moments = np.linspace(since, until, _LOOKS)
     waiting = np.searchsorted(np.sort(due, axis=None), moments) - np.searchsorted(np.sort(answered, axis=None), moments)
     quarter = _LOOKS // 4
@@ -218,7 +228,7 @@ def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[f
 
 
 def _shares(inside: Sequence[Sample]) -> list[float]:
-    """Share of a core that each process of producers, and the watcher, used while it was measured."""
+    """Returns the share of a core that each process of producers, and the watcher, used in the measured time."""
     if len(inside) < 2:
         return []
     first, last = inside[0], inside[-1]
@@ -227,7 +237,7 @@ def _shares(inside: Sequence[Sample]) -> list[float]:
 
 
 def _of_server(inside: Sequence[Sample], seconds: Callable[[Use], float]) -> float | None:
-    """Seconds of a kind that the server had in each second."""
+    """Returns how many seconds of a kind the server had in each second."""
     if len(inside) < 2 or inside[0].server is None or inside[-1].server is None:
         return None
     return round((seconds(inside[-1].server) - seconds(inside[0].server)) / (inside[-1].at - inside[0].at), 3)
@@ -259,7 +269,7 @@ def _series(
 
 
 def _percentiles(due: Times, latencies: Times, width: float, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Median and 99th percentile of what fell due in each piece of time, in milliseconds."""
+    """Returns median and 99th percentile, in milliseconds, of what became due in each piece of time."""
     order = np.argsort(due, kind="stable")
     edges = np.searchsorted(due[order], np.arange(count + 1) * width)
     pieces = [Latency.of(latencies[order][first:last]) for first, last in pairwise(edges)]
@@ -267,7 +277,7 @@ def _percentiles(due: Times, latencies: Times, width: float, count: int) -> tupl
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN: null says that there was nothing."""
+    """Replaces NaN, which JSON does not have, by None."""
     match value:
         case float():
             return None if np.isnan(value) else value

@@ -1,4 +1,4 @@
-"""One run of a scenario, from the job's definition to the verdict: starts processes, breaks what is to be broken."""
+"""One run of a scenario, from the job's definition to the verdict: it starts the processes, and kills some of them."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from tracker.load.servers import Remote, Target
 from tracker.load.shared import LAST_SEQ, SEEN, Order, SharedCounters
 from tracker.load.verdict import judge
 
-_LOOK_S: Final = 0.1  # how often processes are looked after
+_LOOK_S: Final = 0.1  # seconds between two checks of the processes
 _SAMPLE_S: Final = 1.0
-_RECENT_S: Final = 5.0  # what a progress line speaks of
-_READY_S: Final = 60.0  # for processes to start
-_LEAVE_S: Final = 10.0  # for processes to end
+_RECENT_S: Final = 5.0  # the last seconds, which a line of progress covers
+_READY_S: Final = 60.0  # the time for processes to start
+_LEAVE_S: Final = 10.0  # the time for processes to end
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is."""
+    """The progress of a run."""
 
     at: float  #: seconds after the start
     of: float  #: seconds that the plan lasts
-    due: int  #: reports
+    due: int  #: the number of reports that were due so far
     answered: int
-    ended: int  #: ends seen
+    ended: int  #: the number of ends that the watcher has seen
     recent: Latency  #: of the reports of the last seconds
-    memory: int | None  #: bytes, of the server
+    memory: int | None  #: of the server, in bytes; None: this test has not started it
 
 
 class FailedError(Exception):
-    """The load could not be made."""
+    """The test could not make the load."""
 
 
 def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], keep: bool = False) -> Result:
@@ -57,12 +57,12 @@ def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], ke
 
     Args:
         scenario: what to do.
-        target: the tracker; nothing else gets any traffic.
-        tell: called about once a second.
-        keep: leave the job there. One that something was wrong with is left in any case.
+        target: the tracker; no other tracker gets any traffic.
+        tell: called with the progress about once a second.
+        keep: keep the job. A job that failed is always kept.
 
     Raises:
-        ScenarioError: the tracker is to be killed, and is somebody else's.
+        ScenarioError: the scenario kills the tracker, and this test has not started it.
         FailedError: the processes that make the load could not be started.
         tracker.client.TrackerError: the tracker refuses the job.
         tracker.client.TrackerUnavailable: it cannot be reached.
@@ -96,7 +96,7 @@ def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], ke
 
 @contextmanager
 def _probed(directory: str, target: Target) -> Iterator[None]:
-    """While it lasts, a server that does nothing is called now and then; not for a tracker that may be elsewhere."""
+    """Calls a server that does nothing while the context lasts, unless the tracker may run on another machine."""
     if isinstance(target, Remote):
         yield
         return
@@ -110,7 +110,7 @@ def _probed(directory: str, target: Target) -> Iterator[None]:
 
 
 class _Worker:
-    """A process of producers, through all its lives."""
+    """A process of producers, which may be killed and started again."""
 
     def __init__(self, directory: Path, number: int) -> None:
         self._directory = directory
@@ -124,14 +124,14 @@ class _Worker:
         self.lives += 1
 
     def kill(self) -> None:
-        """kill -9."""
+        """Ends it as `kill -9` does."""
         self._used += procfs.processor_seconds(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     @property
     def used(self) -> float:
-        """Processor seconds."""
+        """Returns the processor time of all its lives, in seconds."""
         return self._used + procfs.processor_seconds(self.process.pid)
 
 
@@ -158,7 +158,7 @@ class _Run:
         self._workers = [_Worker(directory, number) for number in range(plan.scenario.processes)]
 
     def go(self) -> None:
-        """Lets everything happen that the plan says, and waits until it has, or patience is at its end."""
+        """Runs the plan, and waits until it is done or the scenario's patience is over."""
         self._wait_until_ready()
         self._board.start = time.monotonic() + 0.2
         end = float(self._plan.due.max())
@@ -200,7 +200,7 @@ class _Run:
         killed = sum(worker.lives - 1 for worker in self._workers)
         return evaluate(self._plan, self._board, verdict, self._samples, killed, self._servers_killed)
 
-    # ---------------------------------------------------------------- looking after it
+    # ---------------------------------------------------------------- watching the processes
 
     def _now(self) -> float:
         return time.monotonic() - self._board.start
@@ -214,11 +214,11 @@ class _Run:
             time.sleep(_LOOK_S)
 
     def _failed(self) -> bool:
-        """Whether a process has left off that should not have."""
+        """Returns whether a process has ended too early."""
         return self._watcher.poll() is not None or any(worker.process.poll() for worker in self._workers)
 
     def _finished(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Returns whether there is nothing more to wait for."""
         if self._failed():
             return True
         if any(worker.process.poll() is None for worker in self._workers):
@@ -254,16 +254,16 @@ class _Run:
 
 
 class _Schedule:
-    """Moments at equal distances inside a span; none if the distance is 0."""
+    """Moments at equal intervals inside a span of time; none if the interval is 0."""
 
     def __init__(self, every: float, since: float, until: float) -> None:
         self._every = every
         self._next = since + every
         self._until = until
-        self.number = 0  #: how many have been
+        self.number = 0  #: how many of them have passed
 
     def due(self, now: float) -> bool:
-        """Whether one has come."""
+        """Returns whether another one has come."""
         if not self._every or not self._next <= now or self._next >= self._until:
             return False
         self._next += self._every

@@ -1,4 +1,4 @@
-"""What a load test does, as a TOML file says it. What cannot be done is refused here, with what to change."""
+"""The settings of a load test, from a TOML file. Settings that cannot work are refused, with what to change."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ else:
 
 Arrival: TypeAlias = Literal["poisson", "constant"]
 
-_MOST_REPORTS: Final = 20_000_000  #: of a run: their times are kept in memory
-_MOST_ENDS: Final = 50_000_000  #: likewise
-_MOST_CLOSES: Final = 100_000  #: open substreams a producer: that many promises may come to be due in one report
+_MOST_REPORTS: Final = 20_000_000  #: the most reports of a run: their times are kept in memory
+_MOST_ENDS: Final = 50_000_000  #: the most ends of a run, for the same reason
+_MOST_CLOSES: Final = 100_000  #: the most open substreams of a producer: so many promises may be due in one report
 
 
 class ScenarioError(ValueError):
-    """A scenario cannot be run; the message says what to change."""
+    """A scenario cannot be run; the message tells what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The numbers that a field takes."""
+    """The range of a field's numbers."""
 
     low: float
     high: float
@@ -55,59 +55,67 @@ def _number(default: float, low: float, high: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """What goes wrong on purpose; by default nothing."""
+    """The deliberate failures; by default none."""
 
-    repeat: float = _number(0.0, 0, 1)  #: share of the reports that are sent once more after they were answered
-    takeover: float = _number(0.0, 0, 1)  #: share of the reports at which a new run takes over from one that goes on
+    repeat: float = _number(0.0, 0, 1)  #: share of the reports that are sent again after they were answered
+    takeover: float = _number(0.0, 0, 1)  #: share of the reports at which a new run takes over from one that continues
     kill_producers_every: float = _number(0.0, 0, 86_400)  #: seconds between kills of a producer process; 0: none
     kill_server_every: float = _number(0.0, 0, 86_400)  #: seconds between kills of the server; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A load test. `docs/load.md` says what each number does to the traffic."""
+    """A load test. `docs/load.md` explains how each number affects the traffic.
+
+    Raises:
+        ScenarioError: the numbers do not fit together.
+
+    >>> Scenario(rate=50, open=200, lifetime=2).in_flight
+    0.2
+    """
 
     description: str = ""
     rate: float = _number(100.0, 0.1, 100_000)  #: reports a second, all producers together
     arrival: Arrival = "poisson"
-    warm_up: float = _number(2.0, 0, 3_600)  #: seconds before what is measured
+    warm_up: float = _number(2.0, 0, 3_600)  #: seconds that are not measured, at the beginning
     duration: float = _number(10.0, 1, 7 * 86_400)  #: seconds that are measured
-    processes: int = _whole(2, 1, 64)  #: that the producers are shared out to
+    processes: int = _whole(2, 1, 64)  #: among which the producers are divided
     producers: int = _whole(8, 1, 1_000)
     segments: int = _whole(2, 1, 20)  #: in a chain
     hop: float = _number(0.1, 0, 60)  #: seconds an element spends on a segment
-    entries: int = _whole(20, 1, 10_000)  #: times that a report puts elements into some substream
-    elements: int = _whole(10, 1, 100_000)  #: each time
+    entries: int = _whole(20, 1, 10_000)  #: how often a report sends elements to some substream
+    elements: int = _whole(10, 1, 100_000)  #: how many, each time
     open: int = _whole(1_000, 1, 10_000_000)  #: substreams that are open at the same time
     lifetime: float = _number(5.0, 0.01, 86_400)  #: seconds from a substream's first report to its promise
     scopes: int = _whole(10, 1, 100_000)
-    skew: float = _number(0.0, 0, 5)  #: exponent of the Zipf law by which substreams are chosen; 0: all alike
+    skew: float = _number(0.0, 0, 5)  #: exponent of the Zipf law by which substreams are chosen; 0: all equally likely
     retention: float = _number(600.0, 1, 7 * 86_400)  #: seconds that the tracker keeps what has ended
     patience: float = _number(60.0, 1, 3_600)  #: seconds after the plan's end, and without any answer, before it fails
     seed: int = _whole(1, 0, 2**32 - 1)
     failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
-        """
+        """Checks that the numbers fit together.
+
         Raises:
-            ScenarioError: the numbers do not fit together.
+            ScenarioError: they do not.
         """
         for problem in self._problems():
             raise ScenarioError(problem)
 
     @property
     def wind_down(self) -> float:
-        """Seconds in which the substreams that are still open are closed, evenly."""
+        """The seconds at the end in which the substreams that are still open are closed, evenly."""
         return min(self.lifetime, 10.0)
 
     @property
     def in_flight(self) -> float:
-        """Seconds that an element travels."""
+        """The seconds that an element travels over all segments."""
         return self.segments * self.hop
 
     @property
     def seconds(self) -> float:
-        """How long the plan lasts, about."""
+        """The approximate length of the plan, in seconds."""
         return self.warm_up + self.duration + self.wind_down + self.in_flight
 
     def _problems(self) -> list[str]:
@@ -138,15 +146,18 @@ class Scenario:
         return problems
 
     def as_dict(self) -> dict[str, Any]:
-        """As `read` takes it."""
+        """Returns the settings in the form that `read` accepts."""
         return asdict(self)
 
 
 def read(said: Mapping[str, Any]) -> Scenario:
-    """A scenario from what a TOML file says.
+    """Makes a scenario from the content of a TOML file.
+
+    Args:
+        said: the settings by name; missing ones have their defaults.
 
     Raises:
-        ScenarioError: a name or a number that makes no sense.
+        ScenarioError: a setting does not exist, or its value is out of range.
 
     >>> read({"rate": 50, "failures": {"repeat": 0.1}}).failures.repeat
     0.1
@@ -182,19 +193,19 @@ def _check(kind: type[Scenario | Failures], said: Mapping[str, Any], prefix: str
 
 
 def shipped() -> dict[str, str]:
-    """The scenarios that come with the tracker: the text of each, by name."""
+    """Returns the texts of the scenarios that come with the tracker, by name."""
     found = (files("tracker.load") / "scenarios").iterdir()
     return {file.name.removesuffix(".toml"): file.read_text() for file in found if file.name.endswith(".toml")}
 
 
 def find(named: str) -> dict[str, Any]:
-    """What a scenario says that is shipped or in a file.
+    """Reads the settings of a shipped scenario or of a file.
 
     Args:
-        named: the name of a shipped one, or the path of a TOML file.
+        named: the name of a shipped scenario, or the path of a TOML file.
 
     Raises:
-        ScenarioError: there is none, or it is no TOML.
+        ScenarioError: there is no such scenario or file, or its content is not valid TOML.
     """
     path = Path(named)
     known = shipped()

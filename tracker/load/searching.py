@@ -1,4 +1,4 @@
-"""Finds the highest rate that a tracker sustains: runs at rates that close in on it."""
+"""Finds the highest rate that a tracker sustains, by runs at rates that come closer and closer to it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from tracker.load.results import Result
 
 _STEP: Final = 1.5
-_CLOSE: Final = 1.1  #: the search ends when the lowest rate that failed is within this of the highest that did not
+_CLOSE: Final = 1.1  #: the search ends when the lowest rate that failed is at most so many times the highest sustained
 _MOST_RUNS: Final = 20
-_BUSY_RUNS: Final = 4  #: in a row, in which even a call that does nothing took too long: going lower would not help
+_BUSY_RUNS: Final = 4  #: runs in a row in which even a call that does nothing took too long: lower rates would not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,19 @@ class Step:
 
     @property
     def only_slow(self) -> bool:
-        """Whether everything was done in the end, and nothing piled up."""
+        """Whether the run failed only because answers were slow: all was right, and no backlog grew."""
         return bool(self.failed) and self.result.verdict.right and not self.result.backlog_grew
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found.
+    """The result of a search.
 
     Args:
         steps: all runs, in their order.
-        rate: the highest rate that was sustained; 0: none was.
-        by_generator: what failed above it was the load's own making, so the tracker may sustain more.
-        too_busy: no rate was sustained, and a call that does nothing was beyond the bound, too, however low the rate.
+        rate: the highest rate that was sustained, in reports a second; 0: none was.
+        by_generator: above this rate the generator could not keep up, so the tracker may sustain more.
+        too_busy: no rate was sustained, and even a call that does nothing exceeded the bound, however low the rate.
     """
 
     steps: tuple[Step, ...]
@@ -49,7 +49,7 @@ class Search:
     too_busy: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the result in a form for JSON."""
         steps = [
             {"rate": step.rate, "sustained": step.sustained, "failed": step.failed, "result": step.result.as_dict()}
             for step in self.steps
@@ -58,23 +58,23 @@ class Search:
 
 
 def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tell: Callable[[Step], None]) -> Search:
-    """The highest rate at which the 99th percentiles stay within a bound and no backlog grows.
+    """Finds the highest rate at which the 99th percentiles stay within a bound and no backlog grows.
+
+    A rate at which answers were only slow is tried once more, since other programs on the machine may have been the
+    cause. A run that finds a fault ends the search: a fault matters more than a rate.
 
     Args:
-        run: one run at a rate.
+        run: makes one run at a rate, in reports a second.
         first: the rate to begin with.
-        bound_ms: for reports and for ends.
+        bound_ms: the longest 99th percentile of reports and of ends, in milliseconds.
         tell: called after each step.
-
-    A rate at which answers were only slow is tried once more, since another's work on the machine may have been why. A
-    run that finds something wrong ends the search: what is wrong matters more than a rate.
     """
 
     def beyond(step: Step) -> bool:
         return not step.sustained and step.result.floor.p99 > bound_ms
 
     steps: list[Step] = []
-    low, high = 0.0, 0.0  # the highest that was sustained, the lowest that was not; 0: not known
+    low, high = 0.0, 0.0  # the highest rate that was sustained, the lowest that was not; 0: not known
     rate = first
     too_busy = False
     while len(steps) < _MOST_RUNS and not too_busy and not (low and high and high <= low * _CLOSE):
@@ -99,7 +99,12 @@ def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tel
 
 
 def why_not(result: Result, bound_ms: float) -> str:
-    """Why a run says that its rate is not sustained; empty: it is."""
+    """Returns why a run's rate is not sustained; empty if it is.
+
+    Args:
+        result: the run's figures.
+        bound_ms: as for `find_rate`.
+    """
     if result.verdict.faults:
         return result.verdict.faults[0]
     if result.verdict.unanswered:

@@ -1,4 +1,4 @@
-"""The tracker that is driven: one at an address, or one that is started here, watched, killed and started again."""
+"""The tracker under test: one at an address, or one that the test starts, measures, kills and starts again."""
 
 from __future__ import annotations
 
@@ -20,29 +20,33 @@ class Use:
     """What a server uses."""
 
     memory: int  #: bytes
-    disk: int  #: bytes, of its journal and all that stands beside it
+    disk: int  #: bytes of its journal and of all files beside it
     processor_seconds: float
-    waiting_seconds: float  #: in which it had work to do and no processor was free
+    waiting_seconds: float  #: seconds in which it had work to do and no processor was free
 
 
 class Target(Protocol):
-    """A tracker to send traffic to."""
+    """A tracker to which the test sends traffic."""
 
     address: str
 
     def use(self) -> Use | None:
-        """What it uses now; None: nobody here can say."""
+        """Returns what it uses now; None if the test has not started it."""
 
     def restart(self) -> None:
         """Kills it and starts it again, on the same journal and address."""
 
 
 class ServerFailedError(Exception):
-    """The tracker that was started here could not start, or has ended."""
+    """The tracker could not start, or has ended by itself."""
 
 
 class Remote:
-    """A tracker that somebody else runs."""
+    """A tracker that the test has not started.
+
+    Args:
+        address: `host:port`.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -55,17 +59,18 @@ class Remote:
 
 
 class Started:
-    """A tracker that runs for this load test alone: made by `started`."""
+    """A tracker that runs only for this load test, made by `started`."""
 
     def __init__(self, journal: str, log: Path) -> None:
         self._journal = journal
         self._log = log
-        self._used = self._waited = 0.0  # by those that were killed
+        self._used = self._waited = 0.0  # of its processes that were killed
         self.address = "127.0.0.1:0"
         self._process = self._start()
 
     def use(self) -> Use:
-        """
+        """Returns what it uses now.
+
         Raises:
             ServerFailedError: it has ended by itself.
         """
@@ -92,7 +97,7 @@ class Started:
     def _start(self) -> subprocess.Popen[str]:
         command = ["tracker.cli.main", "serve", "--listen", self.address, "--journal", self._journal]
         with self._log.open("a") as log:
-            # In a session of its own: Ctrl-C is for the load test, which then stops it.
+            # In a session of its own, so that Ctrl-C reaches only the load test, which then stops the tracker.
             process = subprocess.Popen(
                 [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
@@ -117,20 +122,20 @@ class Started:
         for file in journal.parent.glob(f"{journal.name}*"):
             try:
                 total += file.stat().st_blocks * 512
-            except FileNotFoundError:  # a snapshot that has just been replaced
+            except FileNotFoundError:  # a snapshot was just replaced
                 continue
         return total
 
 
 @contextmanager
 def started(journal: str) -> Iterator[Started]:
-    """A tracker of its own, stopped at the end.
+    """Starts a tracker, which is stopped when the context ends.
 
     Args:
         journal: ``memory``, ``sqlite`` (in a directory that is removed at the end) or ``sqlite:PATH``.
 
     Raises:
-        ServerFailedError: it could not start.
+        ServerFailedError: the tracker could not start.
     """
     with tempfile.TemporaryDirectory(prefix="tracker-load-") as directory:
         place = f"sqlite:{directory}/tracker.db" if journal == "sqlite" else journal

@@ -1,7 +1,7 @@
-"""What the processes of a run tell each other: numbers in files that all of them have mapped.
+"""The numbers that the processes of a run share, in files that all of them have mapped.
 
-A producer or a watcher only writes down when something happened, and a killed one loses nothing that it had written.
-Times are of the machine's monotonic clock, in seconds, which all its processes share; 0 says: not yet.
+Producers and the watcher only record when something happened; a process that is killed loses nothing that it has
+recorded. Times are in seconds, of the machine's monotonic clock, which all its processes share; 0 means: not yet.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ _STOP: Final = 1
 
 PROBES_A_SECOND: Final = 20
 
-#: the columns of `counters`
+#: The columns of `counters`.
 REPEATED: Final = 0  #: reports that were sent once more
 TAKEN_OVER: Final = 1  #: producers that a new run took over
 SEEN: Final = 2  #: ends that the watcher has seen
-LAST_SEQ: Final = 3  #: the last event that it has seen
+LAST_SEQ: Final = 3  #: the number of the last event that it has seen
 _COUNTERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a process of a run is told."""
+    """What a process of a run needs to know: the scenario, the tracker's address and the job's name."""
 
     scenario: Scenario
     address: str
     job: str
 
     def write(self, directory: Path) -> None:
+        """Writes it into a run's directory."""
         (directory / "order.json").write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, directory: Path) -> Order:
+        """Reads it from a run's directory."""
         said = json.loads((directory / "order.json").read_text())
         return cls(read(said["scenario"]), said["address"], said["job"])
 
@@ -50,18 +52,23 @@ class Order:
 class SharedCounters:
     """The numbers of one run.
 
+    Args:
+        directory: the run's.
+        plan: gives the sizes.
+        create: make the files.
+
     Attributes:
-        sent: by producer and tick: when the report was sent first.
-        answered: likewise: when its answer was there.
-        free: likewise: when its producer had nothing more to do for it, and could send the next.
-        disturbed: likewise: 1 if it was late because its producer had been killed or taken over.
+        sent: by producer and tick: when the report was first sent.
+        answered: by producer and tick: when its answer arrived.
+        free: by producer and tick: when its producer had finished with it, and could send the next one.
+        disturbed: by producer and tick: 1 if it was late because its producer had been killed or taken over.
         ended: by producer, place and segment: when the watcher saw the end.
-        elements: likewise: how many elements were announced with it.
-        times: likewise: how often it was announced.
+        elements: by producer, place and segment: how many elements were announced with the end.
+        times: by producer, place and segment: how often the end was announced.
         probed: by probe: when the server that does nothing had answered it. Probe n is due n / PROBES_A_SECOND seconds
             after the start.
-        ready: by process of producers: how many lives of it have begun their work.
-        counters: by process of producers, and a last row for the watcher: see the names of the columns.
+        ready: by process of producers: how many of its lives have begun to work.
+        counters: by process of producers, with a last row for the watcher; the columns are named above.
     """
 
     def __init__(self, directory: Path, plan: Plan, create: bool = False) -> None:
@@ -85,12 +92,12 @@ class SharedCounters:
 
     def _mapped(self, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
         mapped = np.memmap(self._directory / f"{name}.shared", kind, self._mode, shape=shape)  # type: ignore[call-overload]
-        plain: NDArray[Any] = np.asarray(mapped)  # without memmap's cost at each access
+        plain: NDArray[Any] = np.asarray(mapped)  # avoids memmap's cost at each access
         return plain
 
     @property
     def start(self) -> float:
-        """When the plan begins; 0: not yet known."""
+        """When the plan begins; 0: not known yet."""
         return float(self._moments[_START])
 
     @start.setter
@@ -99,18 +106,18 @@ class SharedCounters:
 
     @property
     def stopped(self) -> bool:
-        """Whether everybody is to leave off."""
+        """Whether all processes have to stop."""
         return bool(self._moments[_STOP])
 
     def stop(self) -> None:
         self._moments[_STOP] = 1
 
     def fault(self, said: str) -> None:
-        """Writes down something that must not happen."""
+        """Records a fault: something that must not happen."""
         with (self._directory / "faults").open("a") as file:
             file.write(said.replace("\n", " ") + "\n")
 
     def faults(self) -> list[str]:
-        """What was written down so, by anybody."""
+        """Returns the faults that all processes have recorded."""
         file = self._directory / "faults"
         return file.read_text().splitlines() if file.exists() else []

@@ -1,4 +1,4 @@
-"""Whether the tracker announced what it had to: each end once, with the right count, and none too early."""
+"""Checks that the tracker announced each end once, with the right count, and none too early."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SHOWN: Final = 3  #: examples of each kind of fault
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found.
+    """The result of the checks.
 
     Args:
-        faults: what must not be; one sentence a kind, with examples.
+        faults: what must not happen; one sentence for each kind, with examples.
         unanswered: reports of the plan that were not sent or not answered.
         checked: ends that were compared with the plan.
     """
@@ -29,12 +29,17 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether all was sent, and all that had to come came, and nothing else."""
+        """Whether all reports were sent and answered, and exactly the expected ends came."""
         return not self.faults and not self.unanswered
 
 
 def judge(plan: Plan, shared: SharedCounters) -> Verdict:
-    """Compares what was announced with the plan."""
+    """Compares the announced ends with the plan.
+
+    Args:
+        plan: which ends must come.
+        shared: which ends came, and when reports were sent and answered.
+    """
     found: dict[str, list[str]] = {}
     checked = 0
     sent, answered = (np.where(times == 0, np.inf, times) for times in (shared.sent, shared.answered))
@@ -64,11 +69,14 @@ def judge(plan: Plan, shared: SharedCounters) -> Verdict:
 
 
 def needed(plan: Plan, source: int, expected: Expected, number: int, times: Times) -> Times:
-    """For each of a source's substreams, the greatest of the times of the reports without which it cannot end.
+    """Returns, for each of a source's substreams, the latest time of the reports without which it cannot end.
 
     Args:
-        number: of the segment on which it ends, from 0.
-        times: by producer and tick.
+        plan: the run's.
+        source: the producer that sends the substreams.
+        expected: the source's expected ends.
+        number: the segment on which the substreams end, counted from 0.
+        times: a time for each report, by producer and tick.
     """
     latest: Times = times[source][plan.close_ticks].astype(float)
     used = expected.last_ticks >= 0

@@ -1,6 +1,6 @@
-"""A process that watches the job and writes down each end when it sees it.
+"""A process that watches the job and records the time of each end.
 
-Run as `python -m tracker.load.watching DIRECTORY`. It judges nothing that needs the plan's sums: `verdict` does.
+Run as `python -m tracker.load.watching DIRECTORY`. The checks that need the plan's sums are in `verdict`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from tracker.load import parentwatch
 from tracker.load.plan import Plan, graph
 from tracker.load.shared import LAST_SEQ, SEEN, Order, SharedCounters
 
-_MOST_FAULTS: Final = 100  #: that are written down; more say nothing new
+_MOST_FAULTS: Final = 100  #: the most faults that are recorded: more would not help
 
 
 class _Witness:
-    """Writes down what the job announces."""
+    """Records the job's events.
+
+    Args:
+        plan: the run's.
+        shared: where to record.
+    """
 
     def __init__(self, plan: Plan, shared: SharedCounters) -> None:
         self._plan = plan
@@ -30,7 +35,12 @@ class _Witness:
         self._faults = 0
 
     def record(self, event: Event, at: float) -> None:
-        """One event, and when it came."""
+        """Records an event.
+
+        Args:
+            event: what was announced.
+            at: when it came, in seconds of the monotonic clock.
+        """
         if event.seq != self._counters[LAST_SEQ] + 1:
             self._fault(f"event {event.seq} came after event {self._counters[LAST_SEQ]}")
         self._counters[LAST_SEQ] = event.seq
@@ -64,7 +74,7 @@ def _close_at_stop(shared: SharedCounters, events: Watch) -> None:
 
 
 def main() -> int:
-    """Runs the process; the exit status."""
+    """Runs the process and returns the exit status."""
     directory = Path(sys.argv[1])
     parentwatch.exit_with_parent()
     order = Order.read(directory)
