@@ -69,8 +69,8 @@ def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], ke
     """
     if scenario.failures.kill_server_every and isinstance(target, Remote):
         raise ScenarioError(
-            f"failures.kill_server_every kills the tracker, and the one at {target.address} is somebody else's: set it "
-            "to 0, or have a tracker started with --start --journal sqlite"
+            f"failures.kill_server_every kills the tracker, but this test has not started the one at {target.address}: "
+            "set it to 0, or let the test start a tracker with --start --journal sqlite"
         )
     job = f"load-{uuid.uuid4().hex[:12]}"
     plan = Plan(scenario)

@@ -55,7 +55,7 @@ class Remote:
         return None
 
     def restart(self) -> None:
-        raise NotImplementedError(f"the tracker at {self.address} is somebody else's: start one to kill it")
+        raise NotImplementedError(f"this test has not started the tracker at {self.address}, so it cannot restart it")
 
 
 class Started:

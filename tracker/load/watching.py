@@ -48,7 +48,7 @@ class _Witness:
             case Ended() as ended:
                 found = self._plan.find(ended.scope, ended.name)
                 if found is None:
-                    self._fault(f"a substream ended that nobody had named: {ended}")
+                    self._fault(f"a substream ended that is not in the plan: {ended}")
                     return
                 if ended.reason is not Reason.COMPLETE:
                     self._fault(f"a substream ended by force: {ended}")
