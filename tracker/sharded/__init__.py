@@ -1,7 +1,7 @@
-"""One job over several trackers: reports cut up, calls carried out everywhere, and events merged into one order.
+"""One job on several trackers: reports are split, calls go to all trackers, and events are merged into one order.
 
-Nothing outside needs to know: `ShardedClient` has the methods of `TrackerClient`. Servers know nothing of it. It is
-loaded when it is used: an executor that reports to one tracker needs none of it.
+`ShardedClient` has the methods of `TrackerClient`, so callers need not care; servers do not notice at all. The package
+is loaded at its first use: an executor that reports to one tracker does not need it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One job over several servers, for jobs that are too large for one."""
+"""The client of jobs that are too large for one server."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ _UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})
 
 
 class ShardedClient:
-    """Talks to several trackers that share each job: a substream is on one of them, by a hash of its scope and name.
+    """Calls several trackers that share each job: a hash of its scope and name assigns each substream to one of them.
 
-    Each server has a job of its own, a *shard*, with the whole graph, all fronts and all producers. A report is cut up
-    and a part goes to each; promises, commits, drains go to all; what the shards say is united. The servers know
-    nothing of one another. Methods are those of `TrackerClient`; what they say here says only what is different.
+    Each server has a job of its own, a *shard*, with the whole graph, all fronts and all producers. Reports are split,
+    and each shard gets its part; promises, commits and drains go to all shards; their answers are merged. The servers
+    do not communicate. The methods are those of `TrackerClient`; their docstrings here describe only the differences.
 
-    **The servers and the ordering belong to the job** and are the same in all clients for the job's whole life. They
-    are in the names of the shards (``flights.2of3-none-6cb1aa09``, by which `TrackerClient` finds a single one), so a
-    client with others finds no such job, and may not define it while a server of its list has it.
+    **The servers and the ordering belong to the job** and must be the same in all clients for the job's whole life.
+    They are in the names of the shards (``flights.2of3-none-6cb1aa09``, by which `TrackerClient` finds a single one).
+    So a client with other servers or another ordering does not find the job, and cannot define it while a server of its
+    list has it.
 
     Args:
         address: the servers: see `tracker.client.servers.names`. Use names that they can keep.
-        ordering: of the jobs. ``"scope"`` keeps each scope on one server. ``"global"`` needs fronts and progress, and a
-            watch of it is as far as the shard that is least far: see `tracker.sharded.merged_events`.
-        timeout: as `TrackerClient`'s.
-        retry_for: as `TrackerClient`'s.
+        ordering: of the jobs. ``"scope"`` keeps each scope on one server. ``"global"`` needs fronts and progress, and
+            its watches are as far as the slowest shard: see `tracker.sharded.merged_events`.
+        timeout: as for `TrackerClient`, in seconds.
+        retry_for: as for `TrackerClient`, in seconds.
 
     >>> ShardedClient("tracker-{0..3}.tracker:7654", ordering="scope")
     ShardedClient('tracker-{0..3}.tracker:7654', ordering='scope', timeout=10.0, retry_for=60.0)
@@ -60,7 +61,7 @@ class ShardedClient:
         self._retry_for = retry_for
         self._made: tuple[TrackerClient, ...] = ()
         if "@" not in address:
-            self._sharding  # noqa: B018 - raises what is wrong with the list
+            self._sharding  # noqa: B018 - raises if the list is wrong
 
     def __repr__(self) -> str:
         return (
@@ -80,7 +81,7 @@ class ShardedClient:
         self.close()
 
     def close(self) -> None:
-        """Gives the connections back. A later call would take them again."""
+        """Releases the connections. A later call takes them again."""
         for client in self._made:
             client.close()
 
@@ -96,11 +97,11 @@ class ShardedClient:
         return self._made
 
     def _shards(self, job: str) -> list[tuple[TrackerClient, str]]:
-        """Each server, and what it calls its shard of the job."""
+        """Returns each server, with the name of its shard of the job."""
         return list(zip(self._clients, self._sharding.jobs(job), strict=True))
 
     def _shard(self, job: str, scope: str, name: str) -> tuple[TrackerClient, str]:
-        """The server that has a substream, and what it calls its shard of the job."""
+        """Returns the server that has a substream, with the name of its shard of the job."""
         return self._shards(job)[self._sharding.shard(scope, name)]
 
     # ---------------------------------------------------------------- jobs
@@ -108,8 +109,8 @@ class ShardedClient:
     def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
         """Creates a job on all servers, or starts a deployment of it there.
 
-        If it fails in between, some shards have the deployment and some do not: do it again. Another graph or other
-        fronts are taken over only when the job is drained, or by force.
+        If it fails in between, some shards have the deployment and others do not: call it again. The shards accept
+        another graph or other fronts only when the job is drained, or with `force`.
 
         Raises:
             ValueError: the spec has another ordering than this client; or it is ``"global"``, and there are no fronts
@@ -136,7 +137,7 @@ class ShardedClient:
         calls = [partial(client.define_job, replace(spec, job=name), force) for client, name in shards]
         defined = first_decides(calls)
         if None in found:
-            try:  # another client, with another list, may have looked at the same moment
+            try:  # another client, with another list, may have checked at the same moment
                 self._refuse_if_elsewhere(spec.job)
             except TrackerError:
                 for (client, name), before in zip(shards, found, strict=True):
@@ -159,21 +160,21 @@ class ShardedClient:
                     )
 
     def job(self, job: str) -> JobStatus:
-        """Describes a job: sums over its shards, and the least of what they have come to.
+        """Describes a job: counts are sums over its shards, progress is the minimum over them.
 
-        `JobStatus.first_seq` and `JobStatus.last_seq` are sums, too: they say how many events there are.
+        `JobStatus.first_seq` and `JobStatus.last_seq` are sums, too, so they show how many events there are.
         """
         shards = at_once([partial(client.job, name) for client, name in self._shards(job)])
         return merged_status.job_status(job, shards)
 
     def jobs(self) -> list[str]:
-        """Names the jobs that are sharded over these servers, with this ordering."""
+        """Returns the names of the jobs that are sharded over these servers with this ordering."""
         named = zip(self._clients, at_once([client.jobs for client in self._clients]), strict=True)
         found = {job for _, jobs in named for name in jobs if (job := base(name)) and name in self._sharding.jobs(job)}
         return sorted(found)
 
     def delete_job(self, job: str, force: bool = False) -> None:
-        """Forgets a job on all servers. Not repeated; if it fails in between, do it again."""
+        """Deletes a job on all servers. Not repeated; if it fails in between, call it again."""
         self._where_known(
             "UNKNOWN_JOB", [partial(client.delete_job, name, force) for client, name in self._shards(job)]
         )
@@ -181,17 +182,17 @@ class ShardedClient:
     def substreams(
         self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
     ) -> Iterator[SubstreamStatus]:
-        """Describes substreams, those of all shards, by when they were first named."""
+        """Describes the substreams of all shards, in the order in which they were first named."""
         shards = [client.substreams(name, scopes, include_ended, only_stalled) for client, name in self._shards(job)]
         return merge(*shards, key=lambda substream: substream.created)
 
     def explain(self, job: str, scope: str, name: str) -> Explained:
-        """One substream as it stands at its shard, and what is staged of it there."""
+        """Describes one substream at its shard, and the epochs that have staged elements of it there."""
         client, shard = self._shard(job, scope, name)
         return client.explain(shard, scope, name)
 
     def abandon(self, job: str, scope: str, name: str) -> None:
-        """Ends an open substream on every segment at once, whatever is in flight. Not repeated."""
+        """Ends an open substream on every segment at once, even if elements are in flight. Not repeated."""
         client, shard = self._shard(job, scope, name)
         client.abandon(shard, scope, name)
 
@@ -222,22 +223,22 @@ class ShardedClient:
         return ShardedProducer(self._sharding, job, opened, on_all, replays or resume_epoch is not None)
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> ShardedProducer:
-        """A run that another process has opened, without a call."""
+        """Returns a run that another process has opened, without a call."""
         shards = [client.producer(name, producer, run, keep_apart) for client, name in self._shards(job)]
         return ShardedProducer(self._sharding, job, shards, None)
 
     def forget_producer(self, job: str, producer: str) -> None:
-        """Forgets a producer on all shards. Not repeated; if it fails in between, do it again."""
+        """Forgets a producer on all shards. Not repeated; if it fails in between, call it again."""
         self._where_known(
             "UNKNOWN_PRODUCER",
             [partial(client.forget_producer, name, producer) for client, name in self._shards(job)],
         )
 
     def _where_known(self, unknown: str, calls: Sequence[Callable[[], None]]) -> None:
-        """Makes the calls one by one; that some find nothing is the rest of an earlier attempt.
+        """Makes the calls one by one. Some may find nothing, if an earlier attempt failed in between.
 
         Raises:
-            TrackerError: none finds anything, or another refusal.
+            TrackerError: none of them finds anything, or a tracker refuses for another reason.
         """
         missing = []
         for call in calls:
@@ -255,17 +256,17 @@ class ShardedClient:
     def watch(
         self, job: str, after: Position | None = None, segments: Sequence[str] = (), scopes: Sequence[str] = ()
     ) -> ShardedWatch:
-        """The job's events, those kept and then new ones as they happen; each once.
+        """Watches the job's events: first those that are kept, then new ones as they happen; each once.
 
         Args:
             job: its name.
-            after: where another watch of this job, with the same segments and scopes, stood (`ShardedWatch.position`);
-                None: before the oldest events that are kept.
+            after: the position of another watch of this job with the same segments and scopes
+                (`ShardedWatch.position`); None: before the oldest events that are kept.
             segments: as for `TrackerClient.watch`.
             scopes: as for `TrackerClient.watch`.
 
         Raises:
-            ValueError: the position is of another number of shards.
+            ValueError: the position belongs to another number of shards.
         """
         shards = self._shards(job)
         position = beginning(len(shards)) if after is None else after
@@ -279,7 +280,7 @@ class ShardedClient:
         return ShardedWatch(watches, state)
 
     def subscribe(self, job: str, name: str, **_: object) -> NoReturn:
-        """Not over several servers: each shard would have a place of its own.
+        """Refuses: over several servers, each shard would have a position of its own.
 
         Raises:
             TrackerError: ``NOT_SHARDED``, always.
@@ -307,20 +308,20 @@ class ShardedClient:
     # ---------------------------------------------------------------- drain
 
     def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
-        """Asks a deployment to finish what it has begun and to stop, on all shards. It is drained when all are.
+        """Asks a deployment to finish what it has begun and to stop, on all shards. It is drained when all of them are.
 
-        If it fails in between, ask again: sources hear of the drain when every shard has it.
+        If it fails in between, call it again: sources learn of the drain when every shard has it.
         """
         calls = [partial(client.drain, name, deployment, drain_id, timeout) for client, name in self._shards(job)]
         return merged_status.drain_status(first_decides(calls))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
-        """Says how far a drain is and what it waits for: as far as the shard that is least far."""
+        """Describes a drain's progress, which is that of the slowest shard, and what it waits for."""
         calls = [partial(client.get_drain, name, deployment) for client, name in self._shards(job)]
         return merged_status.drain_status(at_once(calls))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
-        """Takes a drain back on all shards, or, if one of them refuses since a front has finished there, on none."""
+        """Cancels a drain on all shards, or on none if one of them refuses because a front has finished there."""
         shards = self._shards(job)
         try:
             cancelled = first_decides(
@@ -345,7 +346,7 @@ def _status(client: TrackerClient, job: str) -> JobStatus | None:
 
 
 def _refuse_in_parts(spec: JobSpec, found: Sequence[JobStatus]) -> None:
-    """Refuses a new deployment that some shards could take and others not: it would tear the job apart."""
+    """Refuses a new deployment that only some shards could accept: the job's shards would differ afterwards."""
     left = [status for status in found if status.spec.deployment != spec.deployment]
     drained = sum(status.drain.state is DrainState.DRAINED for status in left)
     if any(status.drain.state in _UNDER_WAY for status in left) or 0 < drained < len(left):

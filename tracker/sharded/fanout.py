@@ -10,10 +10,10 @@ Answer = TypeVar("Answer")
 
 
 def at_once(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """Makes all calls side by side and waits for all.
+    """Makes all calls in parallel, waits for all, and returns their results in order.
 
     Raises:
-        Exception: what the first of those that failed has raised; the others were made nevertheless.
+        Exception: that of the first call in order that failed; the other calls were made nevertheless.
     """
     if len(calls) == 1:
         return [calls[0]()]
@@ -23,10 +23,10 @@ def at_once(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
 
 
 def first_decides(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """Makes the first call and, when it has succeeded, all others side by side.
+    """Makes the first call and, if it succeeds, all others in parallel; returns their results in order.
 
-    So of two callers that exclude each other (a run and the one that supersedes it, a finish and a drain's
-    cancellation) the same one comes first for all servers: who was refused by the first asks no other.
+    Some calls exclude each other: a run and its successor, a finish and the cancellation of a drain. This way the same
+    one of them comes first at all servers: a caller that the first server refuses does not call the others.
 
     Raises:
         Exception: as `at_once`; if it is the first call's, the others were not made.

@@ -1,18 +1,20 @@
-"""The events of a job's shards as those of one job.
+"""Merges the events of a job's shards into those of one job.
 
-A pure merge: events of shards go in, in each shard's order and otherwise in any; the job's events come out.
+The merge does no I/O: the shards' events go in, in each shard's order and otherwise in any order; the job's events come
+out.
 
-- What one shard alone has to say (`Late`, `Stalled`, `FrontIdle`, `DrainTimedOut`) passes as it comes, and so do ends,
-  unless the job has ordering ``"global"``.
-- `Advanced` comes out with the least of what the shards have said.
-- `DrainRequested`, `DrainCancelled` and `Drained` come out once, when every shard has said so.
+- Events of one shard alone (`Late`, `Stalled`, `FrontIdle`, `DrainTimedOut`) pass as they come, and so do ends, unless
+  the job has ordering ``"global"``.
+- `Advanced` comes out with the minimum of what the shards have announced.
+- `DrainRequested`, `DrainCancelled` and `Drained` come out once, when every shard has announced them.
 - With ordering ``"global"``, the end of a substream with an end time waits until every shard has advanced that far on
-  its segment. Then no shard can still end an earlier one there, and those that waited come out by end time, scope and
-  name: in one order for everybody, whoever was quicker. A substream's upstream ends come first, since a shard is never
-  further on a segment than upstream of it. Substreams without end time, expired and abandoned ones do not wait.
+  its segment. Then no shard can end an earlier one there any more, and the ends that waited come out by end time, scope
+  and name: every subscriber gets the same order, whichever shard was faster. A substream's upstream ends come first,
+  since a shard is never further on a segment than upstream of it. Substreams without an end time, and those that
+  expired or were abandoned, do not wait.
 
-A shard that is drained stands still here until all are, so that the events of its next deployment, whose times start
-from scratch, are not mixed with the old ones.
+The events of a drained shard wait here until all shards are drained, so that the events of its next deployment, whose
+times start from scratch, are not mixed with the old ones.
 """
 
 from __future__ import annotations
@@ -37,37 +39,43 @@ _Waiting: TypeAlias = tuple[int, str, str, int, int, Event]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a merged watch stands; another one goes on exactly there. All of it is numbers and strings:
-    ``Position(**json.loads(text))`` reads back what ``json.dumps(dataclasses.asdict(position))`` has written.
+    """The position of a merged watch, from which another one can continue exactly.
+
+    It consists of numbers and strings: ``Position(**json.loads(text))`` reads what
+    ``json.dumps(dataclasses.asdict(position))`` has written.
     """
 
-    seqs: Sequence[int]  #: of each shard the last event taken
-    held: Sequence[Sequence[int]]  #: of each shard, events taken and not yet given: they wait for other shards
-    advanced: Sequence[Mapping[str, int]]  #: of each shard, how far it has said to be, by segment
-    said: Mapping[str, int]  #: how far the whole job was said to be
-    log_ids: Sequence[str]  #: of each shard the log; empty: whichever there is
+    seqs: Sequence[int]  #: for each shard, the number of the last event that was taken
+    held: Sequence[Sequence[int]]  #: for each shard, events that were taken and not given: they wait for other shards
+    advanced: Sequence[Mapping[str, int]]  #: for each shard, the progress that it has announced, by segment
+    said: Mapping[str, int]  #: the job's progress that was announced, by segment
+    log_ids: Sequence[str]  #: for each shard, its log; empty: the current one
 
 
 def beginning(shards: int) -> Position:
-    """Before the oldest event that each shard has kept."""
+    """Returns the position before the oldest event that each shard has kept.
+
+    Args:
+        shards: how many there are.
+    """
     return Position([0] * shards, [[]] * shards, [{}] * shards, {}, [""] * shards)
 
 
 @dataclass(slots=True)
 class _Shard:
     seq: int
-    again: set[int]  #: taken before this merge began and not given: to be taken once more
+    again: set[int]  #: events that were taken before this merge began and not given: they are taken again
     advanced: dict[str, int]
     together: dict[type, deque[Event]] = field(default_factory=lambda: {kind: deque() for kind in _TOGETHER})
-    later: deque[Event] = field(default_factory=deque)  #: what came after it was drained
+    later: deque[Event] = field(default_factory=deque)  #: events that came after it was drained
 
 
 class Merge:
-    """The merge, as it stands.
+    """The state of a merge.
 
     Args:
-        ordered: whether ends wait for the other shards: ordering ``"global"``.
-        position: where to go on. Events go in again from `after` on.
+        ordered: whether ends wait for the other shards, as with ordering ``"global"``.
+        position: where to continue. The caller passes each shard's events in again, from `after` on.
     """
 
     def __init__(self, ordered: bool, position: Position) -> None:
@@ -80,10 +88,10 @@ class Merge:
         self._passing: deque[tuple[int, Event]] = deque()
         self._waiting: dict[str, list[_Waiting]] = {}  # by segment, a heap
         self._held: dict[tuple[str, str, str], int] = {}  # (segment, scope, name) of ends that wait: their end time
-        self._news: dict[str, tuple[int, Event]] = {}  # by segment, what made the whole job advance
+        self._news: dict[str, tuple[int, Event]] = {}  # by segment, the event that made the whole job advance
 
     def after(self, shard: int) -> int:
-        """The event of a shard after which its events go in."""
+        """Returns the number of the event of a shard after which its events must be passed in."""
         state = self._shards[shard]
         return min(state.again) - 1 if state.again else state.seq
 
@@ -93,7 +101,7 @@ class Merge:
         if event.seq in state.again:
             state.again.remove(event.seq)
         elif event.seq <= state.seq:
-            return  # it was given before this merge began
+            return  # the event was given before this merge began
         elif state.together[Drained]:
             state.later.append(event)
             return
@@ -114,12 +122,12 @@ class Merge:
                     self._let_go(ended.scope, ended.name)
                     self._passing.append((shard, event))
             case Late() as late if (end := self._held.get((late.segment, late.scope, late.name))) is not None:
-                self._wait(late, end, shard, event)  # it comes after the end that it is late for
+                self._wait(late, end, shard, event)  # it must come after the end for which it is late
             case _:
                 self._passing.append((shard, event))
 
     def give(self) -> Event | None:
-        """The job's next event; None: something else has to be taken first."""
+        """Returns the job's next event; None if another event has to be taken first."""
         if any(state.again for state in self._shards):
             return None
         if self._passing:
@@ -133,17 +141,17 @@ class Merge:
         return self._advance() or self._agree()
 
     def position(self, log_ids: Sequence[str]) -> Position:
-        """Where another merge would go on after what was given so far.
+        """Returns the position from which another merge can continue after the events that were given so far.
 
         Args:
-            log_ids: of each shard the log that its events are of.
+            log_ids: for each shard, the log to which its events belong.
         """
         held = [sorted(self._numbers(shard)) for shard in range(len(self._shards))]
         advanced = [dict(state.advanced) for state in self._shards]
         return Position([state.seq for state in self._shards], held, advanced, dict(self._said), tuple(log_ids))
 
     def _numbers(self, shard: int) -> Iterator[int]:
-        """The shard's events that were taken and not given."""
+        """Yields the numbers of the shard's events that were taken and not given."""
         state = self._shards[shard]
         yield from state.again
         yield from (event.seq for at, event in self._passing if at == shard)
@@ -155,7 +163,7 @@ class Merge:
         return min(state.advanced.get(segment, _NOT_YET) for state in self._shards)
 
     def _reached(self, segment: str) -> int:
-        """Up to which end time there is nothing to wait for."""
+        """Returns the end time up to which ends need not wait."""
         return min(
             _OVER if state.together[Drained] else state.advanced.get(segment, _NOT_YET) for state in self._shards
         )
@@ -165,7 +173,7 @@ class Merge:
         heappush(heap, (time, of.scope, of.name, event.seq, shard, event))
 
     def _let_go(self, scope: str, name: str) -> None:
-        """What waits of a substream waits no more: it was given up, and its upstream ends come first."""
+        """Releases the waiting ends of a substream that was given up, since its upstream ends come first."""
         for segment, heap in self._waiting.items():
             if self._held.pop((segment, scope, name), None) is not None:
                 gone = sorted(entry for entry in heap if entry[1:3] == (scope, name))
@@ -174,7 +182,7 @@ class Merge:
                 heapify(heap)
 
     def _advance(self) -> Event | None:
-        """How far the whole job is, if that is new."""
+        """Returns the job's progress as an event, if it is new."""
         if not self._news:
             return None
         segment, (_, event) = next(iter(self._news.items()))
@@ -183,7 +191,7 @@ class Merge:
         return replace(event, kind=Advanced(segment, self._said[segment]))
 
     def _agree(self) -> Event | None:
-        """What every shard has said."""
+        """Returns a drain's event that every shard has announced, if there is one."""
         first = self._shards[0].together
         agreed = [kind for kind in _TOGETHER if all(state.together[kind] for state in self._shards)]
         if not agreed:

@@ -1,4 +1,4 @@
-"""What a job's shards say of themselves, as one job's word."""
+"""Merges the states of a job's shards into that of one job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracker.contract.values import DrainState, Outcome
 
 Named = TypeVar("Named", ProducerStatus, FrontStatus)
 
-#: The whole is as far as the shard that is least far.
+#: The whole job is as far as its slowest shard; the first of these states is the slowest.
 _FAR: Final = (
     DrainState.NOT_DRAINING,
     DrainState.CANCELLED,
@@ -25,7 +25,14 @@ _FAR: Final = (
 
 
 def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
-    """Counts are sums, of events as well: `first_seq` and `last_seq` are no positions. `log_id` names all logs."""
+    """Merges the shards' descriptions of a job.
+
+    Counts are sums, even those of events, so `first_seq` and `last_seq` are not positions. `log_id` names all logs.
+
+    Args:
+        job: the name of the whole job.
+        shards: at least one.
+    """
     first = shards[0]
     return JobStatus(
         spec=replace(first.spec, job=job),
@@ -50,7 +57,7 @@ def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
 
 
 def job_defined(job: str, shards: Sequence[JobDefined]) -> JobDefined:
-    """It is new if every shard is; as `job_status` otherwise."""
+    """Merges the shards' answers to a definition: the job is new if every shard is. The rest is as in `job_status`."""
     return JobDefined(
         created=all(shard.created for shard in shards),
         last_seq=sum(shard.last_seq for shard in shards),
@@ -62,7 +69,7 @@ def job_defined(job: str, shards: Sequence[JobDefined]) -> JobDefined:
 
 
 def drain_status(shards: Sequence[DrainStatus]) -> DrainStatus:
-    """As far as the shard that is least far."""
+    """Merges the shards' drains: the whole is as far as its slowest shard."""
     return DrainStatus(
         state=min((shard.state for shard in shards), key=_FAR.index),
         drain_id=shards[0].drain_id,
@@ -76,10 +83,10 @@ def drain_status(shards: Sequence[DrainStatus]) -> DrainStatus:
 
 
 def reported(shards: Sequence[Reported]) -> Reported:
-    """One answer for a report that went to every shard in parts.
+    """Merges the shards' answers to the parts of a report.
 
-    APPLIED: it is taken now by all, and was new to some. PARTIAL_DUPLICATE names the units that no shard lacks any
-    more; none, if one shard lacks what another has.
+    APPLIED means that all shards have the report now, and it was new to some of them. PARTIAL_DUPLICATE names the units
+    that every shard has; it names none if the shards have different units.
     """
     last_seq = sum(shard.last_seq for shard in shards)
     partial = [set(shard.duplicate_units) for shard in shards if shard.outcome is Outcome.PARTIAL_DUPLICATE]
@@ -90,7 +97,7 @@ def reported(shards: Sequence[Reported]) -> Reported:
 
 
 def log_id(shards: Iterable[str]) -> str:
-    """The logs of all shards."""
+    """Returns one id for the logs of all shards."""
     return "+".join(shards)
 
 

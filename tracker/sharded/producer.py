@@ -17,22 +17,23 @@ from tracker.sharded.sharding import Sharding
 
 
 class ShardedProducer:
-    """A run of a producer, as `ShardedClient.open_producer` and `ShardedClient.producer` give it: see `Producer`.
+    """A run of a producer, made by `ShardedClient.open_producer` and `ShardedClient.producer`: see `Producer`.
 
-    Every report goes to every shard with the same units, also where it has nothing for one, and so does every commit:
-    so each shard knows by itself which units and epochs there were. If it fails in between, some shards know them and
-    some do not. Doing the same again, or starting again at the epoch that the engine has not committed, makes that
-    good, as if one tracker's answer had been lost: those that know it change nothing.
+    Every report goes to every shard with the same units, even if it holds nothing for a shard, and so does every
+    commit. So each shard knows all units and epochs. If a call fails in between, some shards have them and others do
+    not. Repeating the call, or starting again at the epoch that the engine has not committed, completes it, as after a
+    lost answer of one tracker: the shards that have it already change nothing.
 
-    After a report that one shard has refused (an end time that differs, a limit) the others keep their parts staged.
-    Report the same units again when the cause is gone, with everything that the other shards have taken unchanged.
+    If one shard refuses a report (an end time that differs, a limit), the others keep their parts staged. When the
+    cause is gone, report the same units again, and leave everything unchanged that the other shards have accepted.
 
     Attributes:
-        job: the job it reports to.
-        producer: its name, the same across restarts.
-        run: this start of it.
-        committed_epoch: the last epoch that was committed on every shard when the run was opened; None: none, or not
-            asked. A program that restarts after it may report an epoch that some shards have committed.
+        job: the job to which it reports.
+        producer: the producer's name, the same across restarts.
+        run: the name of this start.
+        committed_epoch: the last epoch that was committed on every shard when the run was opened; None: none was, or
+            the trackers were not asked. A program that restarts after it may report an epoch that some shards have
+            committed.
     """
 
     def __init__(
@@ -64,10 +65,13 @@ class ShardedProducer:
             self.close()
 
     def epoch(self, epoch: int | None = None) -> Report:
-        """An empty report for an epoch (None: the next one); `Report.report` sends it to all shards.
+        """Returns an empty report for an epoch; `Report.report` sends it to all shards.
 
-        Where shards know different units of a report already, the outcome is PARTIAL_DUPLICATE with no units named:
-        report each unit by itself then.
+        If the shards already have different units of a report, the outcome is PARTIAL_DUPLICATE without names of units:
+        then report each unit separately.
+
+        Args:
+            epoch: 0, 1, 2, …; None: the next one (`next_epoch`).
         """
         number = self.next_epoch() if epoch is None else epoch
         checked_epoch(number)
@@ -85,11 +89,11 @@ class ShardedProducer:
         return Report(send, number)
 
     def next_epoch(self) -> int:
-        """The epoch to report next: the least of the shards', which some may have committed and others not."""
+        """The epoch to report next: the lowest of the shards'. Some of them may have committed it."""
         return min(producer.next_epoch() for producer in self._producers)
 
     def epochs(self) -> Iterator[Report]:
-        """An empty report for the next epoch, then for the one after it: see `Producer.epochs`."""
+        """Yields an empty report for the next epoch, then for the one after it: see `Producer.epochs`."""
         while True:
             number = self.next_epoch()
             yield self.epoch(number)
@@ -106,11 +110,12 @@ class ShardedProducer:
         seal: bool = False,
         promises: Sequence[CommitPromise] = (),
     ) -> int:
-        """Commits or seals on all shards, or brings promises to all (an expectation to the shard of its substream): see
-        `Producer.commit`.
+        """Commits or seals on all shards, or makes promises there: see `Producer.commit`.
+
+        An expectation goes to the shard of its substream, all other promises go to all shards.
 
         Returns:
-            How many events there are, of all shards.
+            The number of events of all shards together.
         """
 
         def of(shard: int) -> list[CommitPromise]:
@@ -135,7 +140,7 @@ def _report(producer: Producer, epoch: int, part: Contents, units: Sequence[str]
 
 
 def _close(producer: Producer, resume_epoch: int | None) -> None:
-    """Also if it is closed already: another shard may have failed when it was."""
+    """Closes a run, unless it is closed already: an earlier attempt may have failed at another shard."""
     try:
         producer.close(resume_epoch)
     except TrackerError as refused:

@@ -1,9 +1,9 @@
-"""How one job is cut into shards: which substream belongs to which, and what a report says to each.
+"""Divides a job into shards: which substream belongs to which shard, and which part of a report goes to each.
 
-A shard is a job of its own at its server, with the whole graph and all fronts, and its share of the substreams. The
-contract's rules are about one substream at a time; so each shard, alone, keeps them.
+A shard is a job of its own at its server, with the whole graph and all fronts, and its share of the substreams. Each of
+the contract's rules concerns one substream, so each shard satisfies them by itself.
 
-This module knows nothing of calls: it is names and columns.
+This module makes no calls: it works only with names and columns.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ _SHARD: Final = re.compile(r"(?P<job>.+)\.\d+of\d+-(none|scope|global)-[0-9a-f]{
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """A cut that is fixed for the life of its jobs.
+    """A division into shards, which is fixed for the life of its jobs.
 
     Args:
-        servers: their names, sorted: the first is shard 1.
-        ordering: of the jobs. With ``"scope"`` a scope is on one shard as a whole, so that the order within it is the
-            server's own; else substreams are dealt out one by one.
+        servers: the servers' names, sorted: the first has shard 1.
+        ordering: of the jobs. With ``"scope"``, a scope is on one shard as a whole, so that its order is that of the
+            server; else substreams are assigned one by one.
     """
 
     servers: tuple[str, ...]
     ordering: Ordering
 
     def jobs(self, job: str) -> tuple[str, ...]:
-        """The names of a job's shards at their servers. They say how many there are, and by a digest on which servers:
-        who has another list has other names, and finds nothing.
+        """Returns the names of a job's shards at their servers.
+
+        A name has the number of shards and a digest of the servers. A client with another list makes other names, and
+        finds nothing.
 
         >>> Sharding(("a:7654", "b:7654"), "none").jobs("shop")
         ('shop.1of2-none-b5bc81cc', 'shop.2of2-none-b5bc81cc')
@@ -47,7 +49,7 @@ class Sharding:
         return tuple(f"{job}.{number}of{count}-{self.ordering}-{digest}" for number in range(1, count + 1))
 
     def shard(self, scope: str, name: str) -> int:
-        """The number of a substream's shard, from 0. About a microsecond.
+        """Returns the number of a substream's shard, counted from 0. A call takes about a microsecond.
 
         >>> [Sharding(("a:7654", "b:7654"), "none").shard("JFK", f"day {day}") for day in range(8)]
         [1, 1, 1, 0, 1, 1, 0, 0]
@@ -57,15 +59,16 @@ class Sharding:
         return int.from_bytes(digest, "little") % len(self.servers)
 
     def split(self, contents: Contents) -> list[Contents]:
-        """What a report says to each shard: its substreams with their entries, closes and expectations, and all other
-        promises."""
+        """Splits a report: each shard gets its substreams with their entries, closes and expectations, and all other
+        promises.
+        """
         count = len(contents.substreams)
         shards = np.fromiter((self.shard(scope, name) for scope, name in contents.substreams), np.int64, count)
         return [_part(contents, shards == shard) for shard in range(len(self.servers))]
 
 
 def base(shard: str) -> str | None:
-    """The job that a shard is of; None: it is no shard.
+    """Returns the name of the job to which a shard belongs; None if the name is not that of a shard.
 
     >>> base("shop.1of2-none-b5bc81cc"), base("shop")
     ('shop', None)
@@ -75,7 +78,7 @@ def base(shard: str) -> str | None:
 
 
 def _part(contents: Contents, wanted: NDArray[np.bool_]) -> Contents:
-    places = np.cumsum(wanted) - 1  # of each wanted substream among the wanted
+    places = np.cumsum(wanted) - 1  # for each wanted substream, its position among the wanted ones
     entries = wanted[contents.substream_index]
     promises: list[Promise] = []
     for promise in contents.promises:

@@ -14,18 +14,18 @@ from tracker.client.watch import Watch
 from tracker.contract.callers import Event
 from tracker.sharded.merged_events import Merge, Position
 
-_AHEAD: Final = 1000  #: events that are read before they are asked for
+_AHEAD: Final = 1000  #: the most events that are read ahead
 _LOOK_AGAIN_S: Final = 0.2
 
 _Said: TypeAlias = Event | TrackerError | TrackerUnavailable | None
 
 
 class ShardedWatch(Iterator[Event]):
-    """An iterator over a sharded job's events that never ends by itself: made by `ShardedClient.watch`.
+    """An iterator over a sharded job's events that never ends by itself, made by `ShardedClient.watch`.
 
-    Each event is given once; see `tracker.sharded.merged_events` for which, and in what order. `Event.seq` is the
-    event's number at the server that announced it. What waits for other shards is kept in memory. One thread iterates;
-    any may close it. It does not outlast a fork.
+    It gives each event once; `tracker.sharded.merged_events` describes which, and in what order. `Event.seq` is the
+    event's number at the server that announced it. Events that wait for other shards are kept in memory. One thread
+    iterates; any thread may close it. It does not survive a fork.
     """
 
     def __init__(self, watches: Sequence[Watch], merge: Merge) -> None:
@@ -37,7 +37,7 @@ class ShardedWatch(Iterator[Event]):
 
     @property
     def position(self) -> Position:
-        """Where another watch goes on after the last event that this one gave."""
+        """The position from which another watch continues after the last event that this one gave."""
         return self._merge.position([watch.log_id for watch in self._watches])
 
     def __enter__(self) -> ShardedWatch:
@@ -56,9 +56,9 @@ class ShardedWatch(Iterator[Event]):
 
         Raises:
             StopIteration: it was closed.
-            TrackerError: a server's: see `Watch.__next__`. It is closed then.
-            TrackerUnavailable: no sign of one of the servers for as long as the client's `retry_for` says. Going on is
-                allowed.
+            TrackerError: a server refuses: see `Watch.__next__`. After this error it is closed.
+            TrackerUnavailable: one of the servers could not be reached for the client's `retry_for`. The caller may
+                continue.
         """
         if not self._started:
             self._started = True
@@ -79,11 +79,11 @@ class ShardedWatch(Iterator[Event]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration, from any thread; one that waits for an event stops waiting."""
+        """Ends the iteration, from any thread. A thread that waits for an event stops waiting."""
         self._closed.set()
         for watch in self._watches:
             watch.close()
-        with suppress(Full):  # it is full: nobody waits
+        with suppress(Full):  # if the queue is full, no thread waits for it
             self._said.put_nowait((0, None))
 
     def _read(self, shard: int) -> None:
