@@ -45,7 +45,7 @@ from tracker.client import (
 )
 
 FORMAT: Final = "tracker"
-WAKE_UP: Final = "rings"  #: an option of this package's own: its rows only make batches happen, and none is missing
+WAKE_UP: Final = "wakes"  #: an option of this package's own: its rows only make batches happen, and none is missing
 
 _FEW: Final = 10  #: events that are looked at first for a wake-up; ten times as many next, if none is wanted
 _MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;

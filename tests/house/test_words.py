@@ -45,11 +45,14 @@ RETIRED: dict[str, dict[str, str]] = {
     },
     "tracker/cli": dict.fromkeys(["say", "said", "asking"], "print_line, connecting"),
     "tracker/load": dict.fromkeys(
-        ["board", "Board", "lifeline", "telling", "hear", "heard"], "shared counters, parent watch"
+        ["board", "Board", "_board", "lifeline", "telling", "hear", "heard", "said"], "shared counters, parent watch"
     ),
     "tracker/relay": dict.fromkeys(["gathering", "Gatherer", "Room", "room"], "batching, Batcher, Capacity"),
     "tracker/sharded": dict.fromkeys(["uniting", "everywhere"], "merge, fan-out"),
-    "tracker/server": dict.fromkeys(["replica", "Replica", "ring", "room"], "ReplayableState, notify, capacity"),
+    "tracker/server": dict.fromkeys(
+        ["replica", "Replica", "ring", "room", "bells", "Bells", "_say"], "ReplayableState, notify, Notifier, capacity"
+    ),
+    "tracker/client": dict.fromkeys(["said", "say", "hear", "heard", "anew"], "report, record; a noun for what it is"),
 }
 
 

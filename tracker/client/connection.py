@@ -111,11 +111,11 @@ def connect(address: str) -> Connection:
         return connection
 
 
-def _start_anew() -> None:
+def _reset_in_child() -> None:
     global _lock, _connections
     forking.keep_in_child(list(_connections.values()))
     _lock = threading.Lock()
     _connections = weakref.WeakValueDictionary()
 
 
-forking.after_fork_in_child(_start_anew)
+forking.after_fork_in_child(_reset_in_child)

@@ -48,10 +48,10 @@ class EpochCommittedError(TrackerError):
             "run with replays=True",
         )
         self.next_epoch = next_epoch
-        self._said = (producer, epoch, next_epoch)
+        self._arguments = (producer, epoch, next_epoch)
 
     def __reduce__(self) -> tuple[type[EpochCommittedError], tuple[str, int, int]]:
-        return EpochCommittedError, self._said
+        return EpochCommittedError, self._arguments
 
 
 class TrackerUnavailable(ConnectionError):  # noqa: N818

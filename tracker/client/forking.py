@@ -96,17 +96,19 @@ def keep_in_child(inherited: object) -> None:
     _inherited.append(inherited)
 
 
-def after_fork_in_child(start_anew: Callable[[], None]) -> None:
+def after_fork_in_child(reset: Callable[[], None]) -> None:
     """Registers a function that resets a module's state in a child process."""
-    _in_child.append(start_anew)
+    _in_child.append(reset)
 
 
-def _start_anew() -> None:
+def _reset_in_child() -> None:
     global _gate
     _inherited.append(_gate)
     _gate = _Gate()
-    for start_anew in _in_child:
-        start_anew()
+    for reset in _in_child:
+        reset()
 
 
-os.register_at_fork(before=lambda: _gate.close(), after_in_parent=lambda: _gate.reopen(), after_in_child=_start_anew)
+os.register_at_fork(
+    before=lambda: _gate.close(), after_in_parent=lambda: _gate.reopen(), after_in_child=_reset_in_child
+)

@@ -128,12 +128,12 @@ def _ask(path: str, users: frozenset[int]) -> _Socket | None:
     return _Socket(-1, file, None)
 
 
-def _start_anew() -> None:
+def _reset_in_child() -> None:
     global _lock
     _lock = threading.Lock()
 
 
-forking.after_fork_in_child(_start_anew)
+forking.after_fork_in_child(_reset_in_child)
 
 
 def _listener(path: str) -> int:

@@ -36,13 +36,13 @@ class Report:
         send: delivers the contents, the units and whether to commit.
         epoch: the epoch of which the report is a part.
 
-    >>> said = []
-    >>> report = Report(lambda contents, units, commit: said.append(contents))
+    >>> delivered = []
+    >>> report = Report(lambda contents, units, commit: delivered.append(contents))
     >>> report.sent("raw", "JFK", "2013-01-01", 0b0110, end_time=24)
     >>> report.sent("raw", "JFK", "2013-01-01", 0b0101, end_time=24)
     >>> report.received("raw", "JFK", "2013-01-01", 0b0110, end_time=24)
     >>> report.report(units=["read/0"])
-    >>> said[0].xor, said[0].sent, said[0].received
+    >>> delivered[0].xor, delivered[0].sent, delivered[0].received
     (array([5], dtype=uint64), array([2], dtype=uint32), array([1], dtype=uint32))
     """
 
@@ -414,5 +414,5 @@ def _integers(name: str, column: ArrayLike) -> NDArray[np.int64]:
 
 
 def _two_end_times(scope: str, name: str, one: int, other: int) -> ValueError:
-    said = " and ".join("none" if time == NO_END_TIME else str(time) for time in (one, other))
-    return ValueError(f"substream {name!r} of scope {scope!r} has two end times, {said}; a substream has one")
+    times = " and ".join("none" if time == NO_END_TIME else str(time) for time in (one, other))
+    return ValueError(f"substream {name!r} of scope {scope!r} has two end times, {times}; a substream has one")

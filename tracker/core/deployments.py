@@ -225,7 +225,7 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
 
 
 def _renew_ends(job: Job) -> None:
-    """After a change of graph or rules; how far each segment has come stays said."""
+    """After a change of graph or rules; the progress that was announced for each segment stays announced."""
     advanced = job.ends.advanced
     job.ends = job.new_ends()
     job.ends.advanced = advanced

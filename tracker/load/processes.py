@@ -55,11 +55,11 @@ def server_process(module: list[str]) -> Iterator[Server]:
         server = None
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            if not said.startswith("listening on "):
+            line = process.stdout.readline()
+            if not line.startswith("listening on "):
                 log.seek(0)
                 raise RuntimeError(f"the server has not started: {log.read()}")
-            server = Server(process, said.split()[-1])
+            server = Server(process, line.split()[-1])
             yield server
         finally:
             process.terminate()

@@ -38,7 +38,7 @@ class _Line:
     def __init__(self, process: _Process, producer: int) -> None:
         self._process = process
         self._plan = process.plan
-        self._board = process.shared
+        self._shared = process.shared
         self._number = producer
         self._chance = random.Random(f"{self._plan.scenario.seed}/{producer}/{process.life}")
         self._runs = (f"life-{process.life}.{number}" for number in count())
@@ -55,22 +55,22 @@ class _Line:
 
     def _learn(self) -> None:
         """Marks epochs that an earlier life has committed as answered: it may have died before it could do that."""
-        answered = self._board.answered[self._number, : self._first]
+        answered = self._shared.answered[self._number, : self._first]
         unheard = np.flatnonzero(answered == 0)
         answered[unheard] = time.monotonic()
-        self._board.disturbed[self._number, unheard] = 1
+        self._shared.disturbed[self._number, unheard] = 1
 
     def work(self) -> None:
         """Sends all reports that are left."""
         try:
             for tick in range(self._first, self._plan.ticks):
                 self._send(tick)
-                self._board.free[self._number, tick] = time.monotonic()
+                self._shared.free[self._number, tick] = time.monotonic()
             self._run.close()
         except _Stopped:
             pass
         except Exception as error:
-            self._board.fault(f"{self._name}: {error}")
+            self._shared.fault(f"{self._name}: {error}")
             self._process.failed = True
 
     def _send(self, tick: int) -> None:
@@ -85,11 +85,11 @@ class _Line:
             zombie, report = self._run, self._take_over(tick, report)
         disturbed = taken_over or due < self._disturbed_until
         if disturbed:
-            self._board.disturbed[self._number, tick] = 1
-        if self._board.sent[self._number, tick] == 0:
-            self._board.sent[self._number, tick] = time.monotonic()
+            self._shared.disturbed[self._number, tick] = 1
+        if self._shared.sent[self._number, tick] == 0:
+            self._shared.sent[self._number, tick] = time.monotonic()
         report.report(units=["unit"], commit=True)
-        answered = self._board.answered[self._number, tick] = time.monotonic()
+        answered = self._shared.answered[self._number, tick] = time.monotonic()
         if disturbed:
             self._disturbed_until = answered
         if zombie is not None:
@@ -115,7 +115,7 @@ class _Line:
 
     def _sleep_until(self, due: float) -> None:
         while True:
-            if self._board.stopped:
+            if self._shared.stopped:
                 raise _Stopped
             left = due - time.monotonic()
             if left <= 0:
@@ -129,7 +129,7 @@ class _Line:
         outcome = report.report(units=["unit"], commit=True).outcome
         self._process.add(REPEATED)
         if outcome is not Outcome.ALREADY_COMMITTED:
-            self._board.fault(f"{self._name}: epoch {tick} was reported again and the answer was {outcome}")
+            self._shared.fault(f"{self._name}: epoch {tick} was reported again and the answer was {outcome}")
 
     def _take_over(self, tick: int, report: Report) -> Report:
         """Opens a new run while the old one has an uncommitted report of the epoch; returns the new run's report."""
@@ -148,7 +148,7 @@ class _Line:
             if refused.reason == "FENCED":
                 return
             raise
-        self._board.fault(
+        self._shared.fault(
             f"{self._name}: run {zombie.run} was superseded, and its report of epoch {tick + 1} was taken"
         )
 

@@ -112,8 +112,8 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all figures in a form for JSON."""
-        said: dict[str, Any] = _plain(asdict(self))
-        return said | {"right": self.verdict.right}
+        found: dict[str, Any] = _plain(asdict(self))
+        return found | {"right": self.verdict.right}
 
 
 def evaluate(

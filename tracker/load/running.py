@@ -147,7 +147,7 @@ class _Run:
         tell: Callable[[Progress], None],
     ) -> None:
         self._plan = plan
-        self._board = shared
+        self._shared = shared
         self._target = target
         self._client = client
         self._job = job
@@ -160,7 +160,7 @@ class _Run:
     def go(self) -> None:
         """Runs the plan, and waits until it is done or the scenario's patience is over."""
         self._wait_until_ready()
-        self._board.start = time.monotonic() + 0.2
+        self._shared.start = time.monotonic() + 0.2
         end = float(self._plan.due.max())
         deadline = end + self._plan.scenario.patience
         since, until = self._plan.measured
@@ -186,7 +186,7 @@ class _Run:
 
     def leave(self) -> None:
         """Ends all processes."""
-        self._board.stop()
+        self._shared.stop()
         processes = [*(worker.process for worker in self._workers), self._watcher]
         until = time.monotonic() + _LEAVE_S
         for process in processes:
@@ -196,20 +196,20 @@ class _Run:
             process.wait()
 
     def result(self) -> Result:
-        verdict = judge(self._plan, self._board)
+        verdict = judge(self._plan, self._shared)
         killed = sum(worker.lives - 1 for worker in self._workers)
-        return evaluate(self._plan, self._board, verdict, self._samples, killed, self._servers_killed)
+        return evaluate(self._plan, self._shared, verdict, self._samples, killed, self._servers_killed)
 
     # ---------------------------------------------------------------- watching the processes
 
     def _now(self) -> float:
-        return time.monotonic() - self._board.start
+        return time.monotonic() - self._shared.start
 
     def _wait_until_ready(self) -> None:
         until = time.monotonic() + _READY_S
-        while not self._board.ready.all():
+        while not self._shared.ready.all():
             if self._failed() or time.monotonic() > until:
-                why = "; ".join(self._board.faults()) or f"they were not ready after {_READY_S:g} s"
+                why = "; ".join(self._shared.faults()) or f"they were not ready after {_READY_S:g} s"
                 raise FailedError(f"the processes that make the load could not start: {why}")
             time.sleep(_LOOK_S)
 
@@ -223,7 +223,7 @@ class _Run:
             return True
         if any(worker.process.poll() is None for worker in self._workers):
             return False
-        counters = self._board.counters[-1]
+        counters = self._shared.counters[-1]
         return bool(counters[SEEN] >= self._plan.ends and counters[LAST_SEQ] >= self._client.job(self._job).last_seq)
 
     def _sample(self, now: float) -> None:
@@ -232,7 +232,7 @@ class _Run:
         self._samples.append(Sample(now, use, spent, procfs.machine_seconds()))
 
     def _progress(self, now: float, end: float) -> Progress:
-        plan, shared = self._plan, self._board
+        plan, shared = self._plan, self._shared
         use = self._samples[-1].server
         recent = []
         due = 0

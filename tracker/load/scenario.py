@@ -150,11 +150,11 @@ class Scenario:
         return asdict(self)
 
 
-def read(said: Mapping[str, Any]) -> Scenario:
+def read(settings: Mapping[str, Any]) -> Scenario:
     """Makes a scenario from the content of a TOML file.
 
     Args:
-        said: the settings by name; missing ones have their defaults.
+        settings: the settings by name; missing ones have their defaults.
 
     Raises:
         ScenarioError: a setting does not exist, or its value is out of range.
@@ -165,7 +165,7 @@ def read(said: Mapping[str, Any]) -> Scenario:
     Traceback (most recent call last):
     tracker.load.scenario.ScenarioError: there is no 'ratee'; did you mean 'rate'?
     """
-    known = dict(said)
+    known = dict(settings)
     failures = known.pop("failures", {})
     if not isinstance(failures, Mapping):
         raise ScenarioError(f"failures is a table: write [failures] and its settings below it, not {failures!r}")
@@ -174,9 +174,9 @@ def read(said: Mapping[str, Any]) -> Scenario:
     return Scenario(**known, failures=Failures(**failures))
 
 
-def _check(kind: type[Scenario | Failures], said: Mapping[str, Any], prefix: str) -> None:
+def _check(kind: type[Scenario | Failures], settings: Mapping[str, Any], prefix: str) -> None:
     known = {one.name: one for one in fields(kind)}
-    for name, value in said.items():
+    for name, value in settings.items():
         if name not in known:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean '{prefix}{close[0]}'?" if close else f"there are {', '.join(known)}"

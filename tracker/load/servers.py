@@ -102,11 +102,11 @@ class Started:
                 [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
         assert process.stdout is not None
-        said = process.stdout.readline()
-        if not said.startswith("listening on "):
+        line = process.stdout.readline()
+        if not line.startswith("listening on "):
             process.wait()
             raise ServerFailedError(f"the tracker has not started: {self._log.read_text()}")
-        self.address = said.split()[-1]
+        self.address = line.split()[-1]
         return process
 
     def _end(self, number: signal.Signals) -> None:

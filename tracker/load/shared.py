@@ -45,8 +45,8 @@ class Order:
     @classmethod
     def read(cls, directory: Path) -> Order:
         """Reads it from a run's directory."""
-        said = json.loads((directory / "order.json").read_text())
-        return cls(read(said["scenario"]), said["address"], said["job"])
+        order = json.loads((directory / "order.json").read_text())
+        return cls(read(order["scenario"]), order["address"], order["job"])
 
 
 class SharedCounters:
@@ -112,10 +112,10 @@ class SharedCounters:
     def stop(self) -> None:
         self._moments[_STOP] = 1
 
-    def fault(self, said: str) -> None:
+    def fault(self, text: str) -> None:
         """Records a fault: something that must not happen."""
         with (self._directory / "faults").open("a") as file:
-            file.write(said.replace("\n", " ") + "\n")
+            file.write(text.replace("\n", " ") + "\n")
 
     def faults(self) -> list[str]:
         """Returns the faults that all processes have recorded."""

@@ -29,7 +29,7 @@ class _Witness:
 
     def __init__(self, plan: Plan, shared: SharedCounters) -> None:
         self._plan = plan
-        self._board = shared
+        self._shared = shared
         self._segments = {name: number for number, name in enumerate(graph(plan.scenario))}
         self._counters = shared.counters[-1]
         self._faults = 0
@@ -53,18 +53,18 @@ class _Witness:
                 if ended.reason is not Reason.COMPLETE:
                     self._fault(f"a substream ended by force: {ended}")
                 place = (*found, self._segments[ended.segment])
-                if not self._board.times[place]:
-                    self._board.ended[place] = at
-                    self._board.elements[place] = ended.elements
-                self._board.times[place] += 1
+                if not self._shared.times[place]:
+                    self._shared.ended[place] = at
+                    self._shared.elements[place] = ended.elements
+                self._shared.times[place] += 1
                 self._counters[SEEN] += 1
             case unexpected:
                 self._fault(f"an event that must not come: {unexpected}")
 
-    def _fault(self, said: str) -> None:
+    def _fault(self, text: str) -> None:
         self._faults += 1
         if self._faults <= _MOST_FAULTS:
-            self._board.fault(said)
+            self._shared.fault(text)
 
 
 def _close_at_stop(shared: SharedCounters, events: Watch) -> None:

@@ -28,7 +28,7 @@ from .notices import Notices
 from .sequencer import Sequencer
 from .service import SERVICE, Service
 from .ticking import Ticker
-from .watching import Bells, Readers, Turns
+from .watching import Notifier, Readers, Turns
 
 log = logging.getLogger("tracker.server")
 
@@ -95,8 +95,8 @@ async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> Non
     _return_memory()
     clock = Clock(state.at)
     lanes, turns = Lanes(), Turns()
-    bells = Bells(turns)
-    readers = Readers(state.tracker, lanes, bells, turns, options.limits)
+    notifier = Notifier(turns)
+    readers = Readers(state.tracker, lanes, notifier, turns, options.limits)
     notices = Notices(state.tracker)
     health_service = health.aio.HealthServicer()
     tasks: set[asyncio.Task[None]] = set()

@@ -52,13 +52,13 @@ class Lanes:
     """The lanes of all jobs, for one event loop.
 
     >>> async def example() -> list[str]:
-    ...     lanes, said = Lanes(), []
-    ...     slow = lanes.run("a", lambda: said.append("long"), lambda: LONG + 1)
-    ...     after = lanes.run("a", lambda: said.append("after it"), lambda: 1)
-    ...     lanes.run("b", lambda: said.append("meanwhile"), lambda: 1)
+    ...     lanes, done = Lanes(), []
+    ...     slow = lanes.run("a", lambda: done.append("long"), lambda: LONG + 1)
+    ...     after = lanes.run("a", lambda: done.append("after it"), lambda: 1)
+    ...     lanes.run("b", lambda: done.append("meanwhile"), lambda: 1)
     ...     await asyncio.gather(slow, after)
     ...     lanes.close()
-    ...     return said if said[0] == "long" else sorted(said)
+    ...     return done if done[0] == "long" else sorted(done)
     >>> len(asyncio.run(example()))
     3
     """

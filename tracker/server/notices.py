@@ -54,23 +54,23 @@ class Notices:
             case DefineJob(spec):
                 if self._tracker.deployment(spec.job) == spec.deployment:
                     return _nothing  # the definition is repeated, or changes only durations
-                return lambda answer: self._say(
+                return lambda answer: self._log(
                     "a job was defined" if answer.created else "a deployment was defined",
                     job=spec.job,
                     deployment=spec.deployment,
                     force=command.force,
                 )
             case DeleteJob():
-                return lambda _: self._say("a job was deleted", job=command.job, force=command.force)
+                return lambda _: self._log("a job was deleted", job=command.job, force=command.force)
             case OpenProducer():
                 before = self._tracker.current_run(command.job, command.producer)
                 if before is None or before == command.run:
                     return _nothing
-                return lambda _: self._say(
+                return lambda _: self._log(
                     "a run was fenced", job=command.job, producer=command.producer, run=before, by=command.run
                 )
             case Drain():
-                return lambda answer: self._say(
+                return lambda answer: self._log(
                     "a drain was asked for",
                     job=command.job,
                     deployment=command.deployment,
@@ -78,17 +78,17 @@ class Notices:
                     state=answer.state.name,
                 )
             case CancelDrain():
-                return lambda answer: self._say(
+                return lambda answer: self._log(
                     "a drain was cancelled", job=command.job, deployment=command.deployment, state=answer.state.name
                 )
             case Abandon():
-                return lambda _: self._say(
+                return lambda _: self._log(
                     "a substream was abandoned", job=command.job, scope=command.scope, name=command.name
                 )
             case FinishFront():
-                return lambda _: self._say("a front was finished by hand", job=command.job, front=command.front)
+                return lambda _: self._log("a front was finished by hand", job=command.job, front=command.front)
             case ForgetProducer():
-                return lambda _: self._say("a producer was forgotten", job=command.job, producer=command.producer)
+                return lambda _: self._log("a producer was forgotten", job=command.job, producer=command.producer)
         return _nothing
 
     def news(self, job: str) -> None:
@@ -99,9 +99,9 @@ class Notices:
         elif state is not self._drains.get(job, DrainState.NOT_DRAINING):
             self._drains[job] = state
             if state is DrainState.DRAINED:
-                self._say("a job has drained", job=job)
+                self._log("a job has drained", job=job)
             elif state is DrainState.TIMED_OUT:
-                self._say("a drain is late", job=job)
+                self._log("a drain is late", job=job)
 
     def ticked(self, job: str, after_seq: int) -> None:
         """Log what a tick has found to be stalled. Call it in the job's lane.
@@ -115,7 +115,7 @@ class Notices:
         for event in self._tracker.events(job, after_seq, limit=_STALLS)[0]:
             if isinstance(event.body, Stalled):
                 stalled = event.body
-                self._say(
+                self._log(
                     "a substream has stalled",
                     job=job,
                     scope=stalled.scope,
@@ -124,7 +124,7 @@ class Notices:
                     in_flight=stalled.in_flight,
                 )
 
-    def _say(self, message: str, **extra: object) -> None:
+    def _log(self, message: str, **extra: object) -> None:
         now = self._now()
         self._left = min(float(_BURST), self._left + (now - self._counted) * _RATE)
         self._counted = now

@@ -132,7 +132,7 @@ class Passage:
         self._grant()
 
 
-class Bells:
+class Notifier:
     """Wakes readers that wait for news of a job.
 
     Args:
@@ -225,15 +225,15 @@ class Readers:
     Args:
         tracker: the state.
         lanes: where each job's state is read.
-        bells: wakes watchers.
+        notifier: wakes watchers.
         turns: spreads readers over rounds of the event loop.
         limits: the server's.
     """
 
-    def __init__(self, tracker: Tracker, lanes: Lanes, bells: Bells, turns: Turns, limits: Limits) -> None:
+    def __init__(self, tracker: Tracker, lanes: Lanes, notifier: Notifier, turns: Turns, limits: Limits) -> None:
         self._tracker = tracker
         self._lanes = lanes
-        self._bells = bells
+        self._notifier = notifier
         self._turns = turns
         self._limits = limits
         self._count = 0
@@ -259,7 +259,7 @@ class Readers:
 
     def news(self, job: str) -> None:
         """Wake the readers of a job whose log has grown, or which is gone."""
-        self._bells.notify(job)
+        self._notifier.notify(job)
         awaited = self._awaited.get(job)
         if awaited is None:
             return
@@ -327,7 +327,7 @@ class Readers:
                     await self._turns.turn()
                     continue
                 left = None if passed is None else sent_at + _BOOKMARK_S - loop.time()
-                if (left is None or left > 0) and await self._bells.wait(job, left):
+                if (left is None or left > 0) and await self._notifier.wait(job, left):
                     continue
                 if passed is not None:
                     yield codec.write_bookmark(passed)
@@ -384,7 +384,7 @@ class Readers:
     def stop(self) -> None:
         """Refuse all waiting readers and all new ones: the server stops."""
         self._stopped = True
-        self._bells.stop()
+        self._notifier.stop()
         for awaited in list(self._awaited.values()):
             for waiting in [each for of_key in awaited.waiting.values() for each in of_key]:
                 if not waiting.done():
