@@ -28,7 +28,8 @@ from .notices import Notices
 from .sequencer import Sequencer
 from .service import SERVICE, Service
 from .ticking import Ticker
-from .watching import Notifier, Readers, Turns
+from .turns import Notifier, Turns
+from .watching import Readers
 
 log = logging.getLogger("tracker.server")
 
