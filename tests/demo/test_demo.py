@@ -89,7 +89,7 @@ def test_the_journal_survives_a_kill_and_the_port_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("moment", ["starting Spark", "rows replayed"])
+@pytest.mark.parametrize("moment", ["starting Spark", pytest.param("rows replayed", marks=pytest.mark.slow)])
 def test_an_interrupted_demonstration_cleans_up(tmp_path: Path, moment: str) -> None:
     running = subprocess.Popen(
         command("--artifacts", tmp_path / "artifacts"),

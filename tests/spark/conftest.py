@@ -22,7 +22,11 @@ _numbers = count()
 
 
 def session(name: str = "tests") -> SparkSession:
-    """A session as the tests want it: four attempts a task, two cores, quick commits of small batches."""
+    """A session as the tests want it: four attempts a task, two cores, quick commits of small batches.
+
+    Spark interprets expressions: to compile them for a few rows takes a fifth of all time. Tests that compare values
+    with Spark's own use the fixture `compiled`. The demonstrations, chaos and the docs' programs compile as well.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     package = "streaming" if pyspark.__version__.startswith("4.0.") else "streaming.checkpointing"
@@ -35,6 +39,8 @@ def session(name: str = "tests") -> SparkSession:
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.codegen.wholeStage", False)
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.streaming.checkpointFileManagerClass", checkpoints)
         .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
@@ -94,3 +100,10 @@ def conf(spark: SparkSession) -> Iterator[Any]:
             spark.conf.unset(key)
         else:
             spark.conf.set(key, value)
+
+
+@pytest.fixture
+def compiled(conf: Any) -> None:
+    """Spark compiles expressions, as it does for users."""
+    conf("spark.sql.codegen.wholeStage", "true")
+    conf("spark.sql.codegen.factoryMode", "FALLBACK")

@@ -1,6 +1,6 @@
-"""A process that is given nothing but a query's plan: it makes the runtime of it, and processes all there is.
+"""A process that is given nothing but queries' plans: it makes the runtime of each, and processes all there is.
 
-``python -m tests.spark.planned PLAN ROWS``: ROWS is the directory that a source's rows are in.
+``python -m tests.spark.planned ROWS PLAN…``: ROWS is the directory that a source's rows are in.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ def reader_of(plan: QueryPlan, spark: SparkSession, rows: Path) -> Reader:
     return SourceReader(Feed(rows).stream(spark), source)  # type: ignore[arg-type]
 
 
-def main() -> None:
-    spark = session("planned")
-    events.register(spark)
-    plan: QueryPlan = loads(Path(sys.argv[1]).read_bytes())
+def process(plan: QueryPlan, spark: SparkSession, rows: Path) -> None:
+    """Processes all that there is for a plan's query."""
     tracked = batch_query(plan, spark)
-    read = reader_of(plan, spark, Path(sys.argv[2])).stream(wake_ups(plan, spark), tracked.counting.observed)
+    read = reader_of(plan, spark, rows).stream(wake_ups(plan, spark), tracked.counting.observed)
     writing = read.writeStream.foreachBatch(tracked.process).option("checkpointLocation", str(plan.checkpoint))
     running = Running(lambda: None)
     running.launch(spark, tracked, writing.start)
@@ -42,6 +40,14 @@ def main() -> None:
         tracked.settle()
     running.check()
     running.stop(60)
+
+
+def main() -> None:
+    spark = session("planned")
+    events.register(spark)
+    rows, *plans = map(Path, sys.argv[1:])
+    for path in plans:
+        process(loads(path.read_bytes()), spark, rows)
     spark.stop()
 
 

@@ -27,7 +27,7 @@ from spark_client.release.aggregation import Aggregation, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
 NINES = "9" * 38
 #: By type, in SQL: values among which are those on which sums, scales and comparisons turn.

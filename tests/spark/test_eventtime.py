@@ -18,7 +18,7 @@ from spark_client.plan.substreams import Substreams, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
 ZONES = ["UTC", "Europe/Berlin", "America/Sao_Paulo", "Pacific/Apia", "Asia/Kathmandu", "America/St_Johns", "+05:30"]
 WIDTHS = ["1 day", "1 hour", "7 minutes", "1 week", "25 hours", "1.5 seconds", "333 milliseconds", "100 days"]

@@ -22,7 +22,7 @@ from spark_client.storage.directories import read_json, write_json
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
 Step = Callable[[DataFrame], DataFrame]
 

@@ -20,7 +20,11 @@ def entries(path: Path) -> list[str]:
     return sorted(found.name for found in path.iterdir() if found.name != "_query.json") if path.exists() else []
 
 
-@pytest.mark.parametrize("through_a_channel", [False, True], ids=["from the source", "through a channel"])
+@pytest.mark.parametrize(
+    "through_a_channel",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["from the source", "through a channel"],
+)
 def test_only_batches_with_results_leave_a_directory(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, through_a_channel: bool
 ) -> None:

@@ -57,8 +57,10 @@ def accounts(tracking: Tracking) -> list[SubstreamStatus]:
     return list(tracking.client.substreams(tracking.job, include_ended=True))
 
 
-@pytest.mark.parametrize("partitions", [1, 4])
-@pytest.mark.parametrize("probe", ["driver", "executors"])
+@pytest.mark.parametrize(
+    ("probe", "partitions"),
+    [("driver", 1), ("driver", 4), ("executors", 1), pytest.param("executors", 4, marks=pytest.mark.slow)],
+)
 def test_whatever_a_function_reads_every_window_ends_with_all_its_rows(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: Any, partitions: int
 ) -> None:

@@ -14,7 +14,7 @@ from spark_client import Marks, Topic, TrackedStream, Tracking, UsageError
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
 OLD: list[dict[str, Any]] = [
     {**row(n, 1), "ts": ts, "value": value}
