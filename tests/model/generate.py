@@ -256,7 +256,8 @@ class Generator:
         r = self.random
         scope, name, end_time = self._substream()
         segment = r.choice([segment for segment, _ in self.graph]) if r.random() < 0.3 else self.graph[0][0]
-        known = (s for s in self.model.substreams(JOB) if (s.scope, s.name) == (scope, name))
+        there = self.model.substreams(JOB) if JOB in self.model.jobs() else []  # the job may have been deleted
+        known = (s for s in there if (s.scope, s.name) == (scope, name))
         sent = next((g.sent for s in known for g in s.segments if g.segment == segment), 0)
         number = self.numbers.setdefault((front, segment, scope, name), max(0, sent + r.choice([-1, 0, 0, 0, 1, 2])))
         if r.random() < 0.2:
