@@ -227,7 +227,7 @@ SOME, ALL = 17, 1
     [
         (a_release, SOME),
         *(
-            pytest.param(kind, ALL, marks=pytest.mark.slow)
+            pytest.param(kind, ALL, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
             for kind in (a_release, a_channel_of_files, routes, a_watermark)
         ),
     ],
