@@ -327,6 +327,26 @@ def test_a_large_report_is_read_in_pieces_as_in_one(servers: Servers) -> None:
             read_large_report(wirecounts.pieces(cut, shape))
 
 
+_PARTS = st.one_of(
+    st.just(field(16, field(3, b"f"))),
+    st.just(b"\x82\x81\x00\x00"),  # a promise of which the key is longer than necessary
+    st.just(b"\xfb\x07\x82\x01\x00\xfc\x07"),  # a group that nobody knows, with what looks like a promise
+    st.builds(field, st.sampled_from([1, 3, 8, 9, 40]), st.binary(max_size=40)),
+    st.binary(min_size=1, max_size=3),
+)
+
+
+@given(st.lists(_PARTS, max_size=60), st.sampled_from([b"", field(12, b"\x82" * 500)]))
+def test_a_report_never_has_more_promises_than_were_estimated(parts: list[bytes], column: bytes) -> None:
+    data = column + b"".join(parts)
+    try:
+        promises = len(wire.ReportRequest.FromString(data).promises)
+    except Exception:
+        promises = 0  # it is refused, whatever it holds
+    assert wirecounts.most_promises(data) >= promises
+    assert wirecounts.most_promises(column + field(16, field(3, b"f")) * 9) == 9, "a column is not looked at"
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     names=st.integers(0, 30_000),
