@@ -18,6 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.substreams import TRACKER, ColumnOrName, Substreams, column, named, quoted, resolve
+from spark_client.spark_internals.error_texts import has_text
 from spark_client.spark_internals.plans import is_plain
 
 OnBadRows: TypeAlias = Literal["fail", "quarantine"]
@@ -204,7 +205,7 @@ def required(rows: DataFrame, rule: Substreams) -> DataFrame:
 
 def tells_of_bad_rows(error: BaseException) -> bool:
     """Whether a batch has failed since `required` has found a bad row."""
-    return _MARK in str(error)
+    return has_text(error, _MARK)
 
 
 def of_steps(segment: str) -> TrackingError:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from spark_client.advice import explained
 from spark_client.errors import TrackingError
+from spark_client.spark_internals.error_texts import sentence_in
 from tracker.client import TrackerError, TrackerUnavailable
-
-# As Python's tracebacks write it, which Spark copies into its own messages.
-_SENTENCE = re.compile(r"^(?:spark_client\.errors\.)?(?:TrackingError|UsageError): (.+)$", re.MULTILINE)
 
 
 def sentence_of(error: BaseException) -> str | None:
@@ -23,8 +19,7 @@ def sentence_of(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, TrackerError | TrackerUnavailable):
         return str(explained(error))
-    found = _SENTENCE.findall(str(error))
-    return found[-1].strip() if found else None
+    return sentence_in(error)
 
 
 def shortened(error: Exception) -> Exception:

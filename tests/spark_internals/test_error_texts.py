@@ -16,6 +16,7 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.plan import durations
 from spark_client.plan.belonging import _MARK, tells_of_bad_rows
 from spark_client.runtime.failures import sentence_of
+from spark_client.spark_internals.error_texts import has_text, sentence_in
 from spark_client.storage.topics import _explained
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
@@ -28,6 +29,7 @@ def test_what_an_expression_raises_is_in_the_error(spark: SparkSession) -> None:
     with pytest.raises(PySparkException) as raised:
         fails.write.format("noop").mode("overwrite").save()
     assert tells_of_bad_rows(raised.value)
+    assert has_text(raised.value, _MARK)
     with pytest.raises(PySparkException) as raised:
         spark.range(1).select(F.raise_error(F.lit("another"))).collect()
     assert not tells_of_bad_rows(raised.value)
@@ -52,7 +54,7 @@ def test_a_query_that_failed_tells_our_sentence(
     feed.put(row(1, 1))
     with pytest.raises(StreamingQueryException) as raised:
         run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: fail(rows))
-    assert sentence_of(raised.value) == "3 rows belong to no substream: drop them"
+    assert sentence_in(raised.value) == sentence_of(raised.value) == "3 rows belong to no substream: drop them"
 
 
 @pytest.mark.parametrize(

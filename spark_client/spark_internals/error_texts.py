@@ -1,0 +1,33 @@
+"""What is left of an error in Spark's own error, by which it is known again.
+
+Relies on texts that Spark does not promise: the error of an action has the text that ``raise_error`` was given, and the
+traceback of what Python has raised in the driver or in a task.
+Fails closed: an error that is not known again reaches the user as Spark's own. Since Spark 4.0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# As Python's tracebacks write it.
+_SENTENCE: Final = re.compile(r"^(?:spark_client\.errors\.)?(?:TrackingError|UsageError): (.+)$", re.MULTILINE)
+
+
+def has_text(error: BaseException, text: str) -> bool:
+    """Whether an error comes from an expression that has raised this text.
+
+    >>> has_text(RuntimeError("[USER_RAISED_EXCEPTION] TRACKER_BAD_ROW"), "TRACKER_BAD_ROW")
+    True
+    """
+    return text in str(error)
+
+
+def sentence_in(error: BaseException) -> str | None:
+    """The sentence of this package's error that was raised inside Spark; None: there was none.
+
+    >>> sentence_in(RuntimeError("Traceback: …\\nspark_client.errors.TrackingError: 3 rows belong to no substream\\n"))
+    '3 rows belong to no substream'
+    """
+    found = _SENTENCE.findall(str(error))
+    return found[-1].strip() if found else None
