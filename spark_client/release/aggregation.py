@@ -26,6 +26,7 @@ from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, OnOverfl
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, column, named, resolve
+from spark_client.spark_internals.plans import has_lambda
 from spark_client.storage.directories import parquet_of
 
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
@@ -87,10 +88,11 @@ def declare(
             f"release: the names {sorted(taken)} are taken or empty, or begin with an underscore: choose others, "
             "for keys with .alias('…')"
         )
-    if passing := [name for name in plan.keys if "lambda" in name and name not in rows.columns]:
-        raise UsageError(
-            f"release: the key {passing[0]!r} is called otherwise at each start: give it a name, with .alias('…')"
-        )
+    for name, key in zip(plan.keys, keys, strict=True):
+        if "lambdafunction(" in name and has_lambda(rows, column(key)):
+            raise UsageError(
+                f"release: the key {name!r} is called otherwise at each start: give it a name, with .alias('…')"
+            )
     partial = Aggregation(plan).partial(rows, {}, labels=False)
     return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
 

@@ -2,8 +2,8 @@
 
 Relies on ``DataFrame._jdf`` and on the plans behind it (``QueryExecution``, ``LogicalPlan``): the names of their nodes,
 the numbers of their attributes, and an ``Exchange`` in the text of the plan where rows are exchanged. Fails closed:
-where Spark does not answer, nothing is taken for certain, and rows are read or counted once more. A new
-kind of node is taken for one that may read in part. Since Spark 4.0.
+where Spark does not answer, nothing is taken for certain: rows are read or counted once more, or a key is refused. A
+new kind of node is taken for one that may read in part. Since Spark 4.0.
 """
 
 from __future__ import annotations
@@ -97,6 +97,29 @@ def is_plain(df: DataFrame, value: Column | str) -> bool:
         return bool(taken.subsetOf(own))
     except (AttributeError, Py4JError):  # it is no public interface of Spark
         return isinstance(value, str)
+
+
+def has_lambda(df: DataFrame, value: Column | str) -> bool:
+    """Whether a value has a function of variables in it, such as ``item -> item + 1``.
+
+    >>> has_lambda(rows, F.transform("items", lambda item: item + 1))                              # doctest: +SKIP
+    True
+    >>> has_lambda(rows, F.upper("a lambda"))                                                      # doctest: +SKIP
+    False
+    """
+    try:
+        return "LambdaFunction" in _of_expressions(df.select(value)._jdf.queryExecution().analyzed().expressions())
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return True
+
+
+def _of_expressions(expressions: Any) -> set[str]:
+    """The names of expressions, and of those within them."""
+    found: set[str] = set()
+    for place in range(expressions.size()):
+        expression = expressions.apply(place)
+        found |= {str(expression.nodeName())} | _of_expressions(expression.children())
+    return found
 
 
 def _nodes(plan: Any) -> Iterator[str]:

@@ -83,6 +83,10 @@ def test_names_of_a_release_that_cannot_be_told_apart_are_refused(
             tracking.release(source, keys, aggs=aggs)
     with pytest.raises(UsageError, match=r"give it a name, with \.alias"):
         tracking.release(source, [F.transform(F.array("part"), lambda x: x + 1)], aggs={"n": count})
+    for key in ("upper(`a lambda`)", "upper(`lambdafunction(x)`)"):  # names of columns, and no functions
+        renamed = source.withColumn("a lambda", F.col("kind")).withColumn("lambdafunction(x)", F.col("kind"))
+        tracking.release(renamed, [F.expr(key)], aggs={"n": count})
+    tracking.release(source, [F.transform(F.array("part"), lambda x: x + 1).alias("next")], aggs={"n": count})
     for name in ("epoch", "EPOCH"):
         released = tracking.release(source, [F.col("part").alias(name)], aggs={"n": count})
         with pytest.raises(UsageError, match="a directory epoch=N, which readers take for a column"):

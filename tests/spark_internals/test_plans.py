@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.spark_internals.plans import is_plain, partitions_of, passed_on, reads_whole
+from spark_client.spark_internals.plans import has_lambda, is_plain, partitions_of, passed_on, reads_whole
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -79,3 +79,14 @@ def test_a_plain_column_is_told_from_an_expression(spark: SparkSession) -> None:
     assert [is_plain(rows, value) for value in plain] == [True] * len(plain)
     made: list[Any] = [F.col("a") + 1, F.lit(1), F.col("a").alias("b"), F.col("a").cast("string"), F.upper("a")]
     assert [is_plain(rows, value) for value in made] == [False] * len(made)
+
+
+def test_a_function_of_variables_is_found_wherever_it_is(spark: SparkSession) -> None:
+    rows = spark.range(3).selectExpr("id", "array(id) as items", "string(id) as `lambdafunction(x)`")
+    inner = F.transform("items", lambda item: item + 1)
+    assert has_lambda(rows, inner)
+    assert has_lambda(rows, F.concat_ws(",", inner.cast("array<string>")).alias("named"))
+    assert has_lambda(rows, F.expr("exists(items, item -> item > 1)"))
+    for other in (F.col("id") + 1, F.upper(F.col("lambdafunction(x)")), F.lit("lambdafunction(x)"), "items"):
+        assert not has_lambda(rows, other), other
+    assert "lambdafunction(" in rows.select(inner).columns[0]
