@@ -16,6 +16,7 @@ from spark_client.plan import aggregates
 from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.substreams import ColumnOrName, quoted
 from spark_client.spark_internals.columns import call_in
+from spark_client.spark_internals.plans import has_literal
 
 _STATISTICS: Final = "spark.sql.legacy.statisticalAggregate"  #: the deviation of one value is NaN, instead of null
 
@@ -86,7 +87,8 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     else:
         plain = over in rows.columns
     alike: Column | None = getattr(F, function)(over) if plain else None
-    if alike is None or str(alike) != str(value) or _field(rows, name, alike).name != field.name or over == "1":
+    looks_alike = alike is not None and str(alike) == str(value) and _field(rows, name, alike).name == field.name
+    if not looks_alike or has_literal(rows, value):
         raise UsageError(
             f"aggs[{name!r}] = {value}: Spark does not let us see into this expression. Write it as "
             f"spark_client.aggregates.{maker.__name__}(...), or put what it is over into a column first (withColumn); "

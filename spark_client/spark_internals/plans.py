@@ -107,8 +107,21 @@ def has_lambda(df: DataFrame, value: Column | str) -> bool:
     >>> has_lambda(rows, F.upper("a lambda"))                                                      # doctest: +SKIP
     False
     """
+    return _has(df, value, "LambdaFunction")
+
+
+def has_literal(df: DataFrame, value: Column | str) -> bool:
+    """Whether a value has a literal in it: ``F.lit("items")`` is written as the column of that name is.
+
+    >>> has_literal(rows, F.max(F.lit("items")))                                                   # doctest: +SKIP
+    True
+    """
+    return _has(df, value, "Literal")
+
+
+def _has(df: DataFrame, value: Column | str, kind: str) -> bool:
     try:
-        return "LambdaFunction" in _of_expressions(df.select(value)._jdf.queryExecution().analyzed().expressions())
+        return kind in _of_expressions(df.select(value)._jdf.queryExecution().analyzed().expressions())
     except (AttributeError, Py4JError):  # it is no public interface of Spark
         return True
 

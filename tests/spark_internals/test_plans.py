@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.spark_internals.plans import has_lambda, is_plain, partitions_of, passed_on, reads_whole
+from spark_client.spark_internals.plans import has_lambda, has_literal, is_plain, partitions_of, passed_on, reads_whole
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -90,3 +90,12 @@ def test_a_function_of_variables_is_found_wherever_it_is(spark: SparkSession) ->
     for other in (F.col("id") + 1, F.upper(F.col("lambdafunction(x)")), F.lit("lambdafunction(x)"), "items"):
         assert not has_lambda(rows, other), other
     assert "lambdafunction(" in rows.select(inner).columns[0]
+
+
+def test_a_literal_is_told_from_the_column_that_is_written_alike(spark: SparkSession) -> None:
+    rows = spark.range(3).selectExpr("id", "id as `1`", "string(id) as text")
+    for function in (F.max, F.count, F.sum, F.stddev, F.approx_count_distinct, F.collect_set, F.bit_xor):
+        assert not has_literal(rows, function("id")), function
+        assert not has_literal(rows, function(F.col("`1`"))), function
+    for literal in (F.max(F.lit("text")), F.count(F.lit(1)), F.max(F.lit(1)), F.max(F.col("id") + 1)):
+        assert has_literal(rows, literal), literal
