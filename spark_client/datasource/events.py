@@ -216,6 +216,12 @@ class _EventStream(LastingReader):
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
         page = self._page(start, self._wanted.limit)
         rows = [] if page is None else [event_row(event) for event in page.events if self._is_wanted(event)]
+        return self._answer(rows, page, start)
+
+    def _answer(
+        self, rows: list[tuple[Any, ...]], page: EventPage | None, start: dict[str, Any]
+    ) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        """The wanted rows up to the end of a page; with none, the place moves on only now and then."""
         # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
         if page is None or (not rows and not self._should_move(page, start)):
             return iter([]), start
@@ -311,10 +317,7 @@ class _WakeUps(_EventStream):
                 raise
             self._looked_at = 0
             return iter([WOKEN]), self.initialOffset()
-        if page is None or not self._should_move(page, start):
-            return iter([]), start
-        self._moved = time.monotonic()
-        return iter([]), {"seq": page.last_seq, "log_id": page.log_id}
+        return self._answer([], page, start)
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002, N802
         return iter([WOKEN])
