@@ -12,7 +12,7 @@ from typing import Final
 
 from benchmarks import core, growth, latency, relay, served
 from benchmarks.figures import HEADER, Figure, row
-from tracker.cli.output import print_pairs, print_table
+from tracker.cli.tables import print_pairs, print_table
 from tracker.load.machine import machine
 
 _PARTS: Final = ("core", "growth", "served", "latency", "relay")

@@ -49,19 +49,3 @@ def test_what_several_trackers_need_is_there_when_it_is_asked_for() -> None:
     assert "tracker.sharded.client" in loaded(_SEVERAL)
     with pytest.raises(ImportError):
         from tracker.client import NoSuchName  # type: ignore[attr-defined] # noqa: F401
-
-
-_TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
-_COMMANDS = [("load", ["load", "smoke", "--start"], _TOML)]
-if sys.version_info >= (3, 11):  # before, no extra makes a server run
-    _COMMANDS.append(("server", ["serve"], "msgpack"))
-
-
-@pytest.mark.parametrize(("extra", "command", "missing"), _COMMANDS)
-def test_a_command_names_the_extra_that_is_missing(extra: str, command: list[str], missing: str) -> None:
-    program = (
-        f"import sys; sys.modules[{missing!r}] = None\nfrom tracker.cli.main import main\nsys.exit(main({command!r}))"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2
-    assert f"needs {missing}: pip install 'substream-tracker[{extra}]'" in ran.stderr

@@ -10,7 +10,6 @@ import pytest
 from tests.client.conftest import spec
 from tests.client.processes import Server
 from tests.client.test_client import pass_through
-from tracker.cli.main import main
 from tracker.client import Ended, ShardedClient, TrackerClient, TrackerError
 
 MOMENT = timedelta(milliseconds=1)
@@ -90,18 +89,3 @@ def test_a_watch_says_where_it_begins(client: TrackerClient, job: str) -> None:
 def test_sharded_jobs_have_none_and_say_so(shared_server: Server, job: str) -> None:
     with pytest.raises(TrackerError, match=r"NOT_SHARDED.*ShardedWatch\.position"):
         ShardedClient(shared_server.address).subscribe(job, "s")
-
-
-def test_on_the_command_line(
-    client: TrackerClient, shared_server: Server, job: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    client.define_job(spec(job))
-    server = ["--server", shared_server.address]
-    assert main(["subscriptions", job, *server]) == 0
-    assert "no subscriptions" in capsys.readouterr().out
-    client.subscribe(job, "mailer", segments=["raw"])
-    assert main(["subscriptions", job, *server]) == 0
-    assert "mailer" in capsys.readouterr().out
-    assert main(["unsubscribe", job, "mailer", *server]) == 0
-    assert main(["unsubscribe", job, "mailer", *server]) == 1
-    assert "UNKNOWN_SUBSCRIPTION" in capsys.readouterr().err

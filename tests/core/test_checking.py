@@ -72,6 +72,7 @@ def test_the_check_is_right() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_check_is_right_on_many() -> None:
     agree(range(1000, 3000))
     assert Checked.settled > 0

@@ -26,6 +26,7 @@ from tracker.journal.snapshots import decode, encode
 #: By class, the fields that are not kept, and what rebuilds them.
 DERIVED: Mapping[str, Mapping[str, str]] = {
     "Job": {
+        "ends_announced": "counted since the process started",
         "to_forget": "found by what has ended, or is only named",
         "retained": "found again when it is to be forgotten",
         "retained_checked": "goes with it",

@@ -45,7 +45,7 @@ KILLED, SURVIVED, EQUAL_RESULT = "killed", "survived", "equal"
 AREAS: dict[str, tuple[str, ...]] = {
     "core": ("tests/core", "tests/simulation", "-k", "not found_out and not cut_down"),
     "journal": ("tests/journal", "tests/server/test_durability.py", "tests/server/test_recovery.py"),
-    "server": ("tests/server", "tests/client/test_cli.py", "tests/client/test_client.py"),
+    "server": ("tests/server", "tests/cli", "tests/client/test_client.py"),
     "relay": ("tests/relay",),
     "client": ("tests/client", "tests/scale"),
 }

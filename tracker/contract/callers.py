@@ -186,7 +186,7 @@ class StagedStatus:
     sealed: bool
     segments: tuple[StagedCount, ...]
     closed_by: tuple[str, ...]  #: the fronts for which it closes the substream; ``""``: the sole owner
-    expected_by: tuple[str, ...] = ()  #: the fronts for which it says how many elements they send
+    expected_by: tuple[str, ...] = ()  #: the fronts for which it gives a number of elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """What a report says: substreams, and one entry for each (substream, segment) that it changes.
+    """The contents of a report: substreams, and one entry for each (substream, segment) that it changes.
 
     `substreams` and `segments` are tables; `substream_index` and `segment_index` point into them, one row an entry,
     in line with `xor`, `sent` and `received`.
@@ -284,4 +284,4 @@ class EventPage:
     events: tuple[Event, ...]
     last_seq: int  #: the last one looked at, whether or not the filters let it through: where to go on
     log_id: str  #: names the log; `seq` has a meaning only within one
-    first_seq: int = 0  #: from this event on none is missing that the filters let through; 0: the server did not say
+    first_seq: int = 0  #: from this event on the filters miss none; 0: an older server does not give it

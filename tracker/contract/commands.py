@@ -1,4 +1,4 @@
-"""What the tracker can be told.
+"""The commands that a tracker takes.
 
 Commands are plain values: what a caller sends, without transport. A command with the time at which it was taken is
 all that the state depends on, so a journal of them rebuilds it. All times and durations are in nanoseconds.
@@ -97,7 +97,7 @@ class Report:
     """The entries and promises of one or more units of an epoch, in columns.
 
     Substreams are numbered within the report: first `names`, each with its scope and end time, then
-    `substream_ids`. `entry_count` says how long the columns of the entries must be.
+    `substream_ids`. `entry_count` is the length that each column of the entries must have.
     """
 
     job: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refused(Exception):  # noqa: N818 - the contract's word
+class Refused(Exception):  # noqa: N818 - the contract's term
     """A command that the tracker refuses; it has changed nothing (but settling, once that was reached).
 
     Args:

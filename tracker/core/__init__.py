@@ -22,18 +22,19 @@ drain (`drains`).
 
 `names` finds a name's row, `validation` checks what comes in (and `checking` what would be refused, before a command is
 kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
-`dropped` tells what it has dropped, and `remembered` which runs and deployments are over. How much a command may touch
-is in `reach`; what can be asked of a job in `views`; what a snapshot keeps in `codec`, with `codec_promises` and
-`codec_log`. Whatever a command changes that may end something is added to `changes`, which the evaluation after it
-looks at.
+`dropped` records what it has dropped, and `remembered` which runs and deployments are over. How much a command may
+touch is in `reach`; what can be asked of a job in `views`, in numbers alone in `figures`, and what its open substreams
+wait for, counted and searched many at a time, in `surveying` and `standing`; what a snapshot keeps in `codec`, with
+`codec_promises` and `codec_log`. Whatever a command changes that may end something is added to `changes`, which the
+evaluation after it looks at.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no
-question passes over the open substreams but to list or to end them, to look for stalls when one may be due, or to take
-them over into another graph: what is asked in between is kept as a count or an index.
+question passes over the open substreams but to list them, to count them in steps or to end them, to look for stalls
+when one may be due, or to take them over into another graph: what is asked in between is kept as a count or an index.
 """
 
-from tracker.contract.answers import *  # noqa: F403 - what a core is told and answers is part of its public face
+from tracker.contract.answers import *  # noqa: F403 - commands and answers are part of the core's public face
 from tracker.contract.commands import *  # noqa: F403
 from tracker.contract.events import *  # noqa: F403
 from tracker.contract.promises import *  # noqa: F403

@@ -62,7 +62,7 @@ class Accounts:
 
     @property
     def cell_count(self) -> int:
-        """How many accumulators take up memory."""
+        """Return how many accumulators take up memory."""
         return self.cells.count
 
     @property
@@ -117,7 +117,7 @@ class Accounts:
         return (int(self._page_of_slot[row >> PAGE_BITS]) << PAGE_BITS) | (row & (PAGE - 1))
 
     def find(self, scopes: Sequence[str], scope_index: NDArray[np.uint32], names: Sequence[str]) -> Rows:
-        """The row of each (scope, name), -1 where there is none."""
+        """Return the row of each (scope, name), or -1."""
         if not len(names):
             return np.empty(0, np.int64)
         numbers = np.array([self.scope_number.get(scope, -1) for scope in scopes], np.int64)[scope_index]
@@ -137,7 +137,7 @@ class Accounts:
             yield scopes[scope], names[row]
 
     def add(self, scopes: Sequence[str], names: Sequence[str], end_times: NDArray[np.int64], now: int) -> Rows:
-        """Rows for new substreams, in order of first mention; none may have one yet, none be twice."""
+        """Give rows to new substreams, in order of first mention; each must be new and distinct."""
         count = len(names)
         self.version += 1
         rows = np.empty(count, np.int64)
@@ -225,7 +225,7 @@ class Accounts:
         self._capacity = capacity
 
     def _count_scopes(self, numbers: Rows, by: int) -> list[int]:
-        """Count rows of scopes up or down; the scopes that have none left."""
+        """Count rows of scopes up or down; return the scopes that have none left."""
         emptied = []
         for number, count in Counter(numbers.tolist()).items():
             self._rows_of_scope[number] += by * count
@@ -234,7 +234,7 @@ class Accounts:
         return emptied
 
     def forget(self, rows: Rows) -> list[int]:
-        """Forget substreams; their ids will be unknown, their rows used again once their page is empty.
+        """Forget substreams: their ids become unknown, and their rows are used again once their page is empty.
 
         Returns:
             the numbers of the scopes that have no substream left, and will be used again.
@@ -269,7 +269,7 @@ class Accounts:
         self._free_slots.append(slot)
 
     def in_use(self, every: int, of: int | None = None) -> Rows:
-        """The rows whose flags `of` (default: `every`) are exactly `every`: a scan, not for the way of a report."""
+        """Return the rows whose flags `of` (default: `every`) are exactly `every`. A scan, not for reports."""
         mask = np.uint8(every if of is None else of) | NAMED
         return np.flatnonzero((self.flags & mask) == (np.uint8(every) | NAMED))
 
@@ -312,11 +312,11 @@ class Accounts:
         return xor, sent, received, (who & 0xFFFFFFFF) - 1, (who >> 32) - 1
 
     def end(self, rows: Rows) -> None:
-        """Rows have ended on every segment."""
+        """Mark rows as ended on every segment."""
         self.life.end(rows)
 
     def relaid(self, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> None:
-        """Go over to another graph: every known row has ended on all of its segments.
+        """Move to another graph; every known row has ended on all of its segments.
 
         Args:
             segments: how many there are now.
@@ -332,7 +332,7 @@ class Accounts:
     def restore(
         self, ids: Rows, next_id: int, names: Sequence[str], scope_names: Sequence[str], free_scopes: Sequence[int]
     ) -> Rows:
-        """Give rows to substreams that had these ids, in accounts that have none; `enter` follows.
+        """Give rows to substreams by the ids that they had; the accounts are empty, and `enter` follows.
 
         Args:
             ids: ascending.
@@ -361,7 +361,7 @@ class Accounts:
         return rows
 
     def enter(self, rows: Rows) -> None:
-        """Rows, whose names and scopes are in place, are found by them from now on."""
+        """Make rows findable by their names and scopes, which are in place."""
         scopes = self.scope[rows].astype(np.int64)
         self._count_scopes(scopes, 1)
         self.table.add(scopes, [self.names[row] for row in rows.tolist()], rows)

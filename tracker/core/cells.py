@@ -83,51 +83,51 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """How many cells take up memory."""
+        """Return how many cells take up memory."""
         return len(self.words)
 
     def grow(self, capacity: int) -> None:
-        """Have room for so many rows."""
+        """Make room for `rows` rows."""
         raise NotImplementedError
 
     def clear(self, rows: Rows) -> None:
-        """Nothing has happened to these rows."""
+        """Reset these rows."""
         raise NotImplementedError
 
     def places(self, rows: Rows, segments: Rows) -> Rows:
-        """Where the cells of (row, segment) pairs are, or will be from now on."""
+        """Return the places of the cells of (row, segment) pairs, and allocate those that have none."""
         raise NotImplementedError
 
     def find(self, rows: Rows, segments: Rows) -> Rows:
-        """Where they are; -1 for those that take up no memory."""
+        """Return their places, or -1 where a cell takes up no memory."""
         raise NotImplementedError
 
     def touched(self, rows: Rows) -> Touched:
-        """The cells of rows that are not empty."""
+        """Return the cells of rows that are not empty."""
         raise NotImplementedError
 
     def reasons(self, rows: Rows, segments: Rows) -> NDArray[np.uint8]:
-        """For each (row, segment), 0 or the reason for which it has ended."""
+        """Return for each (row, segment) the number of the reason for its end, or 0."""
         raise NotImplementedError
 
     def has_ended(self, rows: Rows) -> Mask:
-        """For each row and segment, whether it has ended."""
+        """Return for each row and segment whether it has ended."""
         raise NotImplementedError
 
     def mark(self, row: int, segment: int, reason: int) -> bool:
-        """A row has ended on a segment; whether it has on all now."""
+        """Mark a row as ended on a segment; return whether it has now ended on all."""
         raise NotImplementedError
 
     def mark_each(self, rows: Rows, segments: Mask, reason: int) -> Mask:
-        """Rows have ended on the segments that are chosen for each; which have on all now."""
+        """Mark rows as ended on the segments chosen for each; return which have now ended on all."""
         raise NotImplementedError
 
     def set_reasons(self, rows: Rows, reasons: NDArray[np.uint8]) -> None:
-        """Rows, of which nothing is marked, have ended as `reasons` says for each row and segment."""
+        """Mark rows that have no mark yet as ended, by the reasons for each row and segment."""
         raise NotImplementedError
 
     def endable(self, rows: Rows, graph: Graph) -> tuple[Rows, Mask]:
-        """Which of some closed rows can end on which segments: balanced on all that is upstream, and not ended.
+        """Find which of some closed rows can end on which segments: balanced there and upstream, and not ended.
 
         Returns:
             the rows that can end on any segment, and for each of them and each segment whether it can.
@@ -135,15 +135,15 @@ class Cells:
         raise NotImplementedError
 
     def owing(self, rows: Rows) -> Mask:
-        """Which rows do not balance on a segment on which they have not ended."""
+        """Find the rows that do not balance on a segment on which they have not ended."""
         raise NotImplementedError
 
     def dump(self, rows: Rows) -> dict[str, Any]:
-        """All that is known of rows, as columns."""
+        """Return the state of rows, as columns."""
         raise NotImplementedError
 
     def load(self, rows: Rows, dump: dict[str, Any]) -> None:
-        """Take over what either layout gave for as many rows."""
+        """Load what the `dump` of either layout gave for as many rows."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ folding
@@ -209,7 +209,7 @@ class Cells:
         self.words[at, WHO] = (self.words[at, WHO] & _SENDER) | (mark << _SHIFT)
 
     def unfold(self, entries: Entries) -> None:
-        """Take out what was folded in."""
+        """Take out entries that were folded in."""
         places = self.places(entries.rows, entries.segments)
         changed = distinct(places)
         before = surplus_of(self.words[changed])
@@ -232,13 +232,13 @@ class Cells:
         return self._balance + self._surplus
 
     def write_off(self, rows: Rows) -> None:
-        """Rows have ended by force: nothing of them is in flight any more. What ends otherwise balances."""
+        """Stop counting elements in flight of rows that ended by force; any other end balances."""
         words = self.touched(rows).words
         self._balance -= int(flight_of(words).sum())
         self._surplus -= surplus_of(words)
 
     def count_in_flight(self, rows: Rows) -> None:
-        """Cells were put in place, and these rows are open."""
+        """Count the elements in flight of open rows whose cells were just put in place."""
         self._balance = self._surplus = 0
         for part in self._parts(rows):
             words = self.touched(part).words
@@ -342,7 +342,7 @@ def do_not_balance(words: U8) -> Mask:
 
 
 def _signed(who: U8, sent: U8, received: U8, producer: int) -> U8:
-    """The words that say who last sent and received, `producer` put where the counts say so."""
+    """The words with the last sender and receiver: `producer` where its count is above 0."""
     # As words of ones and zeros: cheaper than choosing element by element.
     change = (sent > 0) * _SENDER | (received > 0) * _RECEIVER
     mark = np.uint64(producer + 1)

@@ -1,4 +1,4 @@
-"""What the command at hand has changed and the next evaluation looks at: the one place where parts of a job meet."""
+"""The rows that the current command has changed, for the next evaluation: the one place where parts of a job meet."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ class Changes:
         self._rows: list[Rows] = []
 
     def look_at(self, rows: Rows) -> None:
-        """The next evaluation looks at rows, among others."""
+        """Add rows for the next evaluation."""
         self._rows.append(rows)
 
+    @property
+    def pending(self) -> bool:
+        """Whether there are rows to look at."""
+        return bool(self._rows)
+
     def pop_rows(self) -> Rows:
-        """Each row to look at once; none is from now on."""
+        """Return each row to look at once, and forget them."""
         if not self._rows:
             return _NONE
         rows = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
@@ -45,5 +50,5 @@ class Changes:
         return np.flatnonzero(mark)
 
     def clear(self) -> None:
-        """Other rows take the place of all that there were."""
+        """Forget all rows, because others take their place."""
         self._rows.clear()

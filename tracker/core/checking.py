@@ -1,4 +1,4 @@
-"""Would a command be refused? Asked before it is journaled, so that what changes nothing leaves no record.
+"""Would a command be refused? The server asks before it journals, so that a refused command leaves no record.
 
 Each check is the one that carrying the command out begins with. Where a command would settle what earlier runs left,
 only what is checked before that is checked here: what settling has changed stays, whatever follows, so the command

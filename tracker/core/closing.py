@@ -86,6 +86,10 @@ class ClosedSet:
         closed: NDArray[np.bool_] = self._closed(rows)[:, self._fronts.group_of]
         return closed
 
+    def closed_groups_of(self, rows: Rows) -> NDArray[np.bool_]:
+        """For each row and group, whether it is closed."""
+        return self._closed(rows)
+
     def closed_somewhere_only(self, rows: Rows) -> NDArray[np.bool_] | None:
         """The same where it depends on the segment; None: what is closed is closed for all of them."""
         return None if len(self._times) == 1 else self.closed_on(rows)
@@ -136,7 +140,7 @@ class ClosedSet:
                 self._pass(rows[self._closed_by_times(rows, self._fronts.groups[place])], place)
 
     def leave(self, rows: Rows) -> None:
-        """Rows have ended on every segment."""
+        """Forget rows that have ended on every segment."""
         if self.waiting.closes:
             for id_ in self._accounts.ids_of(rows).tolist():
                 self.waiting.closes.pop(id_, None)
@@ -145,7 +149,7 @@ class ClosedSet:
             times.leave(numbers)
 
     def forget_scope(self, number: int) -> None:
-        """A scope has no substream left; its number will stand for another."""
+        """Forget a scope that has no substream left; its number will be used again."""
         for times in self._times:
             times.forget_scope(number)
 
@@ -182,7 +186,7 @@ class ClosedSet:
         """A front expects so many elements of a known row on a segment.
 
         Returns:
-            whether another number stands now than before.
+            whether the number has changed.
         """
         changed = self.expectations.give(pledge)
         if changed:

@@ -234,5 +234,5 @@ def _renew_ends(job: Job) -> None:
 def _fed(spec: Spec) -> dict[str, frozenset[str]]:
     """The segments that each front feeds."""
     every = frozenset(name for name, _ in spec.segments)
-    told = dict(spec.front_segments)
-    return {front: frozenset(told.get(front, every)) for front in spec.fronts}
+    given = dict(spec.front_segments)
+    return {front: frozenset(given.get(front, every)) for front in spec.fronts}

@@ -12,7 +12,7 @@ from .producers import FinishOf
 
 
 def request(job: Job, drain_id: str, deadline: int | None) -> None:
-    """The current deployment is to come to an end."""
+    """Begin a drain of the current deployment."""
     if job.drain.under_way or job.drain.state is DrainState.DRAINED:
         return
     for front in job.fronts:
@@ -22,7 +22,7 @@ def request(job: Job, drain_id: str, deadline: int | None) -> None:
 
 
 def cancel(job: Job, drain_id: str) -> None:
-    """Go on after all."""
+    """Cancel the drain: the deployment goes on."""
     check_cancel(job, drain_id)
     if not job.drain.under_way:
         return
@@ -61,7 +61,7 @@ def _finishes_staged(job: Job) -> set[str]:
 
 
 def confirm(job: Job) -> None:
-    """Say so if the drain under way is done."""
+    """Announce the end of the drain under way if it is done."""
     if not job.drain.under_way or job.is_open():
         return
     if job.fronts:

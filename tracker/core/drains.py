@@ -1,4 +1,4 @@
-"""Drains: which deployment is to come to an end, and how far it is."""
+"""Drains: which deployment is to end, and how far its drain is."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ class DrainRecord:
 
     @property
     def under_way(self) -> bool:
-        """Asked for, and neither done nor cancelled; a drain that timed out goes on."""
+        """Whether the drain is neither done nor cancelled; one that timed out goes on."""
         return self.state in UNDER_WAY

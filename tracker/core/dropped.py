@@ -1,4 +1,4 @@
-"""What an event log does not have any more: for any filter, the last event that it would have let through.
+"""The events that a log has dropped: for any filter, the last one that it would have let through.
 
 A reader is refused only if an event that it asked for was dropped. So the last dropped number is kept for each
 (segment, scope); that answers every filter exactly. The table is bounded: the place whose last drop is longest ago
@@ -41,11 +41,11 @@ class Dropped:
         self._segments: dict[str, int] = {}  # the last of all the places of a segment that made room
 
     def note(self, event: Event) -> None:
-        """An event is dropped."""
+        """Record that an event was dropped."""
         self._note(*place(event.body), event.seq)
 
     def note_all(self, last: Mapping[Place, int]) -> None:
-        """Events are dropped: of each place the last one counts."""
+        """Record that events were dropped; the last one of each place counts."""
         for (segment, scope), seq in sorted(last.items(), key=lambda each: each[1]):
             self._note(segment, scope, seq)
 
@@ -67,7 +67,7 @@ class Dropped:
             self._everywhere = max(self._everywhere, seq)
 
     def last_passing(self, wanted: EventFilter) -> int:
-        """The last dropped event that a filter lets through; 0: it misses none."""
+        """Return the last dropped event that a filter lets through; 0: none."""
         if wanted.all:
             return self.last
         found = self._everywhere

@@ -1,8 +1,8 @@
-"""Evaluation: which closed substreams have ended on which segments, and in what order that is said.
+"""Evaluation: which closed substreams have ended on which segments, and in what order these ends are announced.
 
 A substream has ended on a segment when it is closed and its accumulators balance there and on everything upstream.
-Only rows that something has happened to are looked at: they are given. Those that balance but wait for others by the
-job's ordering stand in heaps until the least open end time reaches them.
+Only rows that have changed are looked at; the caller passes them. Rows that balance, but wait for others by the job's
+ordering, stay in heaps until the least open end time reaches them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Completion:
     Args:
         graph: the job's segments.
         accounts: the job's substreams.
-        closing: the job's; tells what was expected, and what a drain has closed.
+        closing: the job's; it has what was expected, and what a drain has closed.
         ordering: which ends wait for others.
         progress: whether to announce how far each segment has come.
         announce: takes each event in its turn.
@@ -61,7 +61,7 @@ class Completion:
         self._progress = progress
         self._announce = announce
         self._announce_ends = announce_ends
-        self._drains = False  # ends may say that only a drain has closed what has ended
+        self._drains = False  # whether ends may carry the mark that only a drain closed the substream
         self.advanced: dict[str, int] = {}  #: the last time announced, by segment; also of those that are no more
         self._times: dict[int, OpenTimes] = {}
         self._waiting: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # by segment and scope
@@ -82,7 +82,7 @@ class Completion:
         return self._progress or self._ordering is not Ordering.NONE
 
     def _groups(self, row: int) -> list[int]:
-        """Which multisets of end times a row counts in."""
+        """Return the multisets of end times in which a row counts."""
         groups = []
         if self._ordering is Ordering.SCOPE:
             groups.append(int(self._accounts.scope[row]))
@@ -91,7 +91,7 @@ class Completion:
         return groups
 
     def join(self, rows: Rows) -> None:
-        """Rows have come to be known."""
+        """Add rows that have just opened."""
         if not self._keeps_times:
             return
         for row, end_time in zip(rows.tolist(), self._accounts.end_time[rows].tolist(), strict=True):
@@ -116,7 +116,7 @@ class Completion:
                 del self._times[group]
 
     def _leave_each(self, rows: Rows, left: NDArray[np.bool_]) -> None:
-        """Rows leave the segments that are chosen for each, and nothing waits for them."""
+        """Remove rows from the segments chosen for each; nothing waits for these rows."""
         if not self._keeps_times:
             return
         timed = np.flatnonzero(self._accounts.end_time[rows] != NO_END_TIME)
@@ -143,7 +143,7 @@ class Completion:
         return eligible
 
     def _endable(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-        """Which of some rows that are closed somewhere can end on which segments."""
+        """Find which of some rows, closed for some segment, can end on which segments."""
         rows, endable = self._accounts.cells.endable(rows, self._graph)
         closed = self._closing.closed_somewhere_only(rows)
         if closed is None:
@@ -153,7 +153,7 @@ class Completion:
         return rows[some], endable[some]
 
     def evaluate(self, rows: Rows) -> list[int]:
-        """Announce what has ended among `rows`, each given once, and what had waited for it by the job's ordering.
+        """Announce the ends among `rows`, each given once, and those that waited for them by the job's ordering.
 
         Returns:
             the rows that have ended on every segment by it.
@@ -171,16 +171,16 @@ class Completion:
         if self._ordering is not Ordering.NONE:
             return self._evaluate_in_order(rows, endable)
         pairs = ((int(rows[place]), segment) for segment, place in np.argwhere(endable.T).tolist())
-        return [row for row, segment in pairs if self._end(row, segment, Reason.COMPLETE)]
+        return [row for row, segment in pairs if self._end(row, segment, Reason.COMPLETE, self._by_drain(row, segment))]
 
     def _can_be_at_once(self, rows: Rows) -> bool:
-        """Whether what the end of a row says does not depend on how the row has ended elsewhere just before."""
+        """Whether a row's `Ended` event is independent of how the row ended elsewhere just before."""
         return not (self._drains and self._closing.expectations and self._closing.expectations.among(rows))
 
     def _any_waits(self, rows: Rows, endable: NDArray[np.bool_]) -> bool:
-        """Whether anything may have to wait for others by the job's ordering, or has waited.
+        """Whether any row may have to wait for others by the job's ordering, or already waits.
 
-        Nothing does on a segment where all that is open ends: then the order is that in which the rows are given.
+        No row waits on a segment where all open rows end: then they end in the order in which they are given.
         """
         if self._ordering is Ordering.NONE:
             return False
@@ -251,14 +251,14 @@ class Completion:
                 if end_time != NO_END_TIME and end_time > self._times[group].least(segment):
                     heapq.heappush(self._waiting[segment, group], (end_time, id_))
                     continue
-                if self._end(row, segment, Reason.COMPLETE):
+                if self._end(row, segment, Reason.COMPLETE, self._by_drain(row, segment)):
                     ended.append(row)
                 self._release_waiting(segment, group, queue)
         self._groups_changed.clear()
         return ended
 
     def _release_waiting(self, segment: int, group: int, queue: list[tuple[int, int, int]]) -> None:
-        """Move to `queue` what no longer waits for anything on a segment."""
+        """Move rows that no longer wait on a segment to `queue`."""
         waiting = self._waiting.get((segment, group))
         if not waiting:
             return
@@ -266,7 +266,7 @@ class Completion:
         while waiting and (times is None or waiting[0][0] <= times.least(segment)):
             end_time, id_ = heapq.heappop(waiting)
             row = self._accounts.row_of(id_)
-            # Since it came here it may have been folded into, opened again, held, ended otherwise or forgotten.
+            # While it waited, it may have changed, opened again, ended by force or been forgotten.
             if row >= 0 and self._can_end(row, segment):
                 heapq.heappush(queue, (end_time, id_, row))
         if not waiting:
@@ -276,13 +276,15 @@ class Completion:
         rows, endable = self._endable(self._eligible(np.array([row])))
         return bool(rows.size) and bool(endable[0, segment])
 
-    def _end(self, row: int, segment: int, reason: Reason) -> bool:
-        """A row has ended on a segment; whether it has on all now."""
+    def _by_drain(self, row: int, segment: int) -> bool:
+        """Whether only a drain has closed a row for a segment; to be found before the row ends there."""
+        return self._drains and self._closing.closed_by_drain(row, segment)
+
+    def _end(self, row: int, segment: int, reason: Reason, by_drain: bool) -> bool:
+        """Announce that a row has ended on a segment; return whether it has now ended on all."""
         accounts = self._accounts
         end_time = int(accounts.end_time[row])
-        by_drain, expected = False, None
-        if self._drains:
-            by_drain = self._closing.closed_by_drain(row, segment)
+        expected = None
         if self._closing.expectations:
             expected = self._closing.expectations.total(accounts.id_of(row), segment)
             if expected is not None:
@@ -308,11 +310,14 @@ class Completion:
         return everywhere
 
     def force(self, row: int, reason: Reason) -> None:
-        """End a row at once on every segment on which it has not, whatever is in flight."""
+        """End a row at once on all its remaining segments, whatever is in flight."""
         self._drains = self._closing.waiting.drains
         at = np.array([row])
-        for segment in np.flatnonzero(~self._accounts.cells.has_ended(at)[0]).tolist():
-            self._end(row, segment, reason)
+        segments = np.flatnonzero(~self._accounts.cells.has_ended(at)[0]).tolist()
+        # Found before the first end: where a segment has ended, nothing is missing there any more.
+        by_drain = [self._by_drain(row, segment) for segment in segments]
+        for segment, only_drain in zip(segments, by_drain, strict=True):
+            self._end(row, segment, reason, only_drain)
         self._accounts.cells.write_off(at)
 
     def announce_progress(self, watermarks: Sequence[int]) -> None:

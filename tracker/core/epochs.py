@@ -39,7 +39,7 @@ def open_producer(job: Job, command: OpenProducer) -> Opened:
 
 
 def check_open(job: Job, command: OpenProducer) -> Producer | None:
-    """Refuse a run that cannot be made current; its producer, if it is known."""
+    """Refuse a run that cannot be made current; return its producer, if it is known."""
     check_name("producer", command.producer)
     check_name("run", command.run)
     producer = job.producers.get(command.producer)
@@ -76,7 +76,7 @@ def close_producer(job: Job, command: CloseProducer) -> None:
 
 
 def check_close(job: Job, command: CloseProducer) -> Producer:
-    """Refuse to close a run that is not current; its producer."""
+    """Refuse to close a run that is not current; return its producer."""
     producer = job.producer(command.producer)
     producer.check_current(command.run)
     _check_resume(producer, command.resume_epoch)
@@ -97,9 +97,9 @@ def forget_producer(job: Job, name: str) -> None:
 
 
 def settle(job: Job, producer: Producer, start: int) -> None:
-    """Decide what earlier runs left: what lies before `start` was committed, the rest never will be.
+    """Decide the epochs that earlier runs left: those before `start` were committed, the others never will be.
 
-    Called when a run first says where it starts, and at its closing if it says where the next one will.
+    Called when a run first reports where it starts, and when it closes if it reports where the next one will start.
     """
     producer.settled = True
     for number in sorted(producer.staged):
@@ -139,7 +139,7 @@ def _commit_one(job: Job, producer: Producer, number: int) -> None:
 
 
 def revoke(job: Job, producer: Producer, numbers: Iterable[int]) -> None:
-    """Epochs never happened. In IMMEDIATE mode what they did is undone, and what they touched awaits their return."""
+    """Revoke epochs. In IMMEDIATE mode their effects are undone, and what they touched awaits a recommit."""
     for number in numbers:
         epoch = job.unstage(producer, number)
         if producer.mode is Mode.IMMEDIATE:

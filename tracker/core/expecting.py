@@ -1,11 +1,10 @@
 """How many elements fronts have promised: numbers by substream, segment and front.
 
-Of the numbers that a front has given for a substream on a segment, the last one stands. What a removed front has
-promised is kept in the name of nobody (`REMOVED`), because its elements are among those that were sent.
+Of the numbers that a front has given for a substream on a segment, the last one counts. The numbers of removed fronts
+are kept under `REMOVED`, because their elements are among those that were sent.
 
-This module knows numbers, and no fronts that are waited for: what a number closes is `ClosedSet`'s to see. It costs
-nothing while nobody expects anything; with numbers, an entry costs one comparison of columns, unless it may be the
-last that was missing.
+This module compares numbers; which substreams a number closes is decided by `ClosedSet`. It costs nothing while no
+number was given; with numbers, an entry costs one comparison of columns, unless it may be the last that was missing.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Missing(NamedTuple):
 
 
 class Shortfall(NamedTuple):
-    """What is missing of open substreams, in all."""
+    """Sums over the open substreams of which elements are missing."""
 
     substreams: int  #: of which any is
     expected: int  #: on the segments on which elements are missing
@@ -74,30 +73,30 @@ class Expectations:
         return id_ in self._numbers
 
     def totals(self, ids: Sequence[int], segment: int) -> list[int | None]:
-        """The same for each of some substreams."""
+        """Return the expected numbers of each of some substreams."""
         if not self._numbers:
             return [None] * len(ids)
         return [self.total(id_, segment) if id_ in self._numbers else None for id_ in ids]
 
     def ids(self) -> list[int]:
-        """The substreams that any number was given for."""
+        """Return the ids of substreams that have a number."""
         return list(self._numbers)
 
     def of(self, id_: int) -> dict[Key, int]:
-        """What is expected of a substream."""
+        """Return the numbers of a substream."""
         return self._numbers.get(id_, {})
 
     def on(self, id_: int, segment: int) -> dict[str, int]:
-        """What is expected of a substream on a segment, by front."""
+        """Return the numbers of a substream on a segment, by front."""
         return {front: number for (on, front), number in self.of(id_).items() if on == segment}
 
     def total(self, id_: int, segment: int) -> int | None:
-        """What is expected of a substream on a segment in all; None: no number was given."""
+        """Return how many elements are expected of a substream on a segment in all; None: no number was given."""
         numbers = self.on(id_, segment)
         return sum(numbers.values()) if numbers else None
 
     def missing(self, rows: Rows) -> Missing:
-        """Where more is expected of some rows than was sent, and they have not ended."""
+        """Find where some rows have not ended and fewer elements were sent than expected."""
         rows = rows[rows < len(self._least)]
         rows = rows[self._least[rows] != _NEVER]
         # Those of which something is expected on several segments, each on a line of its own, come after the others.
@@ -118,7 +117,7 @@ class Expectations:
     # ------------------------------------------------------------ what is missing in all
 
     def touched(self, rows: Rows) -> None:
-        """Elements of rows were added or taken out, or other numbers stand, or the rows have ended on a segment."""
+        """Note that rows have changed: elements, numbers, or an end on a segment."""
         self._uncounted.append(rows)
         self._uncounted_size += len(rows)
         if self._uncounted_size > 2 * len(self._least) + 1024:  # it need not grow, though nobody may ever ask
@@ -126,7 +125,7 @@ class Expectations:
             self._uncounted_size = len(self._uncounted[0])
 
     def shortfall(self) -> Shortfall:
-        """What is missing of open substreams. It costs as much as was touched since it was asked last."""
+        """Return what is missing of open substreams. The cost grows with the rows touched since the last call."""
         if not self._uncounted and not self._uncounted_ones:
             return self._shortfall
         ones = np.fromiter(self._uncounted_ones, np.int64, len(self._uncounted_ones))
@@ -158,21 +157,21 @@ class Expectations:
     # ------------------------------------------------------------ numbers come and go
 
     def accepts(self, pledge: ExpectOf, before: int | None) -> bool:
-        """Whether a number counts where another may stand: one that differs, and does not revise it, is ignored."""
+        """Whether a number takes effect: one that differs from the present number and does not revise it is ignored."""
         return before is None or before == pledge.elements or pledge.revise
 
     def give(self, pledge: ExpectOf) -> bool:
-        """A front gives a number.
+        """Record a front's number.
 
         Returns:
-            whether another number stands now than before.
+            whether the number has changed.
         """
         id_, key = self._accounts.id_of(pledge.row), (pledge.segment, pledge.front)
         before = self.of(id_).get(key)
         return self.accepts(pledge, before) and self.replace(id_, key, pledge.elements)
 
     def replace(self, id_: int, key: Key, number: int | None) -> bool:
-        """Have another number stand, or none; whether it is another."""
+        """Replace a number, or remove it; return whether it has changed."""
         numbers = self._numbers.setdefault(id_, {})
         before = numbers.get(key)
         if number is None:
@@ -187,13 +186,13 @@ class Expectations:
         return before != number
 
     def restore(self, id_: int, numbers: dict[Key, int]) -> None:
-        """What a snapshot had for a substream of which nothing is expected yet."""
+        """Restore the numbers that a snapshot had for a substream that has none yet."""
         self._numbers[id_] = numbers
         self.count += len(numbers)
         self._expect(id_)
 
     def remove_front(self, name: str, segments: Container[int]) -> None:
-        """A front feeds some segments no more; nothing of what it has given can be withdrawn by now."""
+        """Move a front's numbers on segments that it no longer feeds to `REMOVED`; none can be withdrawn any more."""
         for numbers in self._numbers.values():
             for segment, front in [key for key in numbers if key[1] == name and key[0] in segments]:
                 removed = (segment, REMOVED)
@@ -201,7 +200,7 @@ class Expectations:
                 numbers[removed] = numbers.get(removed, 0) + numbers.pop((segment, front))
 
     def relaid(self, kept: dict[int, int]) -> None:
-        """Go over to another graph, in which some segments have other numbers and others are no more."""
+        """Move to another graph, in which segments have other numbers or no longer exist."""
         for id_, numbers in list(self._numbers.items()):
             moved = {(kept[on], front): number for (on, front), number in numbers.items() if on in kept}
             self.count += len(moved) - len(numbers)
@@ -223,7 +222,7 @@ class Expectations:
     # ------------------------------------------------------------ comparing
 
     def _expect(self, id_: int) -> None:
-        """Note from how many sent elements on a row has to be looked at."""
+        """Note from how many sent elements a row has to be checked."""
         row = self._accounts.row_of(id_)
         if row >= len(self._least):
             more = max(row + 1, 2 * len(self._least)) - len(self._least)
@@ -242,11 +241,11 @@ class Expectations:
         self._uncounted_ones.add(row)
 
     def among(self, rows: Rows) -> list[int]:
-        """Those of some rows of which anything is expected, each once."""
+        """Return those of some rows that have a number, each once."""
         return [row for row in distinct(rows).tolist() if self._accounts.id_of(row) in self._numbers]
 
     def to_look_at(self, rows: Rows) -> Rows:
-        """Those of some rows, to which elements were added, that may have become complete, or more."""
+        """Return the rows that may have become complete, or more, since elements were added to them."""
         rows = rows[rows < len(self._least)]
         if rows.size:
             sent = self._accounts.cells.sent_each(rows, np.maximum(self._segment[rows], 0))
@@ -254,7 +253,7 @@ class Expectations:
         return distinct(rows)
 
     def announces(self, id_: int, segment: int, expected: int) -> bool:
-        """Whether it is news that more than `expected` was sent; it is none from now on."""
+        """Whether an excess over `expected` is new; it counts as announced from now on."""
         announced = self._announced.setdefault(id_, {})
         if announced.get(segment) == expected:
             return False

@@ -1,4 +1,4 @@
-"""Which events a reader asks for: the same question for a watch, a page, a subscription and for what was dropped."""
+"""Which events a reader asks for: one filter for watches, pages, subscriptions and dropped events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place(body: Body) -> Place:
 
 
 def place_of(kind: type[Body], fields: tuple[str, str]) -> Place:
-    """The same for a kind of event, and at least the first two of its fields, if it has so many."""
+    """Do the same for a kind of event and at least its first two fields, if it has so many."""
     if kind in _OF_A_SCOPE:
         return fields[:2]
     return (fields[0], None) if kind is Advanced else _EVERYWHERE
@@ -58,7 +58,7 @@ class EventFilter:
         return self.all or self.covers(*place(event.body))
 
     def covers(self, segment: str | None, scope: str | None) -> bool:
-        """The same for the place of an event."""
+        """Whether the reader asks for events of this place."""
         if segment is None:
             return True
         if self.segments and segment not in self.segments:

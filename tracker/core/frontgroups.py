@@ -1,4 +1,4 @@
-"""How far the fronts that some segments wait for have closed them together.
+"""The common progress of the fronts that a group of segments waits for.
 
 What all fronts of a group have promised is kept as the least of them for each scope, in a heap whose entries may lag
 behind: a front's time only grows, so an entry is a lower bound and is put right when it comes to the top. Nothing is
@@ -28,7 +28,7 @@ class Front:
         finished: it will send nothing more at all; `finish_committed`: and that cannot be taken back.
         drained_in: it finished in the drain under way.
         idle: it is not waited for, as long as another front is.
-        last_contact: when its owner was last heard of, or when it was added (ns).
+        last_contact: when its owner's last message arrived, or when it was added (ns).
     """
 
     __slots__ = (
@@ -66,15 +66,15 @@ class Front:
         return self.fed is None or segment in self.fed
 
     def time(self, scope: str | None) -> int:
-        """The greatest time that it has promised for a scope (None: for every scope)."""
+        """Return the greatest time that it has promised for a scope (None: for every scope)."""
         return _greatest(self.promised, scope)
 
     def closing_time(self, scope: str | None) -> int:
-        """The same of a front that may still send; ``EVERYTHING`` once it has finished."""
+        """Return the promised time of a front that may still send; ``EVERYTHING`` once it has finished."""
         return EVERYTHING if self.finished else self.time(scope)
 
     def committed_time(self, scope: str | None) -> int:
-        """What nobody can take back; ``EVERYTHING`` once it has finished for good."""
+        """Return the committed time; ``EVERYTHING`` once it has finished for good."""
         return EVERYTHING if self.finish_committed else _greatest(self.committed, scope)
 
 
@@ -94,7 +94,7 @@ class _Least:
         heapq.heapify(self._heap)
 
     def read(self) -> int:
-        """The least; ``EVERYTHING`` if there is no front to wait for."""
+        """Return the least; ``EVERYTHING`` if there is no front to wait for."""
         heap = self._heap
         while heap:
             bound, name, front = heap[0]
@@ -122,21 +122,21 @@ class CommittedWatermarks:
         return max(self.of_all, self.by_scope.get(scope, UNSET))
 
     def rise(self, scope: str | None, time: int) -> None:
-        """A committed watermark never sinks."""
+        """Raise a scope's committed watermark; it never sinks."""
         if scope is None:
             self.of_all = max(self.of_all, time)
         else:
             self.by_scope[scope] = max(self.by_scope.get(scope, UNSET), time)
 
     def copy(self) -> CommittedWatermarks:
-        """The same committed watermarks, which may rise apart."""
+        """Return an independent copy."""
         committed_watermarks = CommittedWatermarks()
         committed_watermarks.of_all, committed_watermarks.by_scope = self.of_all, dict(self.by_scope)
         return committed_watermarks
 
     @classmethod
     def least(cls, several: Iterable[CommittedWatermarks]) -> CommittedWatermarks:
-        """Where all of several committed watermarks have been."""
+        """Return the least of several committed watermarks, by scope."""
         several = list(several)
         committed_watermarks = cls()
         committed_watermarks.of_all = min((each.of_all for each in several), default=UNSET)
@@ -166,7 +166,7 @@ class FrontGroup:
         return [front for front in self.members if not front.finished]
 
     def waited(self) -> list[Front]:
-        """Those that closing waits for: the unfinished, and of them only those that are not idle if there is one."""
+        """The fronts that closing waits for: the unfinished that are not idle, or all if every one is idle."""
         unfinished = self.unfinished()
         awake = [front for front in unfinished if not front.idle]
         return awake or unfinished
@@ -177,16 +177,16 @@ class FrontGroup:
         return any(front.idle for front in self.members)
 
     def changed(self) -> None:
-        """Fronts have turned idle or awake, or a time has sunk: what was derived from that is void."""
+        """Drop everything derived from the fronts' times: fronts became idle or active, or a time has sunk."""
         self._leasts.clear()
         self._committed_leasts.clear()
 
     def name_scope(self, scope: str) -> None:
-        """A promise has named a scope for the first time."""
+        """Add a scope that a promise has named for the first time."""
         self._leasts.pop(scope, None)
 
     def watermark(self, scope: str | None) -> int:
-        """Up to which end time all fronts have closed a scope (None: one that no promise has named).
+        """Return the end time up to which all fronts have closed a scope (None: one that no promise has named).
 
         ``UNSET`` if there are no fronts or one has promised nothing, ``EVERYTHING`` if all have finished.
         """
@@ -205,7 +205,7 @@ class FrontGroup:
         return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)
 
     def raise_committed(self, scopes: Iterable[str | None]) -> None:
-        """Raise those of scopes for which promises were committed, or may count now; None: of all."""
+        """Raise the committed watermarks of scopes whose promises were committed or may now count; None: all."""
         touched = set(scopes)
         if None in touched:
             touched |= self._scoped

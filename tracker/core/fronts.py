@@ -1,10 +1,10 @@
 """The fronts: who has promised what, and which segments wait for whom.
 
-What a front has `promised` counts; what it has `committed` cannot be taken back (`provisional` keeps the difference). A
+What a front has `promised` takes effect; what it has `committed` cannot be taken back (`provisional` keeps the rest). A
 front feeds some segments, or all; a segment waits for the fronts that feed it or a segment upstream. What the fronts of
 a group of segments have promised together is `frontgroups`'s to keep.
 
-This module knows times, scopes and names, but no substreams: which of those a promise closes is the caller's to see.
+This module handles times, scopes and names, but no substreams: the caller finds those that a promise closes.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Fronts:
 
     def lead(
         self,
-        told: Iterable[tuple[str, Iterable[str]]],
+        given: Iterable[tuple[str, Iterable[str]]],
         graph: Graph,
         committed_watermarks: Sequence[CommittedWatermarks],
     ) -> None:
         """Set which segments each front feeds, and so which fronts each segment waits for.
 
         Args:
-            told: the segments that some fronts feed; the others feed all.
+            given: the segments that some fronts feed; the others feed all.
             graph: the job's.
             committed_watermarks: by segment, how far its fronts have come.
         """
-        fed = {front: frozenset(graph.number[segment] for segment in segments) for front, segments in told}
+        fed = {front: frozenset(graph.number[segment] for segment in segments) for front, segments in given}
         for front in self.by_name.values():
             front.fed = None if len(fed.get(front.name, ())) in (0, len(graph)) else fed[front.name]
             front.groups = []
@@ -92,7 +92,7 @@ class Fronts:
         return [self.groups[place].committed_watermarks for place in self.group_of]
 
     def changed(self) -> None:
-        """Which fronts are waited for has changed, or a time has sunk: what was derived from that is void."""
+        """Drop everything derived from the fronts: another set of them is waited for, or a time has sunk."""
         for group in self.groups:
             group.changed()
 
@@ -129,7 +129,7 @@ class Fronts:
         return time > reached
 
     def promise(self, front: Front, scope: str | None, time: int) -> tuple[int, int]:
-        """A front's frontier, of a scope or of every scope.
+        """Record a front's frontier, for a scope or for every scope.
 
         Returns:
             the front's time for that scope before and after: what lies between is newly promised.
@@ -143,7 +143,7 @@ class Fronts:
         return before, front.time(scope)
 
     def add_front(self, name: str, now: int, committed_watermarks: CommittedWatermarks) -> Front:
-        """A front that is new in a deployment: unfinished, and as far as the segments that it reaches."""
+        """Add a new deployment's front: unfinished, and as far as the segments that it reaches."""
         front = self.by_name[name] = Front(name, now)
         front.committed.update((scope, time) for scope, time in committed_watermarks.by_scope.items() if time > UNSET)
         if committed_watermarks.of_all > UNSET:

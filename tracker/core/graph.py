@@ -52,7 +52,7 @@ class Graph:
         self.number: dict[str, int] = {name: i for i, name in enumerate(self.names)}
         # By u, a bit for each g that can be reached from it: a large graph is kept in this form alone.
         self._downstream = np.packbits(reached_from[np.ix_(order, order)].T, axis=1, bitorder="little")
-        #: weights[g, u] is 1 if u is g or g can be reached from u, so that a matrix product tells which segments have
+        #: weights[g, u] is 1 if u is g or g can be reached from u, so that a matrix product finds which segments have
         #: something unbalanced upstream. For small graphs only.
         self.weights: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         if len(self.names) <= _SMALL:

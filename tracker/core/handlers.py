@@ -1,4 +1,4 @@
-"""What is done with a command for a job that exists: how it is checked, and how it is carried out.
+"""The handlers of commands for an existing job: how each is checked, and how it is carried out.
 
 A check refuses what carrying out would refuse, as far as that can be seen without changing anything, and is what
 carrying out begins with. Commands that make, replace or delete a job, or drain one that may not exist yet, are the
@@ -29,7 +29,7 @@ from .job import Job
 
 
 class Handler(NamedTuple):
-    """The two things that can be done with a command of one kind."""
+    """How commands of one kind are checked and carried out."""
 
     check: Callable[[Job, Any], int]  #: refuses it, or counts the substreams that it names for the first time
     carry_out: Callable[[Job, Any, int], Answer]  #: at a time (ns)

@@ -1,4 +1,4 @@
-"""One job: its state, and what happens when something takes effect.
+"""One job: its state, and what happens when an epoch or a promise takes effect.
 
 The parts know nothing of one another: the accounts fold and remember, the fronts and `ClosedSet` decide what is closed,
 `Completion` finds what has ended. Here they are put together, in the contract's order: what takes effect makes its
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tracker.contract.commands import Spec
-from tracker.contract.events import Body, Excess, FrontIdle
+from tracker.contract.events import Body, Ended, Excess, FrontIdle
 from tracker.contract.promises import Promise
 from tracker.contract.refusal import Refused
 from tracker.contract.values import Reason
@@ -73,6 +73,7 @@ class Job:
         stalls_from: before that time nothing can stall or expire; None: look.
         numbers: the producers' numbers, by which cells refer to them.
         read_segments: those of the graph on which somebody has received something.
+        ends_announced: ends since the process started, by the number of their reason.
     """
 
     def __init__(self, spec: Spec, graph: Graph, log_id: str, now: int) -> None:
@@ -91,6 +92,7 @@ class Job:
         self._read_whole: Graph | None = None  # a graph of which every segment has been read
         self.fronts_resumed = False  # an idle front has, since the last evaluation
         self.late_reports = 0
+        self.ends_announced = [0] * (1 + max(Reason.by_number()))
         self.late_by_id: dict[int, int] = {}
         self.begin(Accounts(len(graph)), Fronts(spec.fronts, now))
 
@@ -114,7 +116,7 @@ class Job:
         self.stalls_from: int | None = None
 
     def new_ends(self) -> Completion:
-        """What finds the ends, for the graph and the rules as they are now."""
+        """Return what finds the ends, for the current graph and rules."""
         return Completion(
             self.graph,
             self.accounts,
@@ -127,14 +129,17 @@ class Job:
 
     @property
     def now(self) -> int:
-        """When the command at hand was taken (ns): what happens from here on happens then."""
+        """The time of the current command (ns), and of everything that follows from it."""
         return self.changes.now
 
     def announce(self, body: Body) -> None:
         """Append an event to the job's log."""
+        if type(body) is Ended:
+            self.ends_announced[body.reason.number] += 1
         self.log.append(self.now, self.spec.deployment, body)
 
     def _announce_ends(self, segment: str, columns: EndColumns) -> None:
+        self.ends_announced[Reason.COMPLETE.number] += len(columns.names)
         self.log.append_ends(self.now, self.spec.deployment, segment, columns)
 
     # ------------------------------------------------------------ what there is
@@ -163,7 +168,7 @@ class Job:
     # ------------------------------------------------------------ staged epochs
 
     def stage(self, producer: Producer, number: int, piece: StagedReport | None = None) -> Epoch:
-        """An epoch that is staged from now on at the latest, with one more report."""
+        """Return an epoch that is staged, a new one if need be, to which one more report is added."""
         epoch = producer.staged.get(number)
         if epoch is None:
             epoch = producer.staged[number] = Epoch(sealing=producer.seals)
@@ -175,7 +180,7 @@ class Job:
         return epoch
 
     def unstage(self, producer: Producer, number: int) -> Epoch:
-        """An epoch that is staged no more."""
+        """Remove a staged epoch."""
         epoch = producer.staged.pop(number)
         units, entries = epoch.size
         self.staged_units -= units
@@ -183,7 +188,7 @@ class Job:
         return epoch
 
     def keep_only(self, producer: Producer, number: int, pieces: list[StagedReport]) -> None:
-        """Drop an epoch's other reports, as if they had never been made."""
+        """Keep only these reports of an epoch, as if the others had never been made."""
         epoch = self.stage(producer, number)
         before, entries_before = epoch.size
         epoch.keep(pieces)
@@ -194,7 +199,7 @@ class Job:
     # ------------------------------------------------------------ promises
 
     def claim(self, producer: Producer, promises: Iterable[Promise]) -> None:
-        """The fronts of accepted promises are the producer's, which speaks for them: idle ones turn back."""
+        """The producer owns the fronts of its accepted promises; those that were idle are waited for again."""
         fronts = [self.fronts.by_name[promise.front] for promise in promises if promise.front]
         self.wake(fronts)
         for front in fronts:
@@ -202,12 +207,12 @@ class Job:
             front.last_promise = self.now
 
     def contacted(self, producer: Producer) -> None:
-        """A producer has reported or promised: its idle fronts turn back before anything comes of it."""
+        """A producer has reported or promised: its idle fronts become active before that takes effect."""
         producer.last_contact = self.now
         self.wake(front for front in self.fronts if front.owner == producer.name)
 
     def wake(self, fronts: Iterable[Front]) -> None:
-        """Fronts were heard from: those that were idle are waited for again."""
+        """Fronts have reported: those that were idle are waited for again."""
         resumed = False
         for front in fronts:
             front.last_contact = self.now
@@ -220,7 +225,7 @@ class Job:
             self.closing.note()
 
     def keep_promises(self, pledges: Iterable[Pledge], origin: Origin | None = None) -> None:
-        """Promises take effect; those of fronts and substreams that are no more do nothing.
+        """Have promises take effect, except those of fronts and substreams that no longer exist.
 
         Args:
             origin: the IMMEDIATE epoch that can still take them back; None: they are committed.
@@ -264,7 +269,7 @@ class Job:
             self.closing.commit_finish(self.fronts.by_name[pledge.front])
 
     def finish(self, front: Front) -> None:
-        """A front will send nothing more."""
+        """Finish a front: it will send nothing more."""
         if not front.finished:
             front.drained_in = self.drain.under_way
             front.idle = False
@@ -275,7 +280,7 @@ class Job:
     def apply(
         self, producer: Producer, entries: Entries, pledges: Sequence[Pledge], origin: Origin | None = None
     ) -> Entries:
-        """An epoch takes effect, or a report of the IMMEDIATE epoch `origin`; the entries that were folded in."""
+        """Have an epoch, or a report of the IMMEDIATE epoch `origin`, take effect; return the entries folded in."""
         accounts = self.accounts
         already_closed = opening.make_known(self, entries, pledges)
         if len(entries.rows):
@@ -294,7 +299,7 @@ class Job:
                     flags = flags[~late]
             accounts.cells.fold(entries, producer.number)
             accounts.changed[entries.rows] = self.now
-            # Nothing stalls, and no flag has to be taken back, unless the job asks for it.
+            # Only a job that asks for stalls has flags to take back.
             if self.spec.stall_after is not None:
                 accounts.life.touch(entries.rows)
             closed = (flags & CLOSED) != 0
@@ -317,7 +322,7 @@ class Job:
             self._read_whole = self.graph
 
     def evaluate(self) -> None:
-        """Find and announce what has ended since the last time."""
+        """Find and announce all ends since the last evaluation."""
         self.fronts_resumed = False
         self.closing.note()
         for row, segment, expected in self.closing.waiting.exceeded():
@@ -331,13 +336,13 @@ class Job:
         self._retire(ended)
 
     def end_by_force(self, rows: Sequence[int], reason: Reason) -> None:
-        """End rows at once on every segment on which they have not, in this order, whatever of them is in flight."""
+        """End rows at once on all their remaining segments, in this order, whatever is in flight."""
         for row in rows:
             self.ends.force(row, reason)
         self._retire(rows)
 
     def _retire(self, ended: Sequence[int]) -> None:
-        """Of what has ended everywhere nothing is owed any more, and its retention begins."""
+        """Release what rows that ended everywhere still hold; their retention begins."""
         if not ended:
             return
         rows: Rows = np.array(ended, np.int64)
@@ -366,5 +371,5 @@ class Job:
 
 
 def or_none(epoch: int) -> int | None:
-    """A committed epoch as the wire says it: none instead of -1."""
+    """A committed epoch as the wire has it: None instead of -1."""
     return None if epoch < 0 else epoch

@@ -1,4 +1,4 @@
-"""Which layout the cells of a job have, and how they go over into that of another graph."""
+"""The choice of a layout for a job's cells, and the move to another graph's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DENSE = 8  #: up to so many segments each row has all its cells
 
 
 def cells_for(segments: int) -> Cells:
-    """The layout for so many segments."""
+    """Return empty cells in the layout for so many segments."""
     return DenseCells(segments) if segments <= DENSE else SparseCells(segments)
 
 

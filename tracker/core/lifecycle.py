@@ -1,4 +1,4 @@
-"""The life of a substream: its states, what moves it from one to the next, and the one place where that is written.
+"""The life of a substream: its states and transitions, and the only code that writes them.
 
 Theory of operation
 -------------------
@@ -21,7 +21,7 @@ From      By             To           When
 FREE      `name`         NAMED        a report that names it is accepted
 NAMED     `open_up`      OPEN         an entry or a promise takes effect, and the fronts have not closed it
 OPEN      `end`          ENDED        it has ended on its last segment
-NAMED     `forget`       FREE         retention, if nothing that is staged speaks of it
+NAMED     `forget`       FREE         retention, if no staged epoch refers to it
 ENDED     `forget`       FREE         retention
 ========= ============== ============ ==================================================================
 
@@ -102,11 +102,11 @@ class Lifecycle:
         self.named = self.open = self.ended = 0
 
     def grow(self, capacity: int) -> None:
-        """There are so many rows from now on; the new ones are FREE."""
+        """Grow to so many rows; the new ones are FREE."""
         self.flags = extended(self.flags, capacity)
 
     def load(self, rows: Rows, flags: NDArray[np.uint8]) -> None:
-        """FREE rows have the flags of a dump."""
+        """Set the flags of FREE rows from a dump."""
         self.flags[rows] = flags
         self.named += len(rows)
         ended = int(((flags & ENDED) != 0).sum())
@@ -116,23 +116,23 @@ class Lifecycle:
     # ------------------------------------------------------------ from state to state
 
     def name(self, rows: Rows) -> None:
-        """FREE rows are NAMED."""
+        """Move FREE rows to NAMED."""
         self.flags[rows] = NAMED
         self.named += len(rows)
 
     def open_up(self, rows: Rows) -> None:
-        """NAMED rows are OPEN."""
+        """Move NAMED rows to OPEN."""
         self.flags[rows] |= KNOWN
         self.open += len(rows)
 
     def end(self, rows: Rows) -> None:
-        """OPEN rows have ENDED."""
+        """Move OPEN rows to ENDED."""
         self.flags[rows] |= ENDED
         self.open -= len(rows)
         self.ended += len(rows)
 
     def forget(self, rows: Rows) -> None:
-        """NAMED or ENDED rows are FREE."""
+        """Move NAMED or ENDED rows to FREE."""
         self.named -= len(rows)
         self.ended -= int(((self.flags[rows] & ENDED) != 0).sum())
         self.flags[rows] = 0
@@ -140,43 +140,43 @@ class Lifecycle:
     # ------------------------------------------------------------ marks of OPEN rows
 
     def close(self, rows: Rows) -> None:
-        """The fronts have closed rows for some group."""
+        """Mark rows as closed by the fronts of some group."""
         self.flags[rows] |= CLOSED
 
     def reopen(self, rows: Rows) -> None:
-        """No group's fronts close rows any more."""
+        """Take the mark from rows that no group's fronts close any more."""
         self.flags[rows] &= ~CLOSED
 
     def close_by_sole_owner(self, row: int) -> None:
-        """A row's only source has closed it."""
+        """Mark a row as closed by its only source."""
         self.flags[row] |= SOLE
 
     def reopen_by_sole_owner(self, row: int) -> None:
-        """That close was withdrawn with its epoch."""
+        """Take that mark back: the close was revoked with its epoch."""
         self.flags[row] &= ~SOLE
 
     def end_partly(self, rows: Rows | int) -> None:
-        """Rows have ended on some segment at least."""
+        """Mark rows as ended on some segment."""
         self.flags[rows] |= PARTLY_ENDED
 
     def await_recommit(self, row: int) -> None:
-        """What an IMMEDIATE epoch did to a row was taken back, and will come again."""
+        """Mark a row whose IMMEDIATE epoch was revoked and will be reported again."""
         self.flags[row] |= AWAITING_RECOMMIT
 
     def recommit(self, row: int) -> None:
-        """It has come, or will not; or the row has ended by force."""
+        """Take that mark back: the epoch was committed or never will be, or the row ended by force."""
         self.flags[row] &= ~AWAITING_RECOMMIT
 
     def stall(self, row: int) -> None:
-        """A row was announced as stalled."""
+        """Mark a row as announced as stalled."""
         self.flags[row] |= STALLED
 
     def touch(self, rows: Rows | int) -> None:
-        """Something of rows has changed: they are not stalled."""
+        """Take the mark from rows that have changed."""
         self.flags[rows] &= ~STALLED
 
     def forget_stalls(self) -> None:
-        """Nobody asks for stalls any more."""
+        """Take the mark from all rows: the job asks for no stalls any more."""
         self.flags &= ~STALLED
 
     # ------------------------------------------------------------ questions

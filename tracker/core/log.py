@@ -59,7 +59,7 @@ class EndColumns(NamedTuple):
 
 
 class _Retained:
-    """Events that outlive retention, each with the number of subscriptions that wait for it."""
+    """Events kept beyond retention, each with the number of subscriptions that wait for it."""
 
     __slots__ = ("_events", "_readers", "_seqs")
 
@@ -82,7 +82,7 @@ class _Retained:
         self._seqs.append(seq)
 
     def release(self, seq: int) -> _Kept | None:
-        """One reader does not wait for an event any more; the event, if that was the last one."""
+        """Release an event for one reader; return the event if that was the last one."""
         self._readers[seq] -= 1
         if self._readers[seq]:
             return None
@@ -93,7 +93,7 @@ class _Retained:
         return gone
 
     def join(self, seq: int) -> None:
-        """One more reader waits for an event."""
+        """Add a reader that waits for an event."""
         self._readers[seq] += 1
 
     def at(self, seq: int) -> int:
@@ -212,7 +212,7 @@ class EventLog:
         return found, found[-1].seq if len(found) >= limit > 0 else max(after, up_to)
 
     def retire(self, until: int, readers: Callable[[Event], int] | None, most: int) -> None:
-        """Let go of the events up to `until` (ns) that nobody waits for.
+        """Drop the events up to `until` (ns) that nobody waits for.
 
         Args:
             readers: how many subscriptions wait for an event, asked once for each; None: there are no subscriptions.
@@ -238,10 +238,18 @@ class EventLog:
             self._passed = 0
 
     def release(self, seq: int) -> None:
-        """One subscription does not wait for a retained event any more."""
+        """Release a retained event for one subscription."""
         kept = self.retained.release(seq)
         if kept is not None:
             self.dropped.note_all({_place(kept): seq})
+
+    def at(self, seq: int) -> int | None:
+        """Return when the first kept event from `seq` on happened (ns); None: there is none yet."""
+        if seq < self._first:
+            for event in self.retained.after(seq - 1):
+                return event.at
+        place = self._passed + max(0, seq - self._first)
+        return self._events[place][0] if place < len(self._events) else None
 
     def oldest_at(self) -> int | None:
         """When the oldest event within retention happened (ns)."""

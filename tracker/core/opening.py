@@ -1,4 +1,4 @@
-"""Substreams come to be known: which of those that are named for the first time are opened, and what comes too late."""
+"""Opening substreams: which of those named for the first time open, and which reports are late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_known(job: Job, entries: Entries, pledges: Sequence[Pledge]) -> NDArray[np.bool_] | None:
-    """Substreams that are named come to be known, but for those that the fronts have closed and that had ended.
+    """Open named substreams, except those that the fronts have closed and those that had ended.
 
     Returns:
         where segments wait for different fronts, the entries of substreams that were not known which the fronts
@@ -56,7 +56,7 @@ def make_known(job: Job, entries: Entries, pledges: Sequence[Pledge]) -> NDArray
 def _open_in_groups(
     job: Job, unknown: Rows, entries: Entries, pledges: Sequence[Pledge]
 ) -> tuple[Rows, NDArray[np.bool_]]:
-    """Those of unknown rows that a segment on which they are named still waits for; and the entries on others."""
+    """Return the rows to open, for which a segment still waits, and the late entries on other segments."""
     accounts, group_of = job.accounts, job.fronts.group_of
     named: dict[int, set[int]] = {row: set() for row in unknown.tolist()}
     for row, segment in zip(entries.rows.tolist(), entries.segments.tolist(), strict=True):

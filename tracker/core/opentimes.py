@@ -19,7 +19,7 @@ class _Sorted:
         self._firsts: list[int] = []  # the lists' first numbers, or lower ones
 
     def add(self, number: int) -> None:
-        """Add one that is not there."""
+        """Add a number that is not there."""
         if not self._lists:
             self._lists.append([number])
             self._firsts.append(number)
@@ -35,7 +35,7 @@ class _Sorted:
             del numbers[half:]
 
     def remove(self, number: int) -> None:
-        """Remove one that is there."""
+        """Remove a number that is there."""
         at = bisect_right(self._firsts, number) - 1
         numbers = self._lists[at]
         del numbers[bisect_left(numbers, number)]
@@ -81,7 +81,7 @@ class OpenTimes:
         return bool(self._joined)
 
     def join(self, end_time: int) -> None:
-        """A substream is open on every segment."""
+        """Add a substream, open on every segment."""
         self._joins += 1
         joined = self._joined.get(end_time, 0)
         self._joined[end_time] = joined + 1
@@ -93,7 +93,7 @@ class OpenTimes:
                 self._gone[segment] = end_time - 1
 
     def leave(self, segment: int, end_time: int) -> None:
-        """A substream has ended on a segment."""
+        """Remove a substream from a segment on which it has ended."""
         left = self._left.get(segment)
         if left is None:
             left = self._left[segment] = {}

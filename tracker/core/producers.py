@@ -1,7 +1,7 @@
 """Producers and what they have staged: the bookkeeping of runs, epochs and units.
 
-An epoch is kept from its first report or seal until it is committed or revoked. What is here remembers and compares;
-what a commit or a revocation does to the substreams is the job's.
+An epoch is kept from its first report or seal until it is committed or revoked. This module remembers and compares;
+`job` carries out what a commit or a revocation does to the substreams.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Epoch:
 
     @property
     def size(self) -> tuple[int, int]:
-        """What it takes up: units, the epoch itself counted as one; entries and promises."""
+        """Its size: units, with one for the epoch itself; entries and promises."""
         entries = sum(piece.size for piece in self.pieces) + sum(len(entries.rows) for entries in self.folded)
         return 1 + len(self.units), entries
 
@@ -163,11 +163,11 @@ class Producer:
         number: stands for it in the accounts.
         run: the current run; None: the last one was closed or fenced.
         seals: the current run seals every epoch.
-        settled: the current run has said where it starts.
+        settled: the current run has reported where it starts.
         past: runs that are fenced, the newest of them.
         committed: the last committed epoch; -1: none.
         staged: by epoch.
-        last_contact: when it was last heard of (ns).
+        last_contact: when its last message arrived (ns).
     """
 
     __slots__ = (
@@ -205,7 +205,7 @@ class Producer:
         self.settled = False
 
     def fence(self) -> None:
-        """Whatever the current run says from now on is refused."""
+        """Every later message of the current run is refused."""
         if self.run is not None:
             self.past.add(self.run)
             self.run = None
@@ -223,7 +223,7 @@ class Producer:
             )
 
     def staged_rows(self) -> list[Rows]:
-        """The rows that staged epochs speak of."""
+        """The rows that staged epochs refer to."""
         rows = [piece.entries.rows for epoch in self.staged.values() for piece in epoch.pieces]
         rows += [entries.rows for epoch in self.staged.values() for entries in epoch.folded]
         named = [row for epoch in self.staged.values() for row in epoch.closed_rows()]

@@ -1,4 +1,4 @@
-"""Promises on their way in: whose front it is, what they contradict, and what they say once names are resolved."""
+"""Incoming promises: who owns the front, what they contradict, and their form once names are resolved."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_promise(
 def check_expectations(
     job: Job, producer: Producer, promises: Sequence[Promise], resolved: Resolved, keep: Kept | None = None
 ) -> None:
-    """Another number than the last that was accepted is refused, unless it revises one that may still change.
+    """Refuse a number that differs from the last accepted one, unless it revises a number that may still change.
 
     Args:
         producer: whose promises these are.
@@ -114,7 +114,7 @@ def pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
 
 
 def finish_front(job: Job, name: str) -> None:
-    """An operator says that a front will never speak again."""
+    """An operator finishes a front whose owner will never report again."""
     front = check_finish_front(job, name)
     job.wake([front])
     job.keep_promises([FinishOf(name)])
@@ -122,7 +122,7 @@ def finish_front(job: Job, name: str) -> None:
 
 
 def check_finish_front(job: Job, name: str) -> Front:
-    """Refuse to finish a front that is none, or whose owner has an epoch staged; the front."""
+    """Refuse to finish an unknown front, or one whose owner has an epoch staged; return the front."""
     front = job.fronts.by_name.get(name)
     if front is None:
         fronts = ", ".join(job.fronts.by_name) or "none"

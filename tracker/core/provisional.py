@@ -1,9 +1,8 @@
-"""Provisional effects: what IMMEDIATE epochs have done that are not committed, and how it is taken back.
+"""Provisional effects: those of IMMEDIATE epochs that are not committed, and how they are taken back.
 
-A STAGED epoch takes effect when it is committed, for good, and nothing of it comes here. An IMMEDIATE report takes
-effect when it is received, and that is tentative: until its epoch is committed, the epoch may be revoked, and then
-everything is as if it had never happened. So each tentative effect is kept with its *origin*, the epoch that it came
-from:
+A STAGED epoch takes effect when it is committed, for good, and never comes here. An IMMEDIATE report takes effect when
+it is received, tentatively: until its epoch is committed, the epoch may be revoked, and then all is as if it had never
+happened. So each tentative effect is kept with its *origin*, the epoch that it came from:
 
 * `note` keeps a promise before it takes effect, with what stood before it;
 * `confirm` forgets what could be taken back of a promise, since a committed epoch promises the same;
@@ -66,7 +65,7 @@ class Provisional:
     # ------------------------------------------------------------ promises
 
     def note(self, origin: Origin, pledge: Pledge) -> None:
-        """A promise of an epoch is going to take effect."""
+        """Keep a promise of an epoch, before it takes effect."""
         if isinstance(pledge, FrontierOf):
             promising = self._fronts.by_name[pledge.front]
             if promising.promised is promising.committed:
@@ -116,7 +115,7 @@ class Provisional:
             self._ids.setdefault(origin, {})[id_] = None
 
     def confirm(self, pledge: Pledge) -> None:
-        """A promise is going to take effect that nobody can take back."""
+        """Note a promise that nobody can take back, before it takes effect."""
         if isinstance(pledge, FinishOf):
             self.finishes.pop(pledge.front, None)
         elif isinstance(pledge, CloseOf):
@@ -127,7 +126,7 @@ class Provisional:
                 _drop(self.numbers, id_, key)
 
     def commit(self, origin: Origin) -> None:
-        """An epoch was committed, and its frontiers and finishes as such: its closes and numbers are final, too."""
+        """Make an epoch's closes and numbers final; its frontiers and finishes were committed by themselves."""
         self._drop_frontiers(origin)
         for name in [name for name, origins in self.finishes.items() if origin in origins]:
             del self.finishes[name]
@@ -157,13 +156,13 @@ class Provisional:
         front.promised = promised
 
     def forget_finish(self, name: str) -> None:
-        """A front has not finished after all."""
+        """Forget that a front has finished."""
         self.finishes.pop(name, None)
 
     # ------------------------------------------------------------ revocation
 
     def revoke(self, origin: Origin, folded: Iterable[Entries], now: int) -> None:
-        """An epoch never happened.
+        """Revoke an epoch.
 
         Args:
             origin: the epoch.
@@ -231,7 +230,7 @@ class Provisional:
     # ------------------------------------------------------------ substreams that await a commit
 
     def release(self, producer: str, committed: int | None = None) -> list[int]:
-        """A producer has committed an epoch, or (None) is forgotten; the rows that may end now."""
+        """Return the rows that may end now that a producer has committed an epoch, or (None) is forgotten."""
         awaiting = self.awaiting.get(producer, {})
         rows = [row for row, epoch in awaiting.items() if committed is None or epoch <= committed]
         freed = []
@@ -245,7 +244,7 @@ class Provisional:
         return freed
 
     def ended(self, rows: Rows) -> None:
-        """Rows have ended on every segment: nothing of them can be taken back, and nothing is awaited."""
+        """Drop what is kept of rows that ended on every segment: they cannot change any more."""
         if not (self.awaiting or self.closes):
             return
         for row in rows[self._accounts.life.are(rows, AWAITING_RECOMMIT)].tolist():

@@ -1,4 +1,4 @@
-"""What a tracker can be asked, job by job: nothing here changes anything."""
+"""Questions about jobs: nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from tracker.contract.commands import Command
 from tracker.contract.events import Ended, Event
+from tracker.contract.figures import JobFigures, Tally
 from tracker.contract.refusal import Refused
 from tracker.contract.status import Counts, DrainStatus, Explained, JobStatus, SubscriptionStatus, SubstreamStatus
+from tracker.contract.survey import Found, Survey, Wanted
 from tracker.contract.values import DrainState
 
-from . import checking, reach, timers, views
+from . import checking, reach, surveying, timers, views
 from .drains import DrainRecord
+from .figures import figures_of, tally_of
 from .filters import EVERYTHING, EventFilter
 from .job import Job
 
@@ -20,7 +23,7 @@ class Questions:
     """The jobs of a tracker, to be asked about.
 
     Args:
-        retention: how long ended substreams and events are kept where a job does not say, in nanoseconds.
+        retention: how long ended substreams and events are kept for jobs that set no retention (ns).
     """
 
     def __init__(self, retention: int) -> None:
@@ -135,6 +138,18 @@ class Questions:
         """How much a job takes up, in no time; None if there is no such job."""
         return views.counts(self._jobs[job]) if job in self._jobs else None
 
+    def tally(self, job: str) -> Tally | None:
+        """Return what a job has announced since the process started; None if there is no such job."""
+        return tally_of(self._jobs[job]) if job in self._jobs else None
+
+    def figures(self, job: str, most_fronts: int) -> JobFigures | None:
+        """Return a job's numbers, with the ages of at most so many fronts; None if there is no such job."""
+        return figures_of(self._jobs[job], most_fronts) if job in self._jobs else None
+
+    def event_at(self, job: str, seq: int) -> int | None:
+        """Return when a job's first kept event from `seq` on happened (ns); None: there is no such event or job."""
+        return self._jobs[job].log.at(seq) if job in self._jobs else None
+
     def new_scopes(self, job: str, scopes: Iterable[str]) -> int:
         """How many of these scopes no frontier has named yet."""
         found = self._jobs.get(job)
@@ -173,7 +188,7 @@ class Questions:
     ) -> tuple[list[Event], int]:
         """Kept events after a seq, in order, and the seq that was last looked at.
 
-        The filter is not applied: it only says whose absence matters.
+        The filter is not applied: it only decides which missing events matter.
 
         Args:
             job: whose log.
@@ -266,3 +281,24 @@ class Questions:
             the substreams, and the `after` of the next page (None: there is none).
         """
         return views.substreams(self._job(job), scopes, include_ended, only_stalled, limit, after)
+
+    def survey(self, job: str, surveyor: surveying.Surveyor) -> Survey | None:
+        """Let a surveyor look at the next substreams of a job; the survey, once it has looked at all."""
+        found = self._job(job)
+        return None if surveyor.step(found) else surveyor.survey(found)
+
+    def search(self, job: str, wanted: Wanted, limit: int = 50, after: int = -1) -> Found:
+        """Some open substreams that are wanted, by creation, and where to go on. What one call looks at is bounded.
+
+        Args:
+            job: whose.
+            wanted: which.
+            limit: at most so many.
+            after: the `following` of an earlier answer; -1 for the first.
+        """
+        return surveying.found(self._job(job), wanted, limit, after)
+
+    def search_cost(self, job: str) -> int:
+        """What one call of `survey` or `search` costs, in rows."""
+        found = self._jobs.get(job)
+        return 0 if found is None else min(surveying.STEP, found.accounts.open) + found.staged_entries // 50

@@ -1,6 +1,6 @@
-"""How much of a job a command may touch: an upper bound that is quick to find.
+"""How many rows of a job a command may touch: an upper bound that is quick to find.
 
-Who carries commands out can so tell the many that take no time from the few that may take long. It decides nothing.
+With it, a server can separate the many commands that take no time from the few that may take long. It decides nothing.
 """
 
 from __future__ import annotations

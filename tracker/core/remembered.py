@@ -1,4 +1,4 @@
-"""What a job remembers of what is gone, so that it does not grow with everything that ever was.
+"""Bounded memory of past runs and deployments, so that a job does not grow for ever.
 
 Of names that only guard against those who come back very late, the newest are kept: a process would have to outlive a
 thousand successors to be taken for a new one, and whatever it reports is refused all the same, since its run is not the

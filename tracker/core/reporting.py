@@ -1,6 +1,6 @@
 """Reports and commits: each is checked, settles what earlier runs left, and is kept or takes effect.
 
-What `check_…` refuses was refused before anything has changed, so it need not be journaled.
+What a `check_…` function refuses has changed nothing, so it need not be journaled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .validation import Resolved, report_of, resolve
 
 
 def report(job: Job, report: Report) -> Reported:
-    """Take a report of one or more units of an epoch."""
+    """Carry out a report of one or more units of an epoch."""
     producer, resolved = _check_report(job, report)
     if not producer.settled:
         job.contacted(producer)
@@ -122,7 +122,7 @@ def _accept(job: Job, producer: Producer, report: Report, segments: Rows, rows: 
     job.claim(producer, report.promises)
     if producer.mode is Mode.STAGED:
         if report.commit and not any(staged <= report.epoch for staged in producer.staged):
-            # The usual way of a plain client: nothing to keep until a commit that comes at once.
+            # The usual case of a plain client: the commit comes with the report, so nothing has to be kept.
             producer.committed = report.epoch
             job.apply(producer, entries, pledges)
             return
@@ -136,7 +136,7 @@ def _accept(job: Job, producer: Producer, report: Report, segments: Rows, rows: 
 
 
 def commit(job: Job, command: Commit) -> Committed:
-    """Commit or seal an epoch, and take a driver's promises."""
+    """Commit or seal an epoch, and keep a driver's promises."""
     producer, naming, resolved = _check_commit(job, command)
     number = command.epoch
     if number is not None and not producer.settled:
@@ -184,7 +184,7 @@ def _check_commit(job: Job, command: Commit) -> tuple[Producer, Report, Resolved
 def _check_promises_of_commit(
     job: Job, producer: Producer, command: Commit, resolved: Resolved | None
 ) -> list[StagedReport] | None:
-    """The reports that the manifest keeps (None: all), once they and the promises are as they must be."""
+    """Check the reports and the promises; return the reports that the manifest keeps (None: all)."""
     keep = _check_manifest(producer, command)
     if resolved is not None:
         _check_nothing_later_staged(job, producer, command, keep)
@@ -203,7 +203,7 @@ def _check_commit_message(command: Commit) -> None:
 
 
 def _check_manifest(producer: Producer, command: Commit) -> list[StagedReport] | None:
-    """The reports that the manifest keeps; None if there is none, or the epoch was committed before."""
+    """Return the reports that the manifest keeps; None if there is none, or the epoch was committed before."""
     number = command.epoch
     if number is None or command.units is None or number <= producer.committed:
         return None

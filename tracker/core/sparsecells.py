@@ -18,7 +18,7 @@ BLOCK = 8  #: cells that are allocated together
 
 
 class _Pool:
-    """Numbered places of equal size; those that are given back are used again."""
+    """Numbered places of equal size, used again once they are freed."""
 
     __slots__ = ("_free", "_top")
 
@@ -27,7 +27,7 @@ class _Pool:
         self._top = 0
 
     def allocate(self, count: int) -> tuple[Rows, int]:
-        """So many places, and how many there are in all from now on."""
+        """Allocate so many places; return them, and how many there are in all."""
         again = min(count, len(self._free))
         taken = self._free[len(self._free) - again :]
         del self._free[len(self._free) - again :]
@@ -214,7 +214,7 @@ class SparseCells(Cells):
         self._marks_of[rows] = places + 1
 
     def _pack(self, rows: Rows) -> None:
-        """Rows have ended on every segment: those that have for one reason need no marks for it."""
+        """Free the marks of rows that ended on every segment for one reason."""
         marks = self._marks[self._marks_of[rows] - 1]
         alike = rows[(marks == marks[:, :1]).all(axis=1)]
         reasons = self._marks[self._marks_of[alike] - 1, 0]

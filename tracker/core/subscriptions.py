@@ -1,4 +1,4 @@
-"""Durable readers: what a subscription asks for is kept until it has acknowledged it, whatever retention says.
+"""Durable readers: a subscription's events are kept until it acknowledges them, beyond the job's retention.
 
 An event that retention would drop, and that some subscription has not acknowledged, is retained; each subscription
 knows the retained events that it waits for, oldest first, and each event how many wait for it. So an acknowledgement
@@ -41,7 +41,7 @@ class Subscription:
 
     name: str
     wanted: EventFilter
-    acknowledged: int  #: it needs this event, and those before it, no more
+    acknowledged: int  #: the events up to this one are acknowledged
     max_age: int  #: ns
     max_events: int
     created: int  #: ns since the Unix epoch
@@ -54,7 +54,7 @@ class Subscription:
         return self.expired is None and event.seq > self.acknowledged and self.wanted.passes(event)
 
     def refusal(self) -> Refused:
-        """What everybody is answered who speaks for it after it has expired."""
+        """The refusal of every later call in its name, once it has expired."""
         return Refused(
             "OUT_OF_RANGE",
             "SUBSCRIPTION_EXPIRED",
@@ -138,7 +138,7 @@ class Subscriptions:
             )
 
     def acknowledge(self, command: Ack, now: int) -> Acknowledged:
-        """A subscription has dealt with events: they need not be kept for it."""
+        """Acknowledge events: they need not be kept for the subscription any more."""
         subscription = self.check_acknowledge(command)
         subscription.last_ack = now
         subscription.acknowledged = max(subscription.acknowledged, command.seq)
@@ -146,7 +146,7 @@ class Subscriptions:
         return Acknowledged(subscription.acknowledged)
 
     def check_acknowledge(self, command: Ack) -> Subscription:
-        """Refuse to acknowledge what has not happened, or for a subscription that does not stand; the subscription."""
+        """Refuse to acknowledge future events, or for a missing or expired subscription; return the subscription."""
         subscription = self.find(command.name)
         self._check_log(command.log_id)
         if command.seq > self._log.last_seq:
@@ -157,7 +157,7 @@ class Subscriptions:
         return subscription
 
     def check_unsubscribe(self, name: str) -> None:
-        """Refuse to end a subscription that there is not."""
+        """Refuse to end a subscription that does not exist."""
         self._named(name)
 
     def unsubscribe(self, name: str) -> None:
@@ -170,7 +170,7 @@ class Subscriptions:
     # ------------------------------------------------------------ time
 
     def retire(self, until: int, now: int) -> None:
-        """Retention: events that happened up to `until` (ns) are dropped, or retained for who waits for them."""
+        """Apply retention: drop events up to `until` (ns), or retain those that a subscription waits for."""
         readers = self._count_readers if self._by_name else None
         self._log.retire(until, readers, max(_PIECE // (1 + len(self._by_name)), 500))
         self._release(self._by_name.values())
@@ -203,7 +203,7 @@ class Subscriptions:
         return ""
 
     def next_due(self, now: int) -> int | None:
-        """When a subscription expires at the earliest (ns)."""
+        """Return the earliest time at which a subscription expires (ns)."""
         if self._to_release:
             return now
         return min((self._due(each, now) for each in self._by_name.values() if each.waiting), default=None)
@@ -215,7 +215,7 @@ class Subscriptions:
         return self._log.retained.at(waiting[0]) + subscription.max_age
 
     def _wait_for_retained(self, subscription: Subscription) -> None:
-        """What is retained for others, it waits for as well, from its place on."""
+        """Have a subscription wait for the events already retained for others, from its position on."""
         subscription.waiting = deque(
             event.seq for event in self._log.retained.after(subscription.acknowledged) if subscription.waits_for(event)
         )
@@ -223,12 +223,12 @@ class Subscriptions:
             self._log.retained.join(seq)
 
     def _leave(self, seqs: Iterable[int]) -> None:
-        """A subscription does not wait for these any more."""
+        """Note that a subscription no longer waits for these events."""
         self._to_release.extend(seqs)
         self._release(())
 
     def _release(self, subscriptions: Iterable[Subscription]) -> None:
-        """Let go of a piece of what these have acknowledged, and of what others have left."""
+        """Release a batch of events that were acknowledged or left behind."""
         room = _PIECE
         for subscription in subscriptions:
             waiting = subscription.waiting
@@ -250,7 +250,7 @@ class Subscriptions:
         return sum(len(each.segments) + len(each.scopes) for each in wanted)
 
     def pop_ended(self) -> bool:
-        """Whether a subscription has ended since the last call: those who read as it have to learn of it."""
+        """Whether a subscription has ended since the last call; its readers must be woken."""
         ended, self._ended = self._ended, False
         return ended
 
@@ -263,7 +263,7 @@ class Subscriptions:
         return subscription
 
     def find(self, name: str) -> Subscription:
-        """A subscription that stands.
+        """Return a subscription that has not expired.
 
         Raises:
             Refused: ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
@@ -302,12 +302,12 @@ class Subscriptions:
     # ------------------------------------------------------------ from a snapshot
 
     def restore(self, subscription: Subscription) -> None:
-        """A subscription as it stood; it waits for what the log has retained."""
+        """Restore a subscription; it waits for what the log has retained."""
         self._by_name[subscription.name] = subscription
         self._wait_for_retained(subscription)
 
     def release_unclaimed(self) -> None:
-        """All are restored: what is retained for nobody had not been released yet."""
+        """Release what is retained for nobody, once all are restored."""
         for seq in self._log.retained.unclaimed():
             self._log.retained.join(seq)
             self._to_release.append(seq)

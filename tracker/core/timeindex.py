@@ -1,7 +1,7 @@
-"""Which of the known substreams with an end time the fronts of a group have passed.
+"""Finds the known substreams that the fronts of a group have passed.
 
-They stand sorted in their scope, so a frontier that rises visits those between the old time and the new, and no others.
-A heap of the scopes' lowest open end times says which scopes a promise for every scope reaches.
+They are sorted by scope and end time, so a rising frontier visits only those between the old time and the new.
+A heap of the scopes' lowest open end times gives the scopes that a promise for every scope reaches.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TimeIndex:
     # ------------------------------------------------------------ substreams come and go
 
     def join(self, rows: Rows) -> None:
-        """Rows have come to be known."""
+        """Add rows that have just opened."""
         accounts = self._accounts
         timed = rows[accounts.end_time[rows] != NO_END_TIME]
         if not timed.size:
@@ -100,7 +100,7 @@ class TimeIndex:
                 self._push_lowest(number, scope)
 
     def watch(self, row: int) -> None:
-        """From now on a row is looked at whenever a front's time passes it, since not all fronts' times close it."""
+        """Review a row whenever a front's time passes it, since not all fronts close it by time."""
         end_time = int(self._accounts.end_time[row])
         if end_time == NO_END_TIME or len(self._group.members) < 2:
             return
@@ -111,7 +111,7 @@ class TimeIndex:
             by_name.insert(at, key)
 
     def leave(self, numbers: list[int]) -> None:
-        """Rows of these scopes have ended on every segment."""
+        """Remove rows of these scopes that ended on every segment."""
         for number in numbers:
             scope = self._scopes.get(number)
             if scope is None:
@@ -123,7 +123,7 @@ class TimeIndex:
                 scope.done = 0
 
     def forget_scope(self, number: int) -> None:
-        """A scope has no substream left; its number will stand for another."""
+        """Forget a scope that has no substream left; its number will be used again."""
         self._scopes.pop(number, None)
 
     def _scope(self, number: int) -> _Scope:
@@ -154,7 +154,7 @@ class TimeIndex:
     # ------------------------------------------------------------ times
 
     def rise(self, scope: str | None, before: int, after: int, scoped: set[str]) -> None:
-        """A front's time has grown, for a scope or for every one."""
+        """Handle the rise of a front's time, for a scope or for every scope."""
         numbers = self._accounts.scope_number
         if scope is not None:
             number = numbers.get(scope)
@@ -203,7 +203,7 @@ class TimeIndex:
         heapq.heappush(self._lowest, (key >> _ID_BITS, number))
 
     def _apply(self, scope: _Scope, watermark: int) -> None:
-        """Pass what lies up to a scope's new watermark; or look again at what lies above it."""
+        """Pass the rows up to a scope's new watermark, or review those above it."""
         self._passed(self._rows(self._move(scope, watermark)))
 
     def _move(self, scope: _Scope, watermark: int) -> list[int]:

@@ -1,6 +1,7 @@
-"""What time alone does to a job: idle fronts, stalls and expiry, a drain's timeout, retention.
+"""The effects of time alone on a job: idle fronts, stalls and expiry, a drain's timeout, retention.
 
-Each rule looks when a `Tick` comes, and `next_due` says when one is needed; so nothing here is on the way of a report.
+Each rule runs when a `Tick` comes, and `next_due` gives the time of the next `Tick` that is needed. So a report pays
+nothing for them.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ def _turn_idle(job: Job) -> None:
 
 
 def restart_timers(job: Job) -> None:
-    """The state was rebuilt: nobody could be heard meanwhile."""
+    """The state was rebuilt, and nobody could report meanwhile: idle timers start again."""
     for front in job.fronts:
         front.last_contact = job.now
 
 
 def _look_for_stalls(job: Job) -> None:
-    """Find what is closed and owes a change. A scan, but never before something can be due."""
+    """Announce stalled and expired substreams. It scans the rows, but never before one can be due."""
     stall, expire = job.spec.stall_after, job.spec.expire_after
     patience = min((each for each in (stall, expire) if each is not None), default=None)
     if patience is None or (job.stalls_from is not None and job.now < job.stalls_from):
@@ -131,7 +132,7 @@ def _missing(job: Job) -> Rows:
 
 
 def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) -> int:
-    """What changes from now on owes nothing before `patience` has passed; what is closed may be due earlier."""
+    """Return when the next stall may be due: not before `patience` has passed, unless a closed row is due earlier."""
     accounts = job.accounts
     rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
     due = job.now + patience
@@ -173,7 +174,8 @@ def _announce_stall(job: Job, row: int) -> None:
 def _forget(job: Job, until: int) -> None:
     """Retention: drop events, and substreams that ended or were only named, that are not younger than `until`.
 
-    What a staged epoch speaks of stays. What has ended leaves a tombstone, unless the committed watermark is one.
+    A substream that a staged epoch refers to stays. One that has ended leaves a tombstone, unless the committed
+    watermark already shows it.
     """
     job.subscriptions.retire(until, job.now)
     due = []

@@ -4,9 +4,9 @@ A name is kept as 96 bits of a hash with the second in which its substream had e
 it later is late and never begins a second life. A false match needs two names with the same 96 bits: with a billion
 tombstones and a billion new names its chance is one in 10^10.
 
-They stand in runs, each sorted by hash, of which each is more than twice as long as the next: adding costs O(log n) a
-tombstone over all, looking up one search in each run. What is older than `remember` counts no more at once, and is
-removed when it has come to be an eighth of that.
+They are kept in runs, each sorted by hash and more than twice as long as the next: adding costs O(log n) a tombstone
+over all, looking up one search in each run. Tombstones older than `remember` do not count any more, and are removed
+once an eighth of `remember` has passed.
 """
 
 from __future__ import annotations

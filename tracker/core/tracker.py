@@ -38,7 +38,7 @@ class Tracker(Questions):
 
     Args:
         log_prefix: what the ids of its jobs' logs begin with; another for each journal.
-        retention: how long ended substreams and events are kept where a job does not say, in nanoseconds.
+        retention: how long ended substreams and events are kept for jobs that set no retention (ns).
 
     >>> from tracker.core import DefineJob, Spec, Tracker
     >>> tracker = Tracker("log")
@@ -80,7 +80,9 @@ class Tracker(Questions):
         finally:
             job = self._jobs.get(command.job)
             if job is not None:
-                if job.fronts_resumed:  # a front that was idle, and what it promised takes effect later, or was refused
+                # A front resumed, and what it promised takes effect later, or was refused; or a revoked epoch has
+                # taken a number back, without which a substream is closed and balances.
+                if job.fronts_resumed or job.changes.pending:
                     job.evaluate()
                 draining.confirm(job)
                 if job.subscriptions.pop_ended() or job.log.last_seq != last_seq:
@@ -209,11 +211,11 @@ class Tracker(Questions):
         return self.dump_whole(self.dump_head(), map(self.dump_job, self.timed()))
 
     def dump_head(self) -> dict[str, Any]:
-        """What belongs to no job."""
+        """Return the state that belongs to no job."""
         return {"log_prefix": self._log_prefix, "logs": self._logs, "retention": self._retention}
 
     def dump_job(self, name: str) -> dict[str, Any]:
-        """What belongs to one job, or to a name that has none yet but is to drain."""
+        """Return the state of one job, or of a name without a job whose drain is waiting."""
         job = self._jobs.get(name)
         pending = self._pending.get(name, {})
         return {

@@ -1,4 +1,4 @@
-"""Is a message well formed? What commands must hold whatever the state, and a report's names resolved to numbers.
+"""Is a message well formed? The checks that do not depend on the state, and a report's names resolved to numbers.
 
 Checked in the contract's order: shape and units, segments, the entries' end times. Promises come after; they need the
 fronts and are the job's to check. Nothing here changes anything.
@@ -295,7 +295,7 @@ def end_time_conflict(report: Report, place: int, resolved: Resolved, accounts: 
     else:
         first = next(at for again, at in resolved.again if again == place)
         bound = int(resolved.end_times[resolved.new[first]])
-    said = int(resolved.end_times[place])
+    given = int(resolved.end_times[place])
 
     def shown(time: int) -> str:
         return "none" if time == NO_END_TIME else str(time)
@@ -303,6 +303,6 @@ def end_time_conflict(report: Report, place: int, resolved: Resolved, accounts: 
     scope = report.scopes[int(report.scope_index[place])]
     return Refused.invalid(
         "END_TIME_CONFLICT",
-        f"substream {report.names[place]!r} of scope {scope!r} has the end time {shown(bound)}, not {shown(said)}; "
+        f"substream {report.names[place]!r} of scope {scope!r} has the end time {shown(bound)}, not {shown(given)}; "
         "the first message that names a substream fixes its end time",
     )

@@ -1,4 +1,4 @@
-"""What a job can be asked. Reads only; what it costs may grow with the job."""
+"""Views of a job. They read only; their cost may grow with the job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EMPTY = (0, 0, 0, 0)
 
 
 def drain_status(job: Job) -> DrainStatus:
-    """How far the current deployment's drain is."""
+    """Return the state of the current deployment's drain."""
     return DrainStatus(
         job.drain.state,
         job.drain.drain_id,
@@ -65,7 +65,7 @@ def counts(job: Job) -> Counts:
 
 
 def status(job: Job) -> JobStatus:
-    """The job at a glance."""
+    """Return a summary of the job."""
     drain = drain_status(job)
     return JobStatus(
         spec=job.spec,
@@ -113,7 +113,7 @@ def status(job: Job) -> JobStatus:
 
 
 def _incomplete(job: Job) -> dict[str, int]:
-    """What is expected of open substreams and missing, in all."""
+    """Return what is expected of open substreams and missing, in all."""
     shortfall = job.closing.expectations.shortfall()
     return {
         "incomplete_substreams": shortfall.substreams,
@@ -164,7 +164,7 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
 
 
 def explained(job: Job, scope: str, name: str) -> Explained:
-    """One substream, and what is reported of it and not committed. Costs as much as is staged."""
+    """Explain one substream, with the epochs that are not committed. The cost grows with what is staged."""
     check_scope(scope)
     check_name("substream", name)
     row = job.accounts.find_one(scope, name)

@@ -1,6 +1,6 @@
-"""What fronts have closed by name or expect, and so which of them a substream still waits for.
+"""The closes by name and the numbers of fronts, and so which fronts a substream still waits for.
 
-Here a substream is looked at by itself. What becomes of it when its last front has closed it is `closing`'s to see.
+This module looks at one substream at a time; `closing` decides what follows when its last front has closed it.
 """
 
 from __future__ import annotations
@@ -205,11 +205,11 @@ class Waiting:
         return found
 
     def adopt_close(self, id_: int, name: str) -> None:
-        """An added front has closed what all the others had; `regroup` follows."""
+        """Have an added front close what all the others have closed; `regroup` follows."""
         self.closes.setdefault(id_, {})[name] = None
 
     def remove_front(self, name: str) -> None:
-        """A front is waited for no more; `regroup` follows."""
+        """Drop a removed front; `regroup` follows."""
         for closes in self.closes.values():
             closes.pop(name, None)
         self.closes = {id_: closes for id_, closes in self.closes.items() if closes}

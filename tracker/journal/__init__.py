@@ -39,7 +39,7 @@ def open_journal(where: str) -> Journal:
     Raises:
         ValueError: `where` has another form.
         JournalLockedError: another process owns it.
-        JournalError: it cannot be opened; the message tells why and what to do.
+        JournalError: it cannot be opened; the message has the reason and what to do.
 
     >>> open_journal("memory").name
     'memory'

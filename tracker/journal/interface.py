@@ -60,7 +60,7 @@ class Recovery:
 
 
 class JournalError(Exception):
-    """The journal does not work. No record of the failed call counts; the message tells what to do."""
+    """The journal does not work. No record of the failed call counts; the message has what to do."""
 
 
 class JournalLossError(JournalError):

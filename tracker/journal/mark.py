@@ -1,7 +1,7 @@
 """The mark beside the journal's own file: the last acknowledged record, and the commands that are being carried out.
 
 A log without its tail looks like a shorter log; only a number that is stored elsewhere can reveal the loss. And a
-command that ends the process when it is carried out would end it again at each recovery; the mark tells which command
+command that ends the process when it is carried out would end it again at each recovery; the mark names the command
 it was.
 
 Writing the mark costs one system call, and the mark survives the process. It is not synced, so after a crash of the

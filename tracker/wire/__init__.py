@@ -5,5 +5,5 @@ from __future__ import annotations
 #: `google.rpc.ErrorInfo.domain` of every refusal
 ERROR_DOMAIN = "substream.tracker"
 
-#: the metadata with which a client tells a relay which tracker a report is meant for
+#: the metadata that names, for a relay, the tracker that a report is meant for
 SERVER_KEY = "substream-tracker-server"

@@ -5,9 +5,9 @@ how a job, its producers and its drain stand), `status` (how substreams and subs
 and `reports`. `commands` reads requests as the core's commands; clients write theirs where they make the call.
 `requests`, `times` and `fields` have what all of them need.
 
-A server works with the core's values and a caller with its own (`tracker.contract.callers` says why they are two). So
+A server works with the core's values and a caller with its own (`tracker.contract.callers` gives the reasons). So
 ``write_job_status`` takes what the core gives, and ``read_job_status`` gives what a caller gets. Nothing here decides
-anything: whether a command makes sense in the job's state is the core's to say.
+anything: whether a command is valid in the job's state is the core's decision.
 """
 
 from .commands import Method, read_command

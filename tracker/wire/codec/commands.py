@@ -45,7 +45,7 @@ def read_command(method: Method, data: bytes) -> commands.Command:
     """The command that a request asks for, or that time does.
 
     Raises:
-        Refused: ``MALFORMED``: the request cannot be read, or does not say what it must.
+        Refused: ``MALFORMED``: the request cannot be read, or a required field is missing.
     """
     return _READERS[method](data)
 

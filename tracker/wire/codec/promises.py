@@ -26,8 +26,8 @@ def read_promises(promises: Iterable[wire.Promise]) -> tuple[Promise, ...]:
 def _promise(promise: wire.Promise) -> Promise:
     match promise.WhichOneof("kind"):
         case "frontier":
-            said = promise.frontier
-            return Frontier(said.front, said.time, said.scope if said.HasField("scope") else None)
+            given = promise.frontier
+            return Frontier(given.front, given.time, given.scope if given.HasField("scope") else None)
         case "close":
             return Close(promise.close.front, promise.close.substream_index)
         case "finish":
@@ -59,8 +59,8 @@ def read_commit_promises(
                     "an expectation in a commit must name its substream (`substream`), not an index"
                 )
             each = replace(each, substream_index=len(substreams))
-            said = promise.expect.substream
-            substreams.append((said.scope, said.name, optional(said, "end_time")))
+            named = promise.expect.substream
+            substreams.append((named.scope, named.name, optional(named, "end_time")))
         read.append(each)
     return tuple(read), tuple(substreams)
 

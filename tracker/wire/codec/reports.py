@@ -28,7 +28,7 @@ _N = TypeVar("_N", bound=np.generic)
 def write_report(
     contents: Contents, log_id: str, ids: Sequence[int | None], want_ids: bool
 ) -> tuple[columns_pb2.ReportRequest, list[int]]:
-    """What a report says, by id where there is one and by name where not.
+    """Write the contents of a report: substreams by id where there is one, else by name.
 
     Args:
         contents: the report's.

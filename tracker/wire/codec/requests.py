@@ -15,7 +15,7 @@ def parse(kind: type[_M], data: bytes) -> _M:
     """A request.
 
     Raises:
-        Refused: ``MALFORMED``: the bytes are none.
+        Refused: ``MALFORMED``: the bytes are not a valid request.
     """
     try:
         return kind.FromString(data)

@@ -1,0 +1,77 @@
+"""What the open substreams of a job wait for: counted over all of them, or looked for among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SOLE_OWNER = ""  #: in the place of a front: the producer that closes the substream by name, in a job without fronts
+
+
+@dataclass(frozen=True, slots=True)
+class Unbalanced:
+    """What is not balanced of a substream on a segment on which it has not ended."""
+
+    segment: str
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSubstream:
+    """An open substream, and what it waits for; the first few of each kind."""
+
+    scope: str
+    name: str
+    end_time: int | None
+    created: int  #: ns since the Unix epoch
+    changed: int  #: the same
+    fronts: tuple[str, ...]  #: that have not closed it
+    more_fronts: int  #: beyond those
+    unbalanced: tuple[Unbalanced, ...]
+    more_unbalanced: int  #: segments beyond those
+    in_flight: int  #: elements sent and not received, over all segments
+    staged: bool  #: an epoch that is not committed has something of it, or was revoked and must be committed again
+    ordered: bool  #: it waits for nothing else than substreams of earlier end times
+    stalled: bool  #: it was announced as stalled
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which open substreams to look for. All that is given must hold.
+
+    >>> Wanted(text="jfk 2013", segment="clean").front is None
+    True
+    """
+
+    text: str = ""  #: words, each of which the scope and name together must contain, in capitals or not
+    front: str | None = None  #: that has not closed it
+    segment: str | None = None  #: on which it does not balance
+    staged: bool = False
+    ordered: bool = False
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Some of the substreams that were looked for, by creation."""
+
+    substreams: tuple[OpenSubstream, ...]
+    looked: int  #: how many open substreams were looked at for this
+    following: int | None  #: where to go on; None: there are no more
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How many of a job's open substreams wait for what. One that waits for several things counts for each."""
+
+    looked: int  #: how many open substreams were counted
+    fronts: Mapping[str, int]  #: by front that has not closed them; of very many fronts, the slowest
+    all_fronts: int  #: those that any front has not closed
+    segments: Mapping[str, int]  #: by segment on which they do not balance
+    all_segments: int  #: those that do not balance on some segment
+    in_flight: Mapping[str, int]  #: elements sent and not received, by segment
+    staged: int
+    ordered: int
+    stalled: int
+    oldest: tuple[OpenSubstream, ...]  #: of those that are closed and do not balance, unchanged for longest
