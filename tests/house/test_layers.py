@@ -37,8 +37,12 @@ TRACKER_ROOMS = {
     "journal": set[str](),
     "client": {"contract", "wire"},
     "sharded": {"client", "contract"},
-    "relay": {"client", "contract", "wire"},
-    "server": {"contract", "core", "journal", "wire"},
+    "web": set[str](),
+    "relay": {"client", "contract", "web", "wire"},
+    "page": {"client", "contract"},
+    "server": {"contract", "core", "journal", "page", "web", "wire"},
+    "dev": {"client", "server"},
+    "testing": {"client", "contract", "server"},
 }
 _TRACKER_GROUND = {"python310"}
 

@@ -1,7 +1,8 @@
 """Starts servers by forking: a real process each, without the second that importing takes.
 
 It reads JSON lines from stdin and answers each with one: ``{"start": [argument…], "log": PATH}`` with ``{"pid": …,
-"address": …}`` once the server listens (``"address": null``: it has ended before), ``{"wait": pid}`` with ``{"status":
+"address": …, "metrics": …}`` once the server listens (``"address": null``: it has ended before; ``"metrics"``: the
+URL, with the option), ``{"wait": pid}`` with ``{"status":
 …, "waited_for": pid}``, negative for a signal, ``{}`` with nothing. The answer repeats the request's ``number``: who
 was interrupted while it waited for an answer can tell it from the next one. Here nothing of gRPC runs: it does not
 survive a fork.
@@ -35,8 +36,9 @@ def start(arguments: list[str], log: str) -> dict[str, Any]:
             os._exit(status)
     os.close(write)
     with os.fdopen(read) as said:
-        line = said.readline()
-    return {"pid": pid, "address": line.removeprefix("listening on ").strip() or None}
+        address = said.readline().removeprefix("listening on ").strip() or None
+        metrics = said.readline() if address and "--metrics" in arguments else ""
+    return {"pid": pid, "address": address, "metrics": metrics.removeprefix("metrics on ").strip()}
 
 
 for request in map(json.loads, sys.stdin):

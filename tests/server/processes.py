@@ -20,12 +20,13 @@ ROOT = Path(__file__).parents[2]
 
 
 class Server:
-    """A running server: its process, its address, its log."""
+    """A running server: its process, its addresses, its log."""
 
-    def __init__(self, servers: Servers, pid: int, address: str, log: Path) -> None:
+    def __init__(self, servers: Servers, pid: int, address: str, log: Path, metrics: str = "") -> None:
         self._servers = servers
         self.pid = pid
         self.address = address
+        self.metrics = metrics  #: the URL, if it was started with ``--metrics``
         self.log_file = log
         self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self.stub = tracker_pb2_grpc.TrackerStub(self.channel)
@@ -88,7 +89,7 @@ class Servers:
         if said["address"] is None:
             raise StartFailedError(self.wait(said["pid"]), log.read_text())
         self._running.add(said["pid"])
-        return Server(self, said["pid"], said["address"], log)
+        return Server(self, said["pid"], said["address"], log, said["metrics"])
 
     def wait(self, pid: int) -> int:
         status: int = self._ask({"wait": pid})["status"]

@@ -1,4 +1,8 @@
-"""The server as a process: it recovers its state, listens, serves until a signal stops it, and leaves a snapshot."""
+"""The server: it recovers its state, listens, serves until it is stopped, and leaves a snapshot.
+
+`serve` runs it as a process of its own, which a signal stops. `run` is the server without its process: other programs,
+such as tests, run it in a thread beside other things.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ import logging
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -19,17 +24,28 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 import tracker
 from tracker.journal import Journal, open_journal
+from tracker.page.application import Page
+from tracker.web.application import application
+from tracker.web.listening import CannotListenError, listening
 
 from . import replayable
 from .clock import Clock
+from .inventory import Inventory
+from .joblabels import JobLabels
 from .lanes import TURN_S, Lanes
 from .limits import Limits
+from .measures import Measures
+from .metrics import Metrics, ServingMetrics
 from .notices import Notices
+from .pagesource import PageSource
+from .readiness import Readiness
 from .sequencer import Sequencer
 from .service import SERVICE, Service
 from .ticking import Ticker
 from .turns import Notifier, Turns
 from .watching import Readers
+
+__all__ = ["CannotListenError", "Options", "Started", "run", "serve"]
 
 log = logging.getLogger("tracker.server")
 
@@ -57,63 +73,140 @@ class Options:
     reflection: bool = True  #: serve gRPC reflection, which lists services and messages
     accept_loss: bool = False  #: start even if acknowledged records are lost
     set_aside: frozenset[int] = frozenset()  #: numbers of journal records to leave out from now on
+    page: bool = True  #: serve the status page, too, where the metrics are
+    metrics: str = ""  #: HOST:PORT of `/metrics`, `/healthz` and `/readyz`; port 0 picks one; "" serves none
 
     def __post_init__(self) -> None:
         if self.retention_s < 0 or self.snapshot_bytes < 0:
             raise ValueError("retention and the bytes between snapshots must not be negative")
 
 
-class CannotListenError(Exception):
-    """The server cannot listen on the address."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A server that is ready."""
+
+    host: str  #: as in `Options.listen`
+    port: int  #: the port on which it listens
+    #: Carries out the timers that are due, waits until they have taken effect, and returns when the next one is due. To
+    #: be awaited on the server's loop, by callers whose clock is not the machine's.
+    tick: Callable[[], Awaitable[int | None]]
+    metrics: str = ""  #: the URL of the metrics; "" if `Options.metrics` is
 
 
 async def serve(options: Options) -> None:
     """Serve until SIGTERM or SIGINT; print ``listening on HOST:PORT`` when ready.
 
+    With `options.metrics`, a second line has ``metrics on http://HOST:PORT``. That address answers from the beginning:
+    while the journal is read, `/readyz` tells that the server is not ready yet.
+
     Args:
         options: where to listen, which journal to use, and the limits.
 
     Raises:
-        ValueError: `options.listen` or `options.journal` has a wrong form.
+        ValueError: `options.listen`, `options.metrics` or `options.journal` has a wrong form.
         CannotListenError: another program uses the address, or this machine does not have it.
         tracker.journal.JournalError: the journal cannot be opened, or another process uses it.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    journal = open_journal(options.journal)
-    try:
-        await _serve(options, journal, stop)
-    finally:
-        journal.close()
-
-
-async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> None:
-    state, number = replayable.recover(
-        journal, options.retention_s * 1_000_000_000, time.time_ns(), options.accept_loss, options.set_aside
-    )
     sys.setswitchinterval(TURN_S)
     _return_memory()
-    clock = Clock(state.at)
+
+    def ready(started: Started) -> None:
+        gc.freeze()  # the recovered state lives on: the garbage collector need not scan it again and again
+        print(f"listening on {started.host}:{started.port}", flush=True)
+        if started.metrics:
+            print(f"metrics on {started.metrics}", flush=True)
+
+    await run(options, stop, ready)
+
+
+async def run(
+    options: Options,
+    stop: asyncio.Event,
+    ready: Callable[[Started], None],
+    wall: Callable[[], int] = time.time_ns,
+    elapsed: Callable[[], int] = time.monotonic_ns,
+) -> None:
+    """Serve until `stop` is set. Signals, stdout and other settings of the process stay as they are.
+
+    Args:
+        options: as for `serve`.
+        stop: set on the running loop, it stops the server.
+        ready: called once when the server accepts calls.
+        wall: the machine's clock, in ns since the Unix epoch.
+        elapsed: a monotonic clock, in ns.
+
+    Raises:
+        ValueError, CannotListenError, tracker.journal.JournalError: as for `serve`.
+    """
+    readiness = Readiness()
+    metrics = Metrics(readiness)
+    source = PageSource(options.journal.partition(":")[0])
+    async with AsyncExitStack() as stack:
+        url = ""
+        if options.metrics:
+            page = Page(source)
+            site = application(metrics.scrape, readiness.missing, page.routes() if options.page else ())
+            url = await stack.enter_async_context(listening(site, options.metrics))
+            stack.callback(page.close)
+        journal = stack.enter_context(closing(open_journal(options.journal)))
+        await _run(options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url)
+
+
+async def _run(
+    options: Options,
+    journal: Journal,
+    stop: asyncio.Event,
+    ready: Callable[[Started], None],
+    wall: Callable[[], int],
+    elapsed: Callable[[], int],
+    readiness: Readiness,
+    source: PageSource,
+    metrics: Metrics,
+    url: str,
+) -> None:
+    # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
+    state, number = await asyncio.to_thread(
+        replayable.recover,
+        journal,
+        options.retention_s * 1_000_000_000,
+        wall(),
+        options.accept_loss,
+        options.set_aside,
+    )
+    clock = Clock(state.at, wall, elapsed)
     lanes, turns = Lanes(), Turns()
     notifier = Notifier(turns)
     readers = Readers(state.tracker, lanes, notifier, turns, options.limits)
+    source.attach(state.tracker, readers)
     notices = Notices(state.tracker)
+    labels = JobLabels(options.limits.max_metric_jobs, lambda job: state.tracker.last_seq(job) is not None)
+    measures = Measures(labels, state.tracker.tally)
+    measures.began(state.tracker.jobs())
     health_service = health.aio.HealthServicer()
     tasks: set[asyncio.Task[None]] = set()
 
-    def news(job: str) -> None:
+    def news(job: str, at: int) -> None:
         readers.news(job)
         notices.news(job)
+        measures.news(job, (clock.now() - at) / 1e9)
 
     def works(works: bool) -> None:
+        readiness.journal_works(works)
         if not stop.is_set():
             task = asyncio.create_task(_set_health(health_service, works))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-    sequencer = Sequencer(state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes)
-    service = Service(state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name)
+    sequencer = Sequencer(
+        state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes, measures
+    )
+    service = Service(state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name, measures)
+    names = options.limits.max_metric_names
+    inventory = Inventory(state.tracker, lanes, readers, names + 1)
+    metrics.serves(ServingMetrics(measures, labels, inventory, names, clock, sequencer, service, readers))
     calls = options.limits.max_calls + options.limits.max_watchers + options.limits.max_report_streams
     server = grpc.aio.server(
         options=[
@@ -143,15 +236,17 @@ async def _serve(options: Options, journal: Journal, stop: asyncio.Event) -> Non
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = _bind(server, options.listen)
     sequencer.start()
-    ticking = asyncio.create_task(Ticker(state.tracker, sequencer, lanes, clock, notices).run())
-    gc.freeze()  # the recovered state lives on: the garbage collector need not scan it again and again
+    ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
+    ticking = asyncio.create_task(ticker.run())
     await server.start()
     await _set_health(health_service, True)
-    log.info("serving", extra={"version": tracker.__version__, "journal": options.journal, "port": port})
-    print(f"listening on {host}:{port}", flush=True)
-
+    readiness.serving()
+    place = {"metrics": url} if url else {}
+    log.info("serving", extra={"version": tracker.__version__, "journal": options.journal, "port": port, **place})
+    ready(Started(host, port, ticker.tick_due, url))
     await stop.wait()
     log.info("stopping")
+    readiness.stopping()
     await health_service.enter_graceful_shutdown()
     ticking.cancel()
     with suppress(asyncio.CancelledError):

@@ -78,6 +78,11 @@ class Intake:
         self._trimmed = 0.0
         self._uncounted = wirecounts.least_limit(limits)  # bytes: a request of this size cannot exceed any limit
 
+    @property
+    def calls(self) -> int:
+        """How many counted calls are under way."""
+        return self._calls
+
     # ---------------------------------------------------------------- receiving
 
     async def receive(self, context: Context) -> bytes | None:

@@ -54,6 +54,8 @@ class Limits:
     max_field_bytes: int = 64 << 10  #: of one field that is not a list: names have at most 512
     max_repeated: int = 10_000  #: of any other list in a request
     max_pending_bytes: int = 256 << 20  #: of requests that are being received, parsed, journaled or carried out
+    max_metric_jobs: int = 50  #: jobs with series of their own in the metrics; the others are summed, not refused
+    max_metric_names: int = 20  #: segments and fronts of one job likewise
     max_page: int = 10_000  #: events or substreams in one answer; more are not refused, but follow on the next page
 
     def by_name(self) -> dict[str, int]:

@@ -27,6 +27,7 @@ from tracker.wire.codec import Method
 from .clock import Clock
 from .lanes import Lanes
 from .limits import Limits
+from .measures import Measures
 from .replayable import ReplayableState
 from .snapshotting import Cut
 
@@ -72,9 +73,11 @@ class Sequencer:
         number: the number of the journal's last record.
         limits: the server's.
         clock: gives each command its time.
-        woken: called with a job's name when the job's event log grew or the job was deleted.
+        woken: called with a job's name when the job's event log grew or the job was deleted, and with the time of the
+            command that caused it.
         works: called with False when the journal fails, and with True when it works again.
         snapshot_bytes: bytes that are journaled between two snapshots, at least.
+        measures: counts syncs and snapshots.
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class Sequencer:
         number: int,
         limits: Limits,
         clock: Clock,
-        woken: Callable[[str], None],
+        woken: Callable[[str, int], None],
         works: Callable[[bool], None],
         snapshot_bytes: int,
+        measures: Measures,
     ) -> None:
         self._state = state
         self._lanes = lanes
@@ -97,6 +101,7 @@ class Sequencer:
         self._clock = clock
         self._woken = woken
         self._works = works
+        self._measures = measures
         self._defining: asyncio.Future[Any] | None = None  # the newest definition that is under way
         self._pending: list[_Pending] = []
         self._under_way: dict[int, None] = {}  # records that are being carried out in lanes
@@ -148,6 +153,11 @@ class Sequencer:
         self._wanted.set()
         return pending.answer
 
+    @property
+    def pending_bytes(self) -> int:
+        """The bytes of commands that wait for the journal, or are being carried out."""
+        return self._pending_bytes
+
     async def wait_for_capacity(self, size: int) -> None:
         """Wait until the server can accept a payload of `size` bytes, for callers that can wait."""
         while self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
@@ -187,20 +197,20 @@ class Sequencer:
                 job, partial(self._state.apply, command, at), partial(self._state.tracker.reach, command), after
             )
         except Exception:
-            self._news(job)
+            self._news(job, at)
             raise
         if not isinstance(result, asyncio.Future):
-            self._news(job)
+            self._news(job, at)
             return result
-        result.add_done_callback(lambda _: self._news(job))
+        result.add_done_callback(lambda _: self._news(job, at))
         if isinstance(command, DefineJob):
             self._defining = result
         return result
 
-    def _news(self, job: str) -> None:
+    def _news(self, job: str, at: int) -> None:
         """Call `woken` if the job's log has grown or the job is gone."""
         if self._state.tracker.pop_changed_job(job):
-            self._woken(job)
+            self._woken(job, at)
 
     def _answer(self, pending: _Pending, number: int) -> None:
         try:
@@ -260,21 +270,28 @@ class Sequencer:
         """Journal a group; if that fails, refuse all its commands."""
         records = [pending.record for pending in group.commands]
         try:
-            group.number = await asyncio.get_running_loop().run_in_executor(
-                self._sync_thread, self._journal.append, records
+            group.number, took = await asyncio.get_running_loop().run_in_executor(
+                self._sync_thread, self._append, records
             )
         except Exception as error:
+            self._measures.sync_failures += 1
             self._failed(error)
             reason = "JOURNAL_FULL" if isinstance(error, JournalFullError) else "JOURNAL_FAILED"
             refused = Refused("UNAVAILABLE", reason, f"{error}; nothing was changed")
             for pending in group.commands:
                 self._answered(pending, None, refused)
             return False
+        self._measures.synced(took, len(records), group.bytes)
         if self._failing:
             log.info("the journal works again")
             self._failing = False
             self._works(True)
         return True
+
+    def _append(self, records: list[Record]) -> tuple[int, float]:
+        started = time.perf_counter()
+        number = self._journal.append(records)
+        return number, time.perf_counter() - started
 
     def _failed(self, error: Exception) -> None:
         """Log that the journal fails, once, and start to probe it.
@@ -335,6 +352,7 @@ class Sequencer:
             )
         except Exception as error:
             self._cut = None
+            self._measures.snapshot_failures += 1
             fault = None if isinstance(error, JournalError) else error
             log.error("no snapshot could be kept; the journal grows until one can: %s", error, exc_info=fault)
             self._since_snapshot += covered
@@ -343,6 +361,7 @@ class Sequencer:
         # The next one comes after at least as many bytes of journal, so snapshots are at most half of what is written.
         self._snapshot_at = max(self._snapshot_bytes, size)
         took = time.monotonic() - started
+        self._measures.snapshot(took, size, time.time())
         log.info("kept a snapshot", extra={"record": cut.number, "bytes": size, "seconds": f"{took:.3f}"})
 
 

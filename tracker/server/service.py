@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 import tracker
-from tracker.contract.answers import Answer
+from tracker.contract.answers import Answer, Reported
 from tracker.contract.commands import Command, DefineJob, Report
 from tracker.core import Refused, Tracker
 from tracker.wire import ERROR_DOMAIN, codec
@@ -33,6 +34,7 @@ from .admission import Admission
 from .intake import Context, Intake
 from .lanes import Lanes
 from .limits import Limits
+from .measures import Measures
 from .notices import Notices
 from .sequencer import Sequencer, stopping
 from .watching import Readers, wanted_by
@@ -43,6 +45,8 @@ SERVICE = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 
 _MESSAGE_BYTES = 1500  # the longest text of a refusal: it travels in headers, which have room for little more
 _AHEAD = 64  # how many reports of one stream may wait for the journal
+_OK, _CANCELLED = "OK", "CANCELLED"  # codes of calls that were answered, or left by their callers
+_REFUSED = "REFUSED"  # the outcome of a report that was
 _PAGE = 1000
 _PAGE_CELLS = 10_000  # cells on one page of substreams: in a job of many segments, a page has fewer substreams
 _TOKEN = 20  # the most digits of a page token
@@ -53,7 +57,7 @@ class _Stop:
 
 
 _STOP = _Stop()
-_Streamed: TypeAlias = Answer | asyncio.Future[Answer] | Exception | _Stop
+_Streamed: TypeAlias = tuple[Command | None, Answer | asyncio.Future[Answer] | Exception] | _Stop | None
 
 
 class Service:
@@ -67,6 +71,7 @@ class Service:
         limits: the server's.
         notices: lines for operators.
         journal: the journal's name, for `GetServerInfo`.
+        measures: counts calls and reports.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Service:
         limits: Limits,
         notices: Notices,
         journal: str,
+        measures: Measures,
     ) -> None:
         self._tracker = state
         self._sequencer = sequencer
@@ -86,6 +92,7 @@ class Service:
         self._limits = limits
         self._notices = notices
         self._journal = journal
+        self._measures = measures
         self._admission = Admission(state, limits)
         self._intake = Intake(limits, _abort)
         self._report_streams: set[asyncio.Queue[_Streamed]] = set()
@@ -118,16 +125,16 @@ class Service:
             "ListSubstreams": self._list_substreams,
             "GetDrain": self._get_drain,
         }
-        calls = {name: self._unary(self._commander(*how)) for name, how in carried_out.items()}
-        calls |= {name: self._unary(look_up) for name, look_up in looked_up.items()}
-        calls["Await"] = self._unary(self._await, counted=False)
-        calls["Watch"] = self._streaming(self._watch)
-        calls["ReportStream"] = self._streaming(self._report_stream)
+        calls = {name: self._unary(name, self._commander(*how)) for name, how in carried_out.items()}
+        calls |= {name: self._unary(name, look_up) for name, look_up in looked_up.items()}
+        calls["Await"] = self._unary("Await", self._await, counted=False)
+        calls["Watch"] = self._streaming("Watch", self._watch)
+        calls["ReportStream"] = self._streaming("ReportStream", self._report_stream)
         return grpc.method_handlers_generic_handler(SERVICE, calls)
 
     # ---------------------------------------------------------------- how calls are answered and refused
 
-    def _unary(self, handle: Callable[[bytes], Awaitable[bytes]], counted: bool = True) -> Any:
+    def _unary(self, name: str, handle: Callable[[bytes], Awaitable[bytes]], counted: bool = True) -> Any:
         async def answer(context: Context) -> bytes:
             data = await self._intake.receive(context)
             if data is None:
@@ -136,26 +143,46 @@ class Service:
                 return await handle(data)
 
         async def call(_: Any, context: Context) -> bytes:
+            started, code = time.perf_counter(), _CANCELLED
             try:
                 if not counted:
-                    return await answer(context)
-                with self._intake.call():
-                    return await answer(context)
+                    answered = await answer(context)
+                else:
+                    with self._intake.call():
+                        answered = await answer(context)
+                code = _OK
+                return answered
             except Exception as error:
-                await _abort(context, error)
+                refused = self._refused(error)
+                code = refused.code
+                await _abort(context, refused)
                 raise
+            finally:
+                self._measures.called(name, code, time.perf_counter() - started)
 
         return grpc.stream_unary_rpc_method_handler(call)
 
-    def _streaming(self, handle: Callable[[Context], AsyncIterator[bytes]]) -> Any:
+    def _streaming(self, name: str, handle: Callable[[Context], AsyncIterator[bytes]]) -> Any:
         async def call(_: Any, context: Context) -> AsyncIterator[bytes]:
+            started, code = time.perf_counter(), _CANCELLED
             try:
                 async for message in handle(context):
                     yield message
+                code = _OK
             except Exception as error:
-                await _abort(context, error)
+                refused = self._refused(error)
+                code = refused.code
+                await _abort(context, refused)
+            finally:
+                self._measures.called(name, code, time.perf_counter() - started)
 
         return grpc.stream_stream_rpc_method_handler(call)
+
+    def _refused(self, error: Exception) -> Refused:
+        """Return what a caller is told about an error, and count it."""
+        refused = _refusal(error)
+        self._measures.refused(refused.reason)
+        return refused
 
     # ---------------------------------------------------------------- commands
 
@@ -163,14 +190,24 @@ class Service:
         async def handle(data: bytes) -> bytes:
             command = await self._intake.command(method, data)
             notice = self._notices.about(command)
-            answer = await self._take(method, data, command)
-            answer = await answer if isinstance(answer, asyncio.Future) else answer
+            try:
+                answer = await self._take(method, data, command)
+                answer = await answer if isinstance(answer, asyncio.Future) else answer
+            except Exception:
+                self._count_report(command, _REFUSED)
+                raise
             notice(answer)
+            if type(answer) is Reported:
+                self._count_report(command, answer.outcome)
             if isinstance(command, DefineJob) and len(data) > _PAGE_CELLS:
                 return await self._readers.long(lambda: translate(answer).SerializeToString())
             return translate(answer).SerializeToString()
 
         return handle
+
+    def _count_report(self, command: Command | None, outcome: str) -> None:
+        if type(command) is Report:
+            self._measures.reported(command, outcome)
 
     async def _take(self, method: Method, data: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
         """Admit a command and give it its place in the order. A command that would be refused leaves no record."""
@@ -203,12 +240,13 @@ class Service:
                 while isinstance(data := await context.read(), bytes):
                     await ahead.acquire()
                     await self._sequencer.wait_for_capacity(len(data))
+                    command = None
                     try:
                         with self._intake.held(data):
                             command = await self._intake.command(Method.REPORT, data)
-                            answers.put_nowait(await self._take(Method.REPORT, data, command))
+                            answers.put_nowait((command, await self._take(Method.REPORT, data, command)))
                     except Exception as error:
-                        answers.put_nowait(error)
+                        answers.put_nowait((command, error))
             finally:
                 answers.put_nowait(None)
 
@@ -219,12 +257,29 @@ class Service:
             while (answer := await answers.get()) is not None:
                 if answer is _STOP:
                     raise stopping()
-                yield (await _stream_answer(answer)).SerializeToString()
+                assert isinstance(answer, tuple)
+                yield (await self._stream_answer(*answer)).SerializeToString()
                 ahead.release()
         finally:
             self._report_streams.discard(answers)
             if reader is not None:
                 reader.cancel()
+
+    async def _stream_answer(self, command: Command | None, answer: Any) -> columns_pb2.ReportResponse:
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            reported = await answer if isinstance(answer, asyncio.Future) else answer
+        except Exception as error:
+            self._count_report(command, _REFUSED)
+            return _rejected(self._refused(error))
+        self._count_report(command, reported.outcome)
+        return codec.write_reported(reported)
+
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """How many calls are under way beside watches and waits, and how many streams of reports."""
+        return self._intake.calls, len(self._report_streams)
 
     def stop(self) -> None:
         """End the report streams, after the answers to what they have accepted."""
@@ -397,17 +452,7 @@ async def _abort(context: Context, error: Exception) -> None:
     await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
 
 
-async def _stream_answer(answer: Any) -> columns_pb2.ReportResponse:
-    try:
-        if isinstance(answer, Exception):
-            raise answer
-        return codec.write_reported(await answer if isinstance(answer, asyncio.Future) else answer)
-    except Exception as error:
-        return _rejected(error)
-
-
-def _rejected(error: Exception) -> columns_pb2.ReportResponse:
-    refused = _refusal(error)
+def _rejected(refused: Refused) -> columns_pb2.ReportResponse:
     return columns_pb2.ReportResponse(
         outcome=wire.ReportResponse.REJECTED,
         error_code=grpc.StatusCode[refused.code].value[0],

@@ -74,6 +74,24 @@ class Ticker:
                     break
             pause = max(_LOOK_S, _SHARE * (looked + time.monotonic() - turn))
 
+    async def tick_due(self) -> int | None:
+        """Tick every job with something due, now, and wait until that has taken effect.
+
+        Returns:
+            When the next timer is due, in ns since the Unix epoch; None: never, as things stand.
+
+        Raises:
+            Refused: the server accepts no commands now.
+        """
+        now = self._clock.now()
+        for job in self._tracker.timed():
+            due = self._tracker.next_due(job)
+            if due is not None and due <= now:
+                answer = self._sequencer.submit(Method.TICK, job.encode(), Tick(job))
+                if isinstance(answer, asyncio.Future):
+                    await answer
+        return self._tracker.next_due()
+
     def _is_due(self, job: str) -> bool:
         if job in self._under_way or self._lanes.is_busy(job):
             return False

@@ -52,6 +52,16 @@ def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequ
     return tracker.filter_of(request.job, request.subscription)
 
 
+class Watch:
+    """A watch under way."""
+
+    __slots__ = ("job", "place")
+
+    def __init__(self, job: str, place: int) -> None:
+        self.job = job
+        self.place = place  #: the number of the last event that was sent, or looked at and filtered out
+
+
 class _Awaited:
     """The callers that await ends of one job, by the end that they await."""
 
@@ -83,8 +93,14 @@ class Readers:
         self._count = 0
         self._names = 0  # in filters
         self.passage = Passage()
+        self.watches: set[Watch] = set()  #: under way
         self._awaited: dict[str, _Awaited] = {}
         self._stopped = False
+
+    @property
+    def waits(self) -> int:
+        """How many callers await one end."""
+        return self._count - len(self.watches)
 
     async def ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int] = lambda: 0) -> _T:
         """Run a look-up in a job's lane and return its result.
@@ -127,6 +143,16 @@ class Readers:
 
     # ---------------------------------------------------------------- watches
 
+    @contextmanager
+    def _watching(self, job: str, place: int, names: int) -> Iterator[Watch]:
+        with self._counted(names):
+            watch = Watch(job, place)
+            self.watches.add(watch)
+            try:
+                yield watch
+            finally:
+                self.watches.discard(watch)
+
     async def watch(self, request: wire.WatchRequest) -> AsyncIterator[wire.Event]:
         """Yield the events of a job after `after_seq`, then new ones as they come.
 
@@ -139,7 +165,7 @@ class Readers:
         loop = asyncio.get_running_loop()
         job, log_id, subscription = request.job, request.log_id, request.subscription
         place, own = request.after_seq, request.own_position
-        with self._counted(len(request.segments) + len(request.scopes)):
+        with self._watching(job, place, len(request.segments) + len(request.scopes)) as watch:
             # Without a `log_id`, the current log is meant. A job that is deleted and defined again has another log.
             log_id = log_id or await self.ask(job, lambda: self._tracker.log_id(job))
             wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
@@ -165,7 +191,9 @@ class Readers:
                         yield codec.write_event(event) if is_wanted else codec.write_bookmark(event)
                     finally:
                         self.passage.leave(passing)
+                    watch.place = event.seq
                     passed, count, sent_at = None, 0, loop.time()
+                watch.place = place
                 if events:
                     # Events that the filter does not pass were read without a pause.
                     await self._turns.turn()

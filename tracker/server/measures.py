@@ -1,0 +1,114 @@
+"""What is counted where it happens: calls, reports, ends, syncs of the journal, snapshots.
+
+Everything here is added to on the event loop, and read by whoever collects it, in any thread. A number only grows. What
+belongs to a job is counted under the job's label, of which there are only so many (`joblabels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tracker.contract.commands import Report
+from tracker.contract.figures import Tally
+
+from .distribution import Distribution
+from .joblabels import JobLabels
+
+CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SYNC_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+DELAY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SNAPSHOT_S = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Measures:
+    """The server's counters.
+
+    Args:
+        labels: the jobs' labels.
+        tally: returns what a job has announced in all; None if there is no such job.
+    """
+
+    def __init__(self, labels: JobLabels, tally: Callable[[str], Tally | None]) -> None:
+        self._labels = labels
+        self._tally = tally
+        self._tallies: dict[str, Tally] = {}  # by job, as last counted
+        self.calls: dict[tuple[str, str], Distribution] = {}  #: seconds, by method and code
+        self.refusals: dict[str, int] = {}  #: by reason
+        self.reports: dict[tuple[str, str], int] = {}  #: by label and outcome
+        self.entries: dict[tuple[str, str], int] = {}  #: likewise
+        self.announced: dict[str, Tally] = {}  #: by label
+        self.delays: dict[str, Distribution] = {}  #: seconds from a command to its ends, by label
+        self.syncs = Distribution(SYNC_S)
+        self.sync_failures = self.journal_bytes = self.journal_records = 0
+        self.snapshots = Distribution(SNAPSHOT_S)
+        self.snapshot_failures = self.snapshot_bytes = 0
+        self.snapshot_at = 0.0  #: Unix time of the last one; 0: none since the start
+
+    def began(self, jobs: list[str]) -> None:
+        """Count from now on: what these jobs announced before was counted by an earlier process."""
+        for job in jobs:
+            tally = self._tally(job)
+            if tally is not None:
+                self._tallies[job] = tally
+
+    def called(self, method: str, code: str, seconds: float) -> None:
+        """Count a call that has ended."""
+        calls = self.calls.get((method, code))
+        if calls is None:
+            calls = self.calls[method, code] = Distribution(CALL_S)
+        calls.add(seconds)
+
+    def refused(self, reason: str) -> None:
+        """Count a refusal, of a call or of a report of a stream."""
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+
+    def reported(self, command: Report, outcome: str) -> None:
+        """Count a report and its entries, with what became of it."""
+        key = self._labels.of(command.job), outcome
+        self.reports[key] = self.reports.get(key, 0) + 1
+        self.entries[key] = self.entries.get(key, 0) + len(command.xor)
+
+    def news(self, job: str, seconds: float) -> None:
+        """Count what a job has announced since the last time.
+
+        Args:
+            job: whose log has grown, or which was deleted.
+            seconds: since the command that caused it was taken.
+        """
+        tally = self._tally(job)
+        if tally is None:
+            self._tallies.pop(job, None)
+            return
+        before = self._tallies.get(job, Tally())
+        self._tallies[job] = tally
+        if tally.late < before.late or tally.complete < before.complete:
+            before = Tally()  # another job of the same name
+        label = self._labels.of(job)
+        new = Tally(*(now - then for now, then in zip(tally, before, strict=True)))
+        old = self.announced.get(label, Tally())
+        self.announced[label] = Tally(*(one + more for one, more in zip(old, new, strict=True)))
+        if ends := new.complete + new.expired + new.abandoned:
+            delays = self.delays.get(label)
+            if delays is None:
+                delays = self.delays[label] = Distribution(DELAY_S)
+            delays.add(seconds, ends)
+
+    def synced(self, seconds: float, records: int, size: int) -> None:
+        """Count a sync of the journal: how long it took, how many records and bytes it made durable."""
+        self.syncs.add(seconds)
+        self.journal_records += records
+        self.journal_bytes += size
+
+    def snapshot(self, seconds: float, size: int, at: float) -> None:
+        """Count a snapshot: how long it took, its bytes, and the Unix time."""
+        self.snapshots.add(seconds)
+        self.snapshot_bytes = size
+        self.snapshot_at = at
+
+    def forget(self, label: str) -> None:
+        """Drop what was counted under a label whose job was deleted."""
+        for of_outcome in (self.reports, self.entries):
+            for key in [key for key in of_outcome if key[0] == label]:
+                del of_outcome[key]
+        self.announced.pop(label, None)
+        self.delays.pop(label, None)

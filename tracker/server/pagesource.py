@@ -1,0 +1,119 @@
+"""Where the status page reads jobs: the look-ups of the service, without the wire, each in its job's lane."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import tracker
+from tracker.contract import callers
+from tracker.contract.refusal import Refused
+from tracker.contract.status import JobStatus
+from tracker.contract.survey import Found, Survey, Wanted
+from tracker.contract.values import EVERY_SCOPE
+from tracker.core import Tracker
+from tracker.core.surveying import Surveyor
+from tracker.page.source import EventTail
+from tracker.wire import codec
+
+from .watching import Readers
+
+_T = TypeVar("_T")
+
+
+class PageSource:
+    """What the page reads. Until `attach`, while the journal is recovered, it refuses.
+
+    Args:
+        journal: the kind of the journal.
+    """
+
+    def __init__(self, journal: str) -> None:
+        self.version = tracker.__version__
+        self.journal = journal
+        self._tracker: Tracker | None = None
+        self._readers: Readers | None = None
+
+    def attach(self, state: Tracker, readers: Readers) -> None:
+        """Read from here on.
+
+        Args:
+            state: the recovered jobs.
+            readers: have each job read in its lane.
+        """
+        self._tracker, self._readers = state, readers
+
+    @property
+    def _state(self) -> Tracker:
+        if self._tracker is None:
+            raise Refused("UNAVAILABLE", "RECOVERING", "the server recovers its state from the journal; wait")
+        return self._tracker
+
+    async def _ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int]) -> _T:
+        self._state.log_id(job)  # refuses an unknown job, which shall not have a lane
+        assert self._readers is not None
+        return await self._readers.ask(job, work, weight)
+
+    def jobs(self) -> Sequence[str]:
+        return self._state.jobs()
+
+    async def status(self, job: str, describe: Callable[[JobStatus], _T]) -> _T:
+        return await self._ask(job, lambda: describe(self._state.job_status(job)), lambda: self._status_cost(job))
+
+    def _status_cost(self, job: str) -> int:
+        counts = self._state.counts(job)
+        frontiers = 0 if counts is None else counts.fronts * counts.scopes
+        return 20 * self._state.status_cost(job) + frontiers
+
+    async def survey(self, job: str) -> Survey:
+        surveyor = Surveyor()
+        while True:  # each step is a turn of its own in the job's lane: commands come between
+            survey = await self._ask(
+                job, lambda: self._state.survey(job, surveyor), lambda: self._state.search_cost(job)
+            )
+            if survey is not None:
+                return survey
+            await asyncio.sleep(0)
+
+    async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
+        return await self._ask(
+            job,
+            lambda: self._state.search(job, wanted, limit, after),
+            lambda: self._state.search_cost(job) + 20 * limit,
+        )
+
+    async def explain(self, job: str, scope: str, name: str) -> tuple[callers.JobStatus, callers.Explained]:
+        def look() -> tuple[callers.JobStatus, callers.Explained]:
+            explained = self._state.explained(job, scope, name)
+            status = self._state.job_status(job)
+            # What other scopes were promised explains nothing, and may be much.
+            fronts = tuple(
+                replace(
+                    front, frontiers={at: front.frontiers[at] for at in (EVERY_SCOPE, scope) if at in front.frontiers}
+                )
+                for front in status.fronts
+            )
+            return (
+                codec.read_job_status(codec.write_job_status(replace(status, fronts=fronts))),
+                codec.read_explained(codec.write_explained(explained)),
+            )
+
+        def weight() -> int:
+            counts = self._state.counts(job)
+            staged = 0 if counts is None else counts.staged_entries // 10
+            return self._status_cost(job) + 20 * self._state.count_segments(job) + staged
+
+        return await self._ask(job, look, weight)
+
+    async def tail(self, job: str, before: int, limit: int) -> EventTail:
+        def look() -> EventTail:
+            last = self._state.last_seq(job) or 0
+            first = self._state.first_seq(job)
+            up_to = min(before - 1, last) if before else last
+            after = max(first - 1, up_to - limit)
+            events = self._state.events(job, after, up_to, limit, own=True)[0] if up_to > after else []
+            return EventTail(first, last, events)
+
+        return await self._ask(job, look, lambda: 20 * limit)
