@@ -1,0 +1,38 @@
+"""The rules are what Prometheus takes, and each alert leads to its section of the runbook."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.server.processes import ROOT
+
+RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("check", [["rules", "rules.yml"], ["config", "prometheus.yml"]])
+def test_prometheus_takes_them(check: list[str]) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    done = subprocess.run([promtool, "check", *check], cwd=RULES.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_section_of_the_runbook_and_leads_there() -> None:
+    runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\w+)$", runbook, re.M) == ALERTS
+    links = re.findall(r"runbook_url: docs/runbook.md#(\w+)", RULES.read_text(encoding="utf-8"))
+    assert links == [alert.lower() for alert in ALERTS]
+
+
+def test_each_metric_of_a_rule_is_documented() -> None:
+    documented = set(
+        re.findall(r"^\| `(tracker_\w+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.M)
+    )
+    used = {name.removesuffix("_bucket") for name in re.findall(r"\btracker_\w+", RULES.read_text(encoding="utf-8"))}
+    assert used <= documented
