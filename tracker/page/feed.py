@@ -1,0 +1,149 @@
+"""A job as browsers that look at it see it: read once for all of them, at a bounded rate, only while somebody looks.
+
+A browser gets the newest state when it has taken the one before, so one that is slow, or stuck, has at most one state
+waiting for it, and costs no memory beyond that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from tracker.contract.refusal import Refused
+
+from .overview import Json, overview, surveyed
+from .source import Source
+from .writing import event
+
+log = logging.getLogger("tracker.page")
+
+_STATE_S: Final = 1.0  #: seconds between two looks at a job
+_QUICK_S: Final = 0.2  #: a survey that takes longer goes on beside the looks
+_SURVEY_SHARE: Final = 20  #: a survey that takes long comes so much less often: it may take 5 % of the time
+_EVENTS: Final = 50
+
+
+def written(value: Any) -> str:
+    """JSON on one line, for an answer or an event of a stream."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class Feed:
+    """The states of one job.
+
+    Args:
+        source: where it is read.
+        job: its name.
+    """
+
+    def __init__(self, source: Source, job: str) -> None:
+        self._source = source
+        self._job = job
+        self._news = asyncio.Condition()
+        self._version = 0
+        self._state = ""
+        self._survey: Json | None = None
+        self._count_at = 0.0  # when the next survey begins
+        self._refused: Refused | None = None
+        self.readers = 0
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """While any reader is in this context, the job is read."""
+        self.readers += 1
+        if self.readers == 1:
+            self._refused = None
+            self._task = asyncio.create_task(self._read())
+        try:
+            yield
+        finally:
+            self.readers -= 1
+            if not self.readers:
+                self._task.cancel()
+
+    async def next(self, version: int, timeout: float) -> tuple[int, str] | None:
+        """The newest state that differs from the one of a version (0: any), as JSON; None if there is none in time.
+
+        Raises:
+            Refused: the job is gone.
+        """
+        async with self._news:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._news.wait_for(lambda: self._refused or self._version > version)
+            if self._refused is not None:
+                raise self._refused
+            return (self._version, self._state) if self._version > version else None
+
+    async def _read(self) -> None:
+        counting: asyncio.Task[None] | None = None
+        try:
+            while True:
+                now = time.monotonic()
+                if counting is None and now >= self._count_at:
+                    counting = asyncio.create_task(self._count())
+                if counting is not None:
+                    # A quick one is waited for, so that both show the same moment.
+                    done, _ = await asyncio.wait({counting}, timeout=_QUICK_S)
+                    if done:
+                        counting.result()
+                        counting = None
+                state = await self._source.status(self._job, overview)
+                tail = await self._source.tail(self._job, 0, _EVENTS)
+                state["survey"] = self._survey
+                state["events"] = [event(each) for each in tail.events]
+                await self._publish(written(state), None)
+                await asyncio.sleep(_STATE_S)
+        except Refused as refused:
+            await self._publish(None, refused)
+        except Exception:
+            log.exception("the page cannot read a job", extra={"job": self._job})
+            await self._publish(None, Refused("INTERNAL", "FAULT", "a fault in the server; see the server's log"))
+        finally:
+            if counting is not None:
+                counting.cancel()
+
+    async def _publish(self, state: str | None, refused: Refused | None) -> None:
+        async with self._news:
+            if state == self._state:
+                return
+            self._refused = refused
+            if state is not None:
+                self._state = state
+                self._version += 1
+            self._news.notify_all()
+
+    async def _count(self) -> None:
+        began = time.monotonic()
+        survey = await self._source.survey(self._job)
+        took = time.monotonic() - began
+        self._survey = {**surveyed(survey), "at": int(time.time() * 1000)}
+        self._count_at = began + took + max(_STATE_S, _SURVEY_SHARE * took)
+
+
+class Feeds:
+    """The feeds of the jobs that anybody looks at.
+
+    Args:
+        source: where jobs are read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._feeds: dict[str, Feed] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, job: str) -> AsyncIterator[Feed]:
+        """The feed of a job, for as long as the context lasts."""
+        feed = self._feeds.setdefault(job, Feed(self._source, job))
+        try:
+            async with feed.reading():
+                yield feed
+        finally:
+            if not feed.readers and self._feeds.get(job) is feed:
+                del self._feeds[job]

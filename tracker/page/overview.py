@@ -1,0 +1,168 @@
+"""A job at a glance, as JSON of bounded size: of very many fronts, scopes or producers, those that hold others up."""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from typing import Any, Final, TypeAlias
+
+from tracker.client.texts import time_text
+from tracker.contract.status import DrainStatus, FrontStatus, JobStatus, ProducerStatus
+from tracker.contract.survey import OpenSubstream, Survey
+from tracker.contract.values import EVERY_SCOPE
+
+Json: TypeAlias = dict[str, Any]
+
+_MOST: Final = 100  #: fronts, producers or names that are listed
+_MOST_SEGMENTS: Final = 400
+_MOST_SCOPES: Final = 3  #: of a front
+
+
+def glance(status: JobStatus) -> Json:
+    """A line in the list of jobs."""
+    return {
+        "job": status.spec.job,
+        "deployment": status.spec.deployment,
+        "open": status.open_substreams,
+        "ended": status.ended_substreams,
+        "in_flight": status.in_flight,
+        "late": status.late_reports,
+        "drain": status.drain.state.name.lower(),
+        "fronts": len(status.fronts),
+        "finished_fronts": sum(front.finished for front in status.fronts),
+        "idle_fronts": sum(front.idle and not front.finished for front in status.fronts),
+        "producers": sum(not producer.closed for producer in status.producers),
+        "contact": millis(max((producer.last_heard for producer in status.producers), default=None)),
+    }
+
+
+def overview(status: JobStatus) -> Json:
+    """A job's numbers, segments, fronts, producers and drain."""
+    spec = status.spec
+    segments = spec.segments[:_MOST_SEGMENTS]
+    place = {name: at for at, (name, _) in enumerate(segments)}
+    unread = set(status.unread_segments)
+    return {
+        **glance(status),
+        "ordering": spec.ordering.name.lower(),
+        "staged_substreams": status.staged_substreams,
+        "incomplete": status.incomplete_substreams,
+        "expected": status.expected,
+        "expected_sent": status.expected_sent,
+        "first_seq": status.first_seq,
+        "last_seq": status.last_seq,
+        "segments": [
+            {
+                "name": name,
+                "feeds": [place[fed] for fed in feeds if fed in place],
+                "unread": name in unread,
+            }
+            for name, feeds in segments
+        ],
+        "more_segments": len(spec.segments) - len(segments),
+        "front_list": [
+            _front(front) for front in nsmallest(_MOST, status.fronts, key=lambda front: (front.finished, _all(front)))
+        ],
+        "producer_list": [
+            _producer(producer)
+            for producer in nsmallest(
+                _MOST, status.producers, key=lambda each: (not each.staged_epochs, each.closed, each.producer)
+            )
+        ],
+        "all_producers": len(status.producers),
+        "drain_status": _drain(status.drain),
+    }
+
+
+def _all(front: FrontStatus) -> int:
+    return front.frontiers.get(EVERY_SCOPE, -(2**63))
+
+
+def _front(front: FrontStatus) -> Json:
+    scoped = [(time, scope) for scope, time in front.frontiers.items() if scope != EVERY_SCOPE]
+    slowest = nsmallest(_MOST_SCOPES, scoped)
+    state = "finished" if front.finished else "idle" if front.idle else "open" if front.producer else "silent"
+    return {
+        "name": front.front,
+        "state": state,
+        "producer": front.producer,
+        "feeds": list(front.segments[:_MOST]),
+        "frontier": time(front.frontiers.get(EVERY_SCOPE)),
+        "scopes": len(scoped),
+        "slowest": [[scope, time(at)] for at, scope in slowest],
+        "last_promise": millis(front.last_promise),
+    }
+
+
+def _producer(producer: ProducerStatus) -> Json:
+    staged = producer.staged_epochs
+    return {
+        "name": producer.producer,
+        "run": producer.run,
+        "mode": producer.mode.name.lower(),
+        "committed": None if producer.committed_epoch is None else str(producer.committed_epoch),
+        "staged": len(staged),
+        "staged_from": str(staged[0]) if staged else None,
+        "staged_to": str(staged[-1]) if staged else None,
+        "closed": producer.closed,
+        "contact": millis(producer.last_heard),
+    }
+
+
+def _drain(drain: DrainStatus) -> Json:
+    return {
+        "state": drain.state.name.lower(),
+        "id": drain.drain_id,
+        "unfinished_fronts": list(drain.unfinished_fronts[:_MOST]),
+        "all_unfinished_fronts": len(drain.unfinished_fronts),
+        "open": drain.open_substreams,
+        "in_flight": drain.in_flight,
+        "uncommitted": list(drain.uncommitted_producers[:_MOST]),
+        "all_uncommitted": len(drain.uncommitted_producers),
+        "open_producers": list(drain.open_producers[:_MOST]),
+        "all_open_producers": len(drain.open_producers),
+    }
+
+
+def surveyed(survey: Survey) -> Json:
+    """What open substreams wait for, in numbers."""
+    fronts = sorted(survey.fronts.items(), key=lambda each: (-each[1], each[0]))
+    return {
+        "looked": survey.looked,
+        "fronts": [list(each) for each in fronts[:_MOST]],
+        "all_fronts": survey.all_fronts,
+        "segments": dict(sorted(survey.segments.items(), key=lambda each: -each[1])[:_MOST_SEGMENTS]),
+        "in_flight": {name: count for name, count in survey.in_flight.items() if count},
+        "staged": survey.staged,
+        "ordered": survey.ordered,
+        "stalled": survey.stalled,
+        "oldest": [open_substream(each) for each in survey.oldest],
+    }
+
+
+def open_substream(one: OpenSubstream) -> Json:
+    """A line in the list of open substreams."""
+    return {
+        "scope": one.scope,
+        "name": one.name,
+        "end_time": time(one.end_time),
+        "created": millis(one.created),
+        "changed": millis(one.changed),
+        "fronts": list(one.fronts),
+        "more_fronts": one.more_fronts,
+        "unbalanced": [[each.segment, each.sent, each.received] for each in one.unbalanced],
+        "more_unbalanced": one.more_unbalanced,
+        "in_flight": one.in_flight,
+        "staged": one.staged,
+        "ordered": one.ordered,
+        "stalled": one.stalled,
+    }
+
+
+def time(value: int | None) -> str | None:
+    """An end time or a frontier, as text: a browser's numbers are too short for it."""
+    return None if value is None else str(time_text(value))
+
+
+def millis(moment: int | None) -> int | None:
+    """A moment in milliseconds, as browsers count."""
+    return None if moment is None else moment // 1_000_000

@@ -1,0 +1,78 @@
+"""What the page reads, and whom it asks whether a caller may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from starlette.requests import HTTPConnection
+
+from tracker.contract import callers
+from tracker.contract.events import Event
+from tracker.contract.status import JobStatus
+from tracker.contract.survey import Found, Survey, Wanted
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class EventTail:
+    """The newest events of a job."""
+
+    first_seq: int  #: every event from this one on is kept
+    last_seq: int
+    events: Sequence[Event]  #: the newest, in order
+
+
+class Source(Protocol):
+    """Where the page reads jobs. Each method raises `Refused` (``UNKNOWN_JOB``) for a job that does not exist."""
+
+    @property
+    def version(self) -> str:
+        """The server's version."""
+        ...
+
+    @property
+    def journal(self) -> str:
+        """The kind of the server's journal."""
+        ...
+
+    def jobs(self) -> Sequence[str]:
+        """The names of all jobs, sorted."""
+        ...
+
+    async def status(self, job: str, describe: Callable[[JobStatus], _T]) -> _T:
+        """What `describe` makes of a job's state; it runs where the state is read, so it should make it small."""
+        ...
+
+    async def survey(self, job: str) -> Survey:
+        """What the open substreams wait for. It takes its time, and other work of the job is done meanwhile."""
+        ...
+
+    async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
+        """Some open substreams. What one call looks at is bounded, so it may find none while others follow."""
+        ...
+
+    async def explain(self, job: str, scope: str, name: str) -> tuple[callers.JobStatus, callers.Explained]:
+        """A substream, and of its job's state what explains it."""
+        ...
+
+    async def tail(self, job: str, before: int, limit: int) -> EventTail:
+        """The newest events before a number (0: of all)."""
+        ...
+
+
+class Access(Protocol):
+    """Decides what a caller may see. It is asked once for each request, and again while a live view lasts."""
+
+    def may_see(self, request: HTTPConnection, job: str) -> bool:
+        """Whether the caller may see a job."""
+        ...
+
+
+class Everybody:
+    """Everybody who reaches the page may see every job."""
+
+    def may_see(self, request: HTTPConnection, job: str) -> bool:  # noqa: ARG002 - it does not matter who asks
+        return True
