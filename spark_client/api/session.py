@@ -57,11 +57,15 @@ class Tracking(Declarations):
             without segments, feeds all.
         force: take the job over from another deployment even if its graph has changed while substreams are open, or
             it is being drained. What is open is abandoned; how much, and which, is logged as a warning.
-        ordering, progress, stall_after, expire_after, idle_after, retention, remember: rules of the job: see
-            `tracker.client.JobSpec`. `progress` is on as soon as `with_watermark` is used. `remember` is how long names
-            of substreams that have ended are remembered where no front's promise does it, so that what comes of them
-            later is late; None: as long as there is the job. Durations are timedeltas, or texts that Spark parses
-            (``"10 minutes"``).
+        ordering: a rule of the job, like the following ones: see `tracker.client.JobSpec`. Durations are timedeltas, or
+            texts that Spark parses (``"10 minutes"``).
+        progress: a rule of the job; it is on as soon as `with_watermark` is used.
+        stall_after: a rule of the job.
+        expire_after: a rule of the job.
+        idle_after: a rule of the job.
+        retention: a rule of the job.
+        remember: how long names of substreams that have ended are remembered where no front's promise does it, so that
+            what comes of them later is late; None: as long as there is the job.
         max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
             None: 30 days. A release that comes back later asks the tracker for each substream of its state.
 
@@ -161,8 +165,10 @@ class Tracking(Declarations):
 
         Args:
             checkpoint: of the release's query, which need not run; it was declared with ``revisions=True``.
-            scope, name, end_time: only of such substreams, as the table of late rows calls them. `end_time` has its
-                zone, or is in local time; of windows over a ``timestamp_ntz`` it has none.
+            scope: only of substreams of this scope, as the table of late rows calls it.
+            name: only of substreams of this name.
+            end_time: only of substreams with this end time; it has its zone, or is in local time; of windows over a
+                ``timestamp_ntz`` it has none.
 
         Returns:
             Those that were made now.

@@ -2,99 +2,134 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 import uuid
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from tracker.cli import connecting
-from tracker.cli.output import print_json, print_line, print_pairs
-from tracker.client import DrainState, DrainStatus, TrackerClient, TrackerError
-from tracker.sharded import ShardedClient
+import typer
 
+from tracker.cli.arguments import Job
+from tracker.cli.connecting import Connection
+from tracker.cli.declaring import command, new_commands
+from tracker.cli.forms import Form
+from tracker.cli.output import print_json, print_line
+from tracker.cli.progress import progress
+from tracker.cli.tables import print_pairs
+
+if TYPE_CHECKING:
+    from tracker.client import DrainStatus, TrackerClient
+    from tracker.sharded import ShardedClient
+
+commands = new_commands()
 _LOOK_AGAIN_S: Final = 0.5
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the commands of this module."""
-    options = [connecting.options()]
-    drain = commands.add_parser(
-        "drain",
-        parents=options,
-        help="ask a deployment to finish what it has begun and to stop",
-        description="Ask a deployment to finish what it has begun and to stop: its sources stop reading and finish "
-        "their fronts with their last epochs, and the job is drained once every substream has ended. Run again, the "
-        "command shows how far the drain is and what is missing.",
-        epilog="example: tracker drain flights d1 --timeout 600 --wait",
-    )
-    drain.add_argument("job", metavar="JOB")
-    drain.add_argument("deployment", metavar="DEPLOYMENT", help="the drain affects no other deployment")
-    drain.add_argument("--id", metavar="ID", help="the name of this drain (default: a new one)")
-    drain.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=float,
-        help="announce it if the drain is not complete by then (default: never)",
-    )
-    drain.add_argument(
-        "--wait",
-        action="store_true",
-        help="wait until the drain is complete; exit status 1 if it was cancelled or is not complete in time",
-    )
-    drain.set_defaults(run=drain_job)
+@command(commands, "drain", "tracker drain flights d1 --timeout 600 --wait")
+def drain(
+    at: Connection,
+    form: Form,
+    job: Job,
+    deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="the drain affects no other deployment")],
+    drain_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="ID", envvar="TRACKER_DRAIN_ID", help="the name of this drain (default: a new one)"
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="announce it if the drain is not complete by then (default: never)",
+        ),
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="wait until the drain is complete; exit status 1 if it was cancelled or is not complete in time",
+        ),
+    ] = False,
+) -> int:
+    """Ask a deployment to finish what it has begun and to stop.
 
-    cancel = commands.add_parser(
-        "cancel-drain",
-        parents=options,
-        help="cancel a drain",
-        description="Cancel a drain, as long as no front has finished in it.",
-    )
-    cancel.add_argument("job", metavar="JOB")
-    cancel.add_argument("--deployment", metavar="DEPLOYMENT", default="", help="default: the current one")
-    cancel.add_argument("--id", metavar="ID", default="", help="only this drain (default: whichever is under way)")
-    cancel.set_defaults(run=cancel_drain)
+    Its sources stop reading and finish their fronts with their last epochs, and the job is drained once every substream
+    has ended. Run again, the command shows how far the drain is and what is missing.
+    """
+    from tracker.client import DrainState
 
-
-def drain_job(arguments: argparse.Namespace) -> int:
-    """Runs `tracker drain` and returns the exit status."""
-    drain_id = arguments.id or f"drain-{uuid.uuid4().hex[:12]}"
     over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
-    with connecting.client(arguments) as client:
-        status = client.drain(arguments.job, arguments.deployment, drain_id, timeout=arguments.timeout)
+    with at.client() as client:
+        status = client.drain(job, deployment, drain_id or f"drain-{uuid.uuid4().hex[:12]}", timeout=timeout)
         if status.state is DrainState.PENDING:
-            _warn_of_pending(client, arguments)
-        while arguments.wait and status.state not in over:
-            time.sleep(_LOOK_AGAIN_S)
-            status = client.get_drain(arguments.job, arguments.deployment)
-    _show(arguments, status)
-    return 0 if not arguments.wait or status.state is DrainState.DRAINED else 1
+            _warn_of_pending(client, job, deployment)
+        if wait:
+            with progress() as show:
+                most = status.open_substreams
+                while status.state not in over:
+                    most = max(most, status.open_substreams)
+                    show(most - status.open_substreams, most, _remaining(job, status))
+                    time.sleep(_LOOK_AGAIN_S)
+                    status = client.get_drain(job, deployment)
+    _show(form, status)
+    return 0 if not wait or status.state is DrainState.DRAINED else 1
 
 
-def _warn_of_pending(client: TrackerClient | ShardedClient, arguments: argparse.Namespace) -> None:
+def _remaining(job: str, status: DrainStatus) -> str:
+    """Describes what a drain still waits for."""
+    waits = [f"{status.open_substreams} substreams open", f"{status.in_flight} elements in flight"]
+    if status.unfinished_fronts:
+        waits.append(f"unfinished fronts: {', '.join(status.unfinished_fronts)}")
+    if status.uncommitted_producers:
+        waits.append(f"not committed: {', '.join(status.uncommitted_producers)}")
+    return f"{job} is {status.state}: {'; '.join(waits)}"
+
+
+def _warn_of_pending(client: TrackerClient | ShardedClient, job: str, deployment: str) -> None:
     """Warns that the deployment does not exist yet: its name may be misspelt."""
+    from tracker.client import TrackerError
+
     try:
-        there = f"the current one is {client.job(arguments.job).spec.deployment!r}"
+        there = f"the current one is {client.job(job).spec.deployment!r}"
     except TrackerError as refused:
         if refused.reason != "UNKNOWN_JOB":
             raise
         there = "the job does not exist"
     print_line(
-        f"tracker: job {arguments.job} has no deployment {arguments.deployment!r} yet ({there}): the drain is PENDING, "
-        f"and begins when that deployment is defined. To cancel it: tracker cancel-drain {arguments.job} "
-        f"--deployment {arguments.deployment}",
+        f"tracker: job {job} has no deployment {deployment!r} yet ({there}): the drain is PENDING, and begins when "
+        f"that deployment is defined. To cancel it: tracker cancel-drain {job} --deployment {deployment}",
         error=True,
     )
 
 
-def cancel_drain(arguments: argparse.Namespace) -> int:
-    """Runs `tracker cancel-drain` and returns the exit status."""
-    with connecting.client(arguments) as client:
-        _show(arguments, client.cancel_drain(arguments.job, arguments.id, arguments.deployment))
+@command(commands, "cancel-drain")
+def cancel_drain(
+    at: Connection,
+    form: Form,
+    job: Job,
+    deployment: Annotated[
+        str, typer.Option(metavar="DEPLOYMENT", help="default: the current one", show_default=False)
+    ] = "",
+    drain_id: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            envvar="TRACKER_CANCEL_DRAIN_ID",
+            show_default=False,
+            help="only this drain (default: whichever is under way)",
+        ),
+    ] = "",
+) -> int:
+    """Cancel a drain, as long as no front has finished in it."""
+    with at.client() as client:
+        _show(form, client.cancel_drain(job, drain_id, deployment))
     return 0
 
 
-def _show(arguments: argparse.Namespace, status: DrainStatus) -> None:
-    if arguments.json:
+def _show(form: Form, status: DrainStatus) -> None:
+    if form is Form.JSON:
         print_json(status, indent=2)
         return
     print_pairs(

@@ -1,61 +1,63 @@
-"""`tracker explain`: why a substream has not ended, and which producers can change that.
-
-It derives everything from the states of the job and the substream at the moment of the call.
-"""
+"""`tracker explain`: why a substream has not ended, and which producers can change that."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final
 
-from tracker.cli import connecting
-from tracker.cli.output import ago, print_json, print_line, text, time_text
-from tracker.client import Explained, FrontStatus, JobStatus, SegmentStatus, StagedStatus, SubstreamStatus
+import typer
 
-_UNKNOWN = 1
-_MOST_NAMES = 10  # the most names that are shown if several begin with the given text
+from tracker.cli.arguments import Job, Scope
+from tracker.cli.connecting import Connection
+from tracker.cli.declaring import command, new_commands
+from tracker.cli.forms import Form
+from tracker.cli.output import print_json, print_line
 
+if TYPE_CHECKING:
+    from tracker.client import JobStatus
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command."""
-    explain = commands.add_parser(
-        "explain",
-        parents=[connecting.options()],
-        help="show why a substream has not ended",
-        description="Show why a substream has not ended: which segments have elements in flight and which producers "
-        "reported last, which fronts it waits for, which reports of it are not committed, and which segments have "
-        "never been read.",
-        epilog="example: tracker explain flights JFK 2013-01-01",
-    )
-    explain.add_argument("job", metavar="JOB")
-    explain.add_argument("scope", metavar="SCOPE", help="may be empty: ''")
-    explain.add_argument("name", metavar="NAME", help="the name, or a beginning that no other name in the scope has")
-    explain.set_defaults(run=explain_substream)
+commands = new_commands()
+_UNKNOWN: Final = 1
+_MOST_NAMES: Final = 10  # the most names that are shown if several begin with the given text
 
 
-def explain_substream(arguments: argparse.Namespace) -> int:
-    """Runs `tracker explain` and returns the exit status."""
-    with connecting.client(arguments) as client:
-        job = client.job(arguments.job)
-        name, found = arguments.name, client.explain(arguments.job, arguments.scope, arguments.name)
+@command(commands, "explain", "tracker explain flights JFK 2013-01-01")
+def explain(
+    at: Connection,
+    form: Form,
+    job: Job,
+    scope: Scope,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="the name, or a beginning that no other name in the scope has"),
+    ],
+) -> int:
+    """Show why a substream has not ended.
+
+    The answer names the segments that have elements in flight and which producers reported last, the fronts that it
+    waits for, the reports of it that are not committed, and the segments that have never been read.
+    """
+    from tracker.client.explaining import why_open
+    from tracker.client.texts import ago, text
+
+    with at.client() as client:
+        status = client.job(job)
+        found = client.explain(job, scope, name)
         if found.substream is None and not found.staged:
-            in_scope = client.substreams(arguments.job, scopes=[arguments.scope], include_ended=True)
+            in_scope = client.substreams(job, scopes=[scope], include_ended=True)
             names = list(islice((each.name for each in in_scope if each.name.startswith(name)), _MOST_NAMES + 1))
             if len(names) != 1:
-                _print_unknown(arguments, job, names)
+                _print_unknown(status, scope, name, names)
                 return _UNKNOWN
-            name, found = names[0], client.explain(arguments.job, arguments.scope, names[0])
+            name, found = names[0], client.explain(job, scope, names[0])
     substream = found.substream
     ended = substream is not None and all(segment.ended for segment in substream.segments)
-    reasons = list(why_open(job, found))
-    if arguments.json:
-        print_json(
-            {"substream": substream, "staged": found.staged, "ended": ended, "reasons": reasons},
-            indent=2,
-        )
+    reasons = list(why_open(status, found))
+    if form is Form.JSON:
+        print_json({"substream": substream, "staged": found.staged, "ended": ended, "reasons": reasons}, indent=2)
         return 0
-    print_line(f"{name} of scope {arguments.scope!r}: {'has ended' if ended else 'has not ended'}")
+    print_line(f"{name} of scope {scope!r}: {'has ended' if ended else 'has not ended'}")
     for reason in reasons:
         print_line(f"- {reason}")
     if substream is None:
@@ -68,154 +70,22 @@ def explain_substream(arguments: argparse.Namespace) -> int:
         f"({ago(substream.changed)})"
     )
     if substream.late_reports:
-        print_line(
-            f"{substream.late_reports} reports came after its end: `tracker events {job.spec.job}` lists them as Late"
-        )
+        print_line(f"{substream.late_reports} reports came after its end: `tracker events {job}` lists them as Late")
     return 0
 
 
-def _print_unknown(arguments: argparse.Namespace, job: JobStatus, names: Sequence[str]) -> None:
+def _print_unknown(job: JobStatus, scope: str, name: str, names: Sequence[str]) -> None:
     """Prints that no substream, or more than one, has this name."""
+    from tracker.client.texts import text
+
     if names:
-        print_line(
-            f"tracker: several substreams of scope {arguments.scope!r} begin with {arguments.name!r}; name one:",
-            error=True,
-        )
-        for name in [*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])]:
-            print_line(f"  {name}", error=True)
+        print_line(f"tracker: several substreams of scope {scope!r} begin with {name!r}; name one:", error=True)
+        for each in [*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])]:
+            print_line(f"  {each}", error=True)
         return
     print_line(
-        f"tracker: {arguments.job} has no substream {arguments.name!r} in scope {arguments.scope!r}, and none that "
-        f"begins with this name: nothing was reported of it, or it ended more than {text(job.spec.retention)} ago. "
-        f"`tracker substreams {arguments.job} --ended` lists all substreams",
+        f"tracker: {job.spec.job} has no substream {name!r} in scope {scope!r}, and none that begins with this name: "
+        f"nothing was reported of it, or it ended more than {text(job.spec.retention)} ago. "
+        f"`tracker substreams {job.spec.job} --ended` lists all substreams",
         error=True,
     )
-
-
-def why_open(job: JobStatus, found: Explained) -> Iterator[str]:
-    """Yields the reasons why a substream has not ended; none if it has ended.
-
-    Args:
-        job: the job's state.
-        found: the substream's state at the same time.
-    """
-    substream = found.substream
-    running = [] if substream is None else [segment for segment in substream.segments if not segment.ended]
-    if substream is not None and not running:
-        return
-    reasons = [*_of_the_substream(job, substream, running), *(_staged(each, job) for each in found.staged)]
-    if substream is not None:
-        reasons += _promises_staged(job, substream, found)
-    yield from reasons
-    if not reasons:
-        waits = (
-            "substreams with earlier end times come first (ordering)"
-            if job.spec.ordering != "none"
-            else "run the command again"
-        )
-        yield f"it is closed and all its elements have arrived: {waits}"
-
-
-def _of_the_substream(
-    job: JobStatus, substream: SubstreamStatus | None, running: Sequence[SegmentStatus]
-) -> Iterator[str]:
-    if substream is None:
-        yield "no report of it has been committed, so its reports do not count yet"
-        return
-    fronts = {front.front: front for front in job.fronts}
-    expecting = {front for segment in running for front in segment.expected_by}
-    yield from (_front(name, fronts.get(name), substream) for name in substream.waiting_for if name not in expecting)
-    for segment in running:
-        yield from _expected(segment, job, substream)
-        if (unbalanced := _account(segment)) is not None:
-            yield unbalanced
-            if segment.sent > segment.received and segment.segment in job.unread_segments:
-                yield (
-                    f"no element has ever been received on segment {segment.segment!r}: check that its reader runs and "
-                    "commits"
-                )
-    for producer in substream.held_by:
-        yield f"producer {producer!r} had an epoch revoked whose entries took effect at once; it must commit it again"
-
-
-def _expected(segment: SegmentStatus, job: JobStatus, substream: SubstreamStatus) -> Iterator[str]:
-    """Yields what is expected on a segment and missing: elements, or the numbers of other fronts."""
-    if segment.expected is None:
-        return
-    if segment.missing:
-        numbers = ", ".join(f"{front or 'fronts that were removed'}: {n}" for front, n in segment.expected_by.items())
-        yield f"segment {segment.segment!r}: {segment.sent} of {segment.expected} expected elements sent ({numbers})"
-    if not set(substream.waiting_for).isdisjoint(segment.expected_by):
-        for front in job.fronts:
-            feeds = not front.segments or segment.segment in front.segments
-            if feeds and front.front not in segment.expected_by and not front.finished and not front.idle:
-                yield (
-                    f"front {front.front!r} also feeds segment {segment.segment!r}, and has neither promised a number "
-                    "of elements (which may be 0) nor finished"
-                )
-
-
-def _account(segment: SegmentStatus) -> str | None:
-    people = f"last sent by {segment.last_sender or 'nobody'!r}, last received by {segment.last_receiver or 'nobody'!r}"
-    counts = f"{segment.sent} sent, {segment.received} received; {people}"
-    missing = segment.sent - segment.received
-    if missing > 0:
-        return f"segment {segment.segment!r}: {missing} in flight ({counts})"
-    if missing < 0:
-        return (
-            f"segment {segment.segment!r}: {-missing} more received than sent ({counts}): the sender's report is not "
-            "committed yet, or a sender does not report"
-        )
-    if segment.xor:
-        return (
-            f"segment {segment.segment!r}: as many elements received as sent, but not the same ones ({counts}): "
-            "sender and receiver label an element differently, or one element was lost and another one duplicated"
-        )
-    return None
-
-
-def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> str:
-    if front is None or not front.producer:
-        return f"front {name!r} has promised nothing yet: its source has not started, or has no rows"
-    where = f"front {name!r} (producer {front.producer!r}, last promise {text(front.last_promise)})"
-    if substream.end_time is None:
-        return f"{where} has not closed it"
-    promised = [time for scope, time in front.frontiers.items() if scope in ("*", substream.scope)]
-    reached = f"has promised up to {time_text(max(promised))}" if promised else "has promised no time for this scope"
-    idle = "; it is idle" if front.idle else ""
-    return f"{where} {reached}, and the substream ends at {time_text(substream.end_time)}{idle}"
-
-
-def _staged(staged: StagedStatus, job: JobStatus) -> str:
-    """Describes an epoch that has entries or promises of the substream and is not committed."""
-    counts = [f"{each.sent} sent and {each.received} received on {each.segment!r}" for each in staged.segments]
-    closes = [f"that {front or 'its only source'!r} closes it" for front in staged.closed_by]
-    numbers = [f"how many elements {front!r} sends" for front in staged.expected_by]
-    done = "sealed" if staged.sealed else "reported"
-    counting = "so it does not count" if staged.mode == "staged" else "so its effect can still be revoked"
-    return (
-        f"producer {staged.producer!r} has {done} epoch {staged.epoch} and not committed it "
-        f"({', '.join([*counts, *closes, *numbers])}), {counting}; {_contact(staged.producer, job)}"
-    )
-
-
-def _promises_staged(job: JobStatus, substream: SubstreamStatus, found: Explained) -> Iterator[str]:
-    """Yields epochs that do not name the substream, but may hold a promise for which it waits."""
-    owners = {front.front: front.producer for front in job.fronts}
-    named = {(each.producer, each.epoch) for each in found.staged}
-    for name in substream.waiting_for:
-        owner = next((each for each in job.producers if each.producer == owners.get(name)), None)
-        epochs = [epoch for epoch in owner.staged_epochs if (owner.producer, epoch) not in named] if owner else []
-        if owner is not None and epochs:
-            which = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}"
-            yield (
-                f"producer {owner.producer!r}, the owner of front {name!r}, has reported {which} and not committed it, "
-                f"so its promises there do not count; {_contact(owner.producer, job)}"
-            )
-
-
-def _contact(producer: str, job: JobStatus) -> str:
-    status = next((each for each in job.producers if each.producer == producer), None)
-    if status is None or status.closed:
-        return "its run is closed"
-    return f"its last report or commit came {text(status.last_heard)} ({ago(status.last_heard)})"

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+from tracker.cli.connecting import Connection
+from tracker.cli.declaring import command, new_commands
+from tracker.cli.forms import Form
+from tracker.cli.output import print_json, print_line
+from tracker.cli.tables import print_pairs, print_table
 
-from tracker.cli import connecting
-from tracker.cli.output import print_json, print_line, print_pairs, print_table
-
-
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command."""
-    info = commands.add_parser(
-        "info",
-        parents=[connecting.options()],
-        help="show which server answers, and its limits",
-        description="Show the server's version, its journal and its limits. Of several servers, the first by name.",
-    )
-    info.set_defaults(run=show_info)
+commands = new_commands()
 
 
-def show_info(arguments: argparse.Namespace) -> int:
-    """Runs `tracker info` and returns the exit status."""
-    with connecting.single_client(arguments) as client:
-        info = client.server_info()
-    if arguments.json:
-        print_json(info, indent=2)
+@command(commands, "info")
+def info(at: Connection, form: Form) -> int:
+    """Show the server's version, its journal and its limits. Of several servers, the first by name."""
+    with at.single_client() as client:
+        found = client.server_info()
+    if form is Form.JSON:
+        print_json(found, indent=2)
         return 0
-    print_pairs([("server", arguments.server), ("version", info.version), ("journal", info.journal)])
+    print_pairs([("server", at.server), ("version", found.version), ("journal", found.journal)])
     print_line()
-    print_table(["LIMIT", "VALUE"], sorted(info.limits.items()))
+    print_table(["LIMIT", "VALUE"], sorted(found.limits.items()))
     return 0

@@ -2,86 +2,115 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import signal
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
-from tracker.cli.output import print_pairs, print_table
+import typer
+
+from tracker.cli.declaring import WrongUsageError, command, new_commands
+from tracker.cli.forms import Form
+from tracker.cli.output import print_json, print_line
+from tracker.cli.requirements import needs
 
 if TYPE_CHECKING:
     from tracker.load.results import Result
-    from tracker.load.running import Progress
     from tracker.load.scenario import Scenario
-    from tracker.load.searching import Search, Step
     from tracker.load.servers import Target
 
+commands = new_commands()
 _WRONG: Final = 1
-_USAGE: Final = 2
-_LINE_EVERY_S: Final = 10.0  # seconds between two lines if the output is not a terminal
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the commands of this module."""
-    load = commands.add_parser(
-        "load",
-        help="drive a tracker as many producers would, and check what it announces",
-        description="Run a load scenario against a tracker, in a job of its own that is deleted at the end. Reports "
-        "are due at moments that are planned before; latencies count from these, however late a report could leave. "
-        "Every substream must be announced exactly once, with the right count, and not too early. Exit status: 0 all "
-        "was right; 1 something was wrong, or the tracker refused; 2 wrong usage; 3 no tracker could be reached.",
-        epilog="examples: tracker load smoke --start | tracker load churn --start --journal sqlite --plot churn.png | "
-        "tracker load steady --server tracker:7654 --rate 500 | tracker load steady --start --find-rate",
-    )
-    load.add_argument("scenario", metavar="SCENARIO", help="a shipped one (a wrong name lists them), or a TOML file")
-    where = load.add_mutually_exclusive_group(required=True)
-    where.add_argument("--start", action="store_true", help="start a tracker for it, and stop it at the end")
-    where.add_argument(
-        "--server", metavar="HOST:PORT", help="drive the tracker at this address; no other tracker gets any traffic"
-    )
-    load.add_argument(
-        "--journal",
-        metavar="KIND",
-        help="with --start: memory, sqlite (a temporary file) or sqlite:PATH (default: memory)",
-    )
-    load.add_argument("--rate", metavar="NUMBER", type=float, help="reports a second, instead of the scenario's")
-    load.add_argument(
-        "--duration", metavar="SECONDS", type=float, help="how long to measure, instead of the scenario's"
-    )
-    load.add_argument(
-        "--find-rate",
-        action="store_true",
-        help="find the highest rate that is sustained: p99 within the bound, and no growing backlog",
-    )
-    load.add_argument(
-        "--bound",
-        metavar="MS",
-        type=float,
-        default=50.0,
-        help="with --find-rate: what p99 of reports and of ends may be (default: 50)",
-    )
-    load.add_argument("--keep", action="store_true", help="keep the job; a job that failed is always kept")
-    load.add_argument("--json", metavar="FILE", type=Path, help="also write everything to this file")
-    load.add_argument("--plot", metavar="FILE", type=Path, help="also draw it, as a PNG (needs matplotlib)")
-    load.set_defaults(run=run)
+@dataclass(frozen=True)
+class _Asked:
+    """What the command line asks for."""
+
+    form: Form
+    scenario: str
+    start: bool
+    server: str | None
+    journal: str | None
+    rate: float | None
+    duration: float | None
+    find_rate: bool
+    bound: float
+    keep: bool
+    save: Path | None
+    plot: Path | None
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(commands, "load", "tracker load churn --start --journal sqlite --plot churn.png")
+def load(
+    form: Form,
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="a shipped one (a wrong name lists them), or a TOML file")
+    ],
+    rest: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="")] = None,
+    start: Annotated[bool, typer.Option("--start", help="start a tracker for it, and stop it at the end")] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="drive the tracker at this address; no other tracker gets any traffic"),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="with --start: memory, sqlite (a temporary file) or sqlite:PATH (default: memory)"
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="reports a second, instead of the scenario's")
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="how long to measure, instead of the scenario's")
+    ] = None,
+    find_rate: Annotated[
+        bool,
+        typer.Option(
+            "--find-rate", help="find the highest rate that is sustained: p99 within the bound, and no growing backlog"
+        ),
+    ] = False,
+    bound: Annotated[
+        float, typer.Option(metavar="MS", help="with --find-rate: what p99 of reports and of ends may be")
+    ] = 50.0,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the job; a job that failed is always kept")] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="also write everything to this file, as JSON")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="also draw it, as a PNG (needs matplotlib)")] = None,
+) -> int:
+    """Run a load scenario against a tracker, in a job of its own that is deleted at the end.
+
+    Reports are due at moments that are planned before; latencies count from these, however late a report could leave.
+    Every substream must be announced exactly once, with the right count, and not too early. Give --start, or --server
+    with an address. Exit status: 0 all was right; 1 something was wrong, or the tracker refused; 2 wrong usage; 3 no
+    tracker could be reached.
+    """
+    if rest:
+        raise WrongUsageError(
+            f"`tracker load` runs one scenario, and {scenario!r} is followed by {' '.join(rest)!r}; --json prints the "
+            "figures, and --save FILE writes them to a file"
+        )
+    if start == (server is not None):
+        raise WrongUsageError(
+            "`tracker load` needs either --start, to start a tracker for it, or --server HOST:PORT, and not both"
+        )
+    return run(_Asked(form, scenario, start, server, journal, rate, duration, find_rate, bound, keep, save, plot))
+
+
+def run(arguments: _Asked) -> int:
     """Runs `tracker load` and returns the exit status."""
-    try:
+    with needs("load", "load"):
         # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.load.running import FailedError
         from tracker.load.scenario import ScenarioError
         from tracker.load.servers import ServerFailedError
-    except ModuleNotFoundError as missing:
-        print(f"tracker load: needs {missing.name}: pip install 'substream-tracker[load]'", file=sys.stderr)
-        return _USAGE
 
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -91,10 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
                 return _find_rate(arguments, scenario, target)
             return _run_once(arguments, scenario, target)
     except ScenarioError as error:
-        print(f"tracker load: {error}", file=sys.stderr)
-        return _USAGE
+        raise WrongUsageError(str(error)) from error
     except (FailedError, ServerFailedError) as error:
-        print(f"tracker load: {error}", file=sys.stderr)
+        print_line(f"tracker: {error}", error=True)
         return _WRONG
 
 
@@ -103,7 +131,7 @@ def _terminated(number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _scenario(arguments: argparse.Namespace) -> Scenario:
+def _scenario(arguments: _Asked) -> Scenario:
     from tracker.load.scenario import ScenarioError, find, read
 
     fields = find(arguments.scenario)
@@ -126,27 +154,32 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
 
 
 @contextmanager
-def _target(arguments: argparse.Namespace) -> Iterator[Target]:
+def _target(arguments: _Asked) -> Iterator[Target]:
     from tracker.load.servers import Remote, started
 
     if arguments.start:
         with started(arguments.journal or "memory") as server:
             yield server
     else:
-        yield Remote(arguments.server)
+        yield Remote(str(arguments.server))
 
 
-def _run_once(arguments: argparse.Namespace, scenario: Scenario, target: Target) -> int:
+def _run_once(arguments: _Asked, scenario: Scenario, target: Target) -> int:
+    from tracker.cli.views.load import print_machine, print_result, ticker
     from tracker.load.machine import machine
     from tracker.load.running import run as run_scenario
 
     described = machine() | _described(arguments, scenario)
-    print_pairs(described.items())
-    print(flush=True)
-    result = run_scenario(scenario, target, _Ticker(), arguments.keep)
-    _print(scenario, result)
-    if arguments.json is not None:
-        _write(arguments.json, {"machine": described, "scenario": scenario.as_dict(), "result": result.as_dict()})
+    print_machine(described, arguments.form)
+    with ticker() as show:
+        result = run_scenario(scenario, target, show, arguments.keep)
+    document = {"machine": described, "scenario": scenario.as_dict(), "result": result.as_dict()}
+    if arguments.form is Form.JSON:
+        print_json(document, indent=2)
+    else:
+        print_result(scenario, result)
+    if arguments.save is not None:
+        _write(arguments.save, document)
     if arguments.plot is not None:
         from tracker.load.plot import draw  # imported here, since only this needs matplotlib
 
@@ -154,91 +187,35 @@ def _run_once(arguments: argparse.Namespace, scenario: Scenario, target: Target)
     return 0 if result.verdict.right else _WRONG
 
 
-def _find_rate(arguments: argparse.Namespace, scenario: Scenario, target: Target) -> int:
+def _find_rate(arguments: _Asked, scenario: Scenario, target: Target) -> int:
+    from tracker.cli.views.load import print_machine, print_search, print_step, ticker
     from tracker.load.machine import machine
     from tracker.load.running import run as run_scenario
     from tracker.load.searching import find_rate
 
     described = machine() | _described(arguments, scenario)
-    print_pairs(described.items())
-    print(flush=True)
+    print_machine(described, arguments.form)
+    to_stderr = arguments.form is Form.JSON  # stdout has one document
 
     def run_at(rate: float) -> Result:
-        return run_scenario(replace(scenario, rate=rate), target, _Ticker())
+        with ticker() as show:
+            return run_scenario(replace(scenario, rate=rate), target, show)
 
-    search = find_rate(run_at, scenario.rate, arguments.bound, _print_step)
-    _print_search(search, arguments.bound)
-    if arguments.json is not None:
-        _write(arguments.json, {"machine": described, "scenario": scenario.as_dict(), "search": search.as_dict()})
+    search = find_rate(run_at, scenario.rate, arguments.bound, partial(print_step, to_stderr=to_stderr))
+    document = {"machine": described, "scenario": scenario.as_dict(), "search": search.as_dict()}
+    if arguments.form is Form.JSON:
+        print_json(document, indent=2)
+    else:
+        print_search(search, arguments.bound)
+    if arguments.save is not None:
+        _write(arguments.save, document)
     return _WRONG if search.steps[-1].result.verdict.faults or not search.rate else 0
 
 
-def _described(arguments: argparse.Namespace, scenario: Scenario) -> dict[str, str]:
+def _described(arguments: _Asked, scenario: Scenario) -> dict[str, str]:
     where = f"started here, journal {arguments.journal or 'memory'}" if arguments.start else f"at {arguments.server}"
     return {"tracker": where, "scenario": f"{arguments.scenario}: {scenario.description}"}
 
 
-class _Ticker:
-    """Shows the progress: on a terminal as one line that changes, elsewhere as a line every few seconds."""
-
-    def __init__(self) -> None:
-        self._alive = sys.stderr.isatty()
-        self._next = 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        from tracker.load.display import line
-
-        if self._alive:
-            print(f"\r\x1b[K{line(progress)}", end="", file=sys.stderr, flush=True)
-        elif progress.at >= self._next:
-            self._next = progress.at + _LINE_EVERY_S
-            print(line(progress), file=sys.stderr, flush=True)
-
-
-def _print(scenario: Scenario, result: Result) -> None:
-    from tracker.load.display import LATENCY_HEADER, latency_rows, pairs, warnings, wrongs
-
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    print_table(LATENCY_HEADER, latency_rows(result))
-    print()
-    print_pairs(pairs(scenario, result))
-    sys.stdout.flush()
-    for warning in warnings(result):
-        print(f"tracker load: {warning}", file=sys.stderr)
-    for wrong in wrongs(result):
-        print(f"tracker load: WRONG: {wrong}", file=sys.stderr)
-    if result.verdict.right:
-        print("\nevery substream was announced exactly once, with the right count, and none too early")
-
-
-def _print_step(step: Step) -> None:
-    verdict = "sustained" if step.sustained else f"not sustained: {step.failed}"
-    result = step.result
-    parts = f"p99 of reports {result.reports.p99:.1f} ms, of ends {result.ends.p99:.1f} ms"
-    if result.floor.count:
-        parts += f", of a call that does nothing {result.floor.p99:.1f} ms"
-    kept_up = "" if result.generator.kept_up else "; the generator could not keep up"
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    print(f"{step.rate:,.1f} reports/s: {verdict} ({parts}{kept_up})", flush=True)
-
-
-def _print_search(search: Search, bound: float) -> None:
-    if not search.rate:
-        why = ""
-        if search.too_busy:
-            took = search.steps[-1].result.floor.p99
-            why = (
-                f": this machine is too busy for a search: 99 % of the calls to a server that does nothing also took "
-                f"up to {took:.1f} ms; try again when it is quieter, or with a higher --bound"
-            )
-        print(f"\nno rate was sustained{why}")
-        return
-    print(f"\nsustained: {search.rate:,.1f} reports/s, p99 within {bound:g} ms and no growing backlog")
-    if search.by_generator:
-        print("above it the generator could not keep up: the tracker may sustain more than this machine can show")
-
-
-def _write(path: Path, document: dict[str, object]) -> None:
+def _write(path: Path, document: Mapping[str, object]) -> None:
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

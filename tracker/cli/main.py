@@ -1,36 +1,19 @@
-"""The command `tracker`: its subcommands, and their exit statuses.
+"""The command `tracker`: what it needs, and its exit statuses.
 
-It must never import the server, its journal or its core before a subcommand needs them: where only the client is
+It must never import the server, its journal or its core before a command needs them: where only the client is
 installed, they are missing.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-
-from tracker.cli import connecting, drains, events, explain, info, jobs, load, relay, repairs, serve, subscriptions
-from tracker.cli.output import print_line
-from tracker.client import TrackerError, TrackerUnavailable
 
 _REFUSED = 1
+_WRONG_USAGE = 2
 _UNREACHABLE = 3
 _INTERRUPTED = 130
-
-_EPILOG = """\
-exit status: 0 done; 1 the tracker refused; 2 the command line is wrong; 3 no tracker could be reached
-
-examples:
-  tracker serve                                a tracker on 127.0.0.1:7654 that keeps everything in ./tracker.db
-  tracker watch flights                        what has ended, as it ends
-  tracker substreams flights --stalled         what does not end, and where its elements are
-  tracker explain flights JFK 2013-01-01       why one of them does not
-  tracker drain flights d1 --wait              bring deployment d1 of the job to its end
-  TRACKER_SERVER=tracker:7654 tracker jobs     ask another tracker
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,46 +23,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; None: this process's own.
 
     Returns:
-        The exit status: 0 for success; 1 if the tracker refused; 3 if no tracker could be reached; 130 after Ctrl-C.
-
-    Raises:
-        SystemExit: with status 2, if the command line is wrong.
+        The exit status: 0 for success; 1 if the tracker refused; 2 if the command line is wrong; 3 if no tracker could
+        be reached; 130 after Ctrl-C.
     """
-    parsed = parser().parse_args(arguments)
     try:
-        status: int = parsed.run(parsed)
+        from tracker.cli import app, declaring
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] not in ("rich", "typer"):
+            raise
+        print(f"tracker: needs {missing.name}: pip install 'substream-tracker[cli]'", file=sys.stderr)
+        return _WRONG_USAGE
+    try:
+        status = app.run(arguments)
         sys.stdout.flush()
-    except TrackerError as refused:
-        print_line(f"tracker: {refused}", error=True)
-        return _REFUSED
-    except TrackerUnavailable as unavailable:
-        print_line(f"tracker: {unavailable}", error=True)
-        return _UNREACHABLE
+    except declaring.CommandLineError as wrong:
+        return _print_error(declaring.describe(wrong), _WRONG_USAGE)
+    except declaring.WrongUsageError as wrong:
+        return _print_error(str(wrong), _WRONG_USAGE)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as failed:
+        return _of_a_call(failed)
     return status
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the whole command line."""
-    whole = argparse.ArgumentParser(
-        prog="tracker",
-        description="Knows exactly when a substream of a streaming job has ended.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[connecting.options(first=True)],
-    )
-    whole.add_argument("--version", action="version", version=f"tracker {version('substream-tracker')}")
-    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    serving = commands.add_parser("serve", help="run a tracker")
-    serve.add_arguments(serving)
-    serving.set_defaults(run=serve.run)
-    for commands_of in (jobs, explain, events, subscriptions, info, drains, repairs, relay, load):
-        commands_of.add_commands(commands)
-    return whole
+def _of_a_call(failed: Exception) -> int:
+    """Prints why a call of the tracker has failed, and returns the exit status."""
+    from tracker.client import TrackerError, TrackerUnavailable
+
+    if not isinstance(failed, TrackerError | TrackerUnavailable):
+        raise failed
+    return _print_error(str(failed), _REFUSED if isinstance(failed, TrackerError) else _UNREACHABLE)
+
+
+def _print_error(message: str, status: int) -> int:
+    from tracker.cli.output import print_line
+
+    print_line(f"tracker: {message}", error=True)
+    return status
 
 
 if __name__ == "__main__":

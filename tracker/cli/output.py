@@ -1,79 +1,39 @@
-"""The form of answers: aligned tables for people, JSON for programs."""
+"""Answers line by line, and as JSON."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta, timezone
-from typing import Final
+from datetime import datetime, timedelta
 
-from tracker.client import Event
-
-_END_OF_TIME: Final = 2**63 - 1
-_FIRST_TIME: Final = 31_536_000 * 10**6  #: the start of 1971, in microseconds since 1970
-_LAST_TIME: Final = 7_258_118_400 * 10**6  #: the start of 2200
+from tracker.cli.forms import Form
 
 
-def shown(name: str) -> str:
-    """Returns text that is safe for a terminal, on one line: characters that a terminal would act on are escaped.
-
-    Names come from reporters. A name could clear the screen, colour it, reverse the text or forge a line.
-
-    >>> print(shown("JFK \\x1b[2J\\r\\n"))
-    JFK \\x1b[2J\\r\\n
-    """
-    return name if name.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in name)
+def is_terminal() -> bool:
+    """Tells whether stdout is a terminal that can do more than print one line after the other."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
-def print_line(line: str = "", *, flush: bool = False, error: bool = False) -> None:
-    """Prints one line, whatever names are in it. Commands print only with this, the tables below and `print_json`.
+def print_line(line: str = "", *, flush: bool = False, error: bool = False, style: str = "") -> None:
+    """Prints one line, whatever names are in it. Commands print only with this, `tables` and `print_json`.
 
     Args:
         line: the text.
         flush: write it out at once.
         error: print it to stderr.
+        style: a style of rich, such as ``red``, for stdout if that is a terminal.
     """
-    print(shown(line), file=sys.stderr if error else sys.stdout, flush=flush)
+    from tracker.client.texts import shown  # here, since it takes longer to load than all of a command's help
 
+    if style and is_terminal():
+        from tracker.cli.terminal import print_styled
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints rows under their header, with columns of numbers aligned to the right.
-
-    >>> print_table(["JOB", "OPEN"], [["flights", 12], ["taxis", 3]])
-    JOB      OPEN
-    flights    12
-    taxis       3
-    """
-    body = [list(row) for row in rows]
-    texts = [[*header], *([text(value) for value in row] for row in body)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    numbers = [bool(body) and all(isinstance(value, int) for value in column) for column in zip(*body, strict=True)]
-    numbers = numbers or [False] * len(header)
-    for row in texts:
-        cells = [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, numbers, strict=True)
-        ]
-        print_line("  ".join(cells).rstrip())
-
-
-def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
-    """Prints names and values, one pair a line.
-
-    >>> print_pairs([("job", "flights"), ("deployment", "d1")])
-    job         flights
-    deployment  d1
-    """
-    known = list(pairs)
-    width = max(len(name) for name, _ in known)
-    for name, value in known:
-        print_line(f"{name:<{width}}  {text(value)}".rstrip())
+        print_styled(shown(line), style)
+    else:
+        print(shown(line), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:
@@ -84,49 +44,18 @@ def print_json(value: object, *, indent: int | None = None) -> None:
     print(safe, flush=True)
 
 
-def text(value: object) -> str:
-    """Formats a value for people; times to the millisecond, in UTC."""
-    match value:
-        case None:
-            return "-"
-        case datetime():
-            return value.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
-        case tuple() | list():
-            return ", ".join(map(text, value)) or "-"
-        case _:
-            return shown(str(value))
+def print_done(form: Form, name: str, what: str) -> int:
+    """Prints that something was done, and returns the exit status for that.
 
-
-def time_text(time: int | None) -> object:
-    """Formats an end time or a frontier for people.
-
-    The tracker does not know its unit. A number that would be in the years 1971 to 2200 if it counts microseconds since
-    1970, as in the Spark client, is shown as that time, in UTC.
-
-    >>> time_text(1356998400000000), time_text(24), time_text(2**63 - 1)
-    ('2013-01-01 00:00:00', 24, 'the end')
+    >>> print_done(Form.TABLE, "flights", "deleted")
+    flights is deleted
+    0
     """
-    if time == _END_OF_TIME:
-        return "the end"
-    if time is None or not _FIRST_TIME <= time < _LAST_TIME:
-        return time
-    moment = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=time)
-    return moment.isoformat(sep=" ").removesuffix("+00:00")
-
-
-def ago(moment: datetime | None) -> str | None:
-    """Formats how long ago something happened, in the largest unit.
-
-    >>> ago(datetime.now(timezone.utc) - timedelta(hours=50))
-    '2d ago'
-    """
-    if moment is None:
-        return None
-    seconds = max(0, int((datetime.now(timezone.utc) - moment).total_seconds()))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size}{unit} ago"
-    return f"{seconds}s ago"
+    if form is Form.JSON:
+        print_json({what: name})
+    else:
+        print_line(f"{name} is {what}")
+    return 0
 
 
 def plain(value: object) -> object:
@@ -136,6 +65,8 @@ def plain(value: object) -> object:
     >>> plain({"front": FrontIdle("schedule", True)})
     {'front': {'front': 'schedule', 'idle': True}}
     """
+    from tracker.contract.callers import Event
+
     match value:
         case Event():
             kind: dict[str, object] = {"kind": type(value.kind).__name__}

@@ -2,88 +2,94 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
+from typing import Annotated
+
+import typer
 
 from tracker.cli.connecting import DEFAULT_SERVER, SERVER_VARIABLE
-from tracker.client.relay import VARIABLE, sockets
+from tracker.cli.declaring import WrongUsageError, command, given, new_commands
+from tracker.cli.loglevel import LogLevel
+from tracker.cli.output import print_line
+from tracker.cli.requirements import needs
+
+commands = new_commands()
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the commands of this module."""
-    relay = commands.add_parser(
-        "relay",
-        help="run a node's relay, which combines the reports of its workers",
-        description="Run a relay: clients on this node send their reports to it, and it combines them into one. It "
-        "prints `listening on ADDRESS` when it is ready, logs to stderr, and stops gracefully on SIGTERM or Ctrl-C. "
-        f"Clients find a relay that listens at the default address; for another one, set {VARIABLE}=ADDRESS for "
-        "them. Exit status: 0 stopped, 1 it could not start, 2 wrong usage.",
-    )
-    relay.add_argument(
-        "--server",
-        metavar="HOST:PORT",
-        default=argparse.SUPPRESS,
-        help="the tracker's address, exactly as its clients use it: the relay rejects reports for another tracker "
-        f"(default: ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
-    )
-    relay.add_argument(
-        "--listen",
-        metavar="ADDRESS",
-        help="unix:PATH, or HOST:PORT (port 0 picks a free one); default: a socket in "
-        "$XDG_RUNTIME_DIR/substream-tracker, or without that variable in /run/substream-tracker",
-    )
-    relay.add_argument(
-        "--socket-mode",
-        metavar="OCTAL",
-        type=lambda text: int(text, 8),
-        default=0o660,
-        help="the permissions of the socket file (default: 660, its owner and group)",
-    )
-    relay.add_argument(
-        "--max-delay",
-        metavar="MS",
-        type=float,
-        default=5.0,
-        help="the longest time a report waits for others while one is under way (default: 5)",
-    )
-    relay.add_argument(
-        "--max-pending",
-        metavar="MIB",
-        type=float,
-        default=256.0,
-        help="the most memory for reports that the tracker has not answered; further ones are refused (default: 256)",
-    )
-    relay.add_argument(
-        "--log-level", choices=["debug", "info", "warning", "error"], default="info", help="what to log (default: info)"
-    )
-    relay.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Runs `tracker relay` and returns the exit status."""
+def _mode(text: str) -> int:
     try:
+        return int(text, 8)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no octal number; an example is 660") from None
+
+
+@command(commands, "relay", "tracker relay --server tracker:7654")
+def relay(
+    context: typer.Context,
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            envvar=SERVER_VARIABLE,
+            help="the tracker's address, exactly as its clients use it: the relay rejects reports for another tracker",
+        ),
+    ] = DEFAULT_SERVER,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="unix:PATH, or HOST:PORT (port 0 picks a free one); default: a socket in "
+            "$XDG_RUNTIME_DIR/substream-tracker, or without that variable in /run/substream-tracker",
+        ),
+    ] = None,
+    socket_mode: Annotated[
+        int,
+        typer.Option(
+            metavar="OCTAL",
+            parser=_mode,
+            help="the permissions of the socket file; 660: its owner and group",
+        ),
+    ] = "660",  # type: ignore[assignment] # Typer parses the default, too
+    max_delay: Annotated[
+        float,
+        typer.Option(metavar="MS", help="the longest time a report waits for others while one is under way"),
+    ] = 5.0,
+    max_pending: Annotated[
+        float,
+        typer.Option(
+            metavar="MIB",
+            help="the most memory for reports that the tracker has not answered; further ones are refused",
+        ),
+    ] = 256.0,
+    log_level: LogLevel = "info",
+) -> int:
+    """Run a node's relay: clients on this node send their reports to it, and it combines them into one.
+
+    It prints `listening on ADDRESS` when it is ready, logs to stderr, and stops gracefully on SIGTERM or Ctrl-C.
+    Clients find a relay that listens at the default address; for another one, set TRACKER_RELAY=ADDRESS for them. Exit
+    status: 0 stopped, 1 it could not start, 2 wrong usage.
+    """
+    server = given(context, "server", server)
+    with needs("relay", "server"):
         # Imported here, since the other commands do not need these modules, and their requirements may be missing.
-        from tracker.relay.app import Options, relay
+        from tracker.client.relay import sockets
+        from tracker.relay.app import Options
+        from tracker.relay.app import relay as run_relay
         from tracker.relay.listening import CannotListenError
         from tracker.server.logs import log_to_stderr
-    except ModuleNotFoundError as missing:
-        print(f"tracker relay: needs {missing.name}: pip install 'substream-tracker[server]'", file=sys.stderr)
-        return 2
-    log_to_stderr(arguments.log_level)
+    log_to_stderr(log_level)
     try:
         options = Options(
-            server=arguments.server,
-            listen=arguments.listen or f"unix:{next(sockets(arguments.server))}",
-            socket_mode=arguments.socket_mode,
-            max_delay=arguments.max_delay / 1000,
-            max_pending_bytes=round(arguments.max_pending * (1 << 20)),
+            server=server,
+            listen=listen or f"unix:{next(sockets(server))}",
+            socket_mode=socket_mode,
+            max_delay=max_delay / 1000,
+            max_pending_bytes=round(max_pending * (1 << 20)),
         )
-        asyncio.run(relay(options))
+        asyncio.run(run_relay(options))
     except ValueError as error:
-        print(f"tracker relay: {error}", file=sys.stderr)
-        return 2
+        raise WrongUsageError(str(error)) from error
     except CannotListenError as error:
-        print(f"tracker relay: {error}", file=sys.stderr)
+        print_line(f"tracker: {error}", error=True)
         return 1
     return 0

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from tests.cli.shell import Shell, split, table
 from tests.client.conftest import spec
 from tests.client.processes import TRACKER, Server
-from tracker.client import TrackerClient, label
-
-
-class Shell:
-    """Runs `tracker` with the server's address in the environment."""
-
-    def __init__(self, address: str) -> None:
-        self.environment = os.environ | {"TRACKER_SERVER": address}
-
-    def __call__(self, *arguments: str, status: int = 0) -> str:
-        """What it printed: on stdout, or where it failed on stderr."""
-        ran = subprocess.run(
-            [*TRACKER, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert ran.returncode == status, ran.stderr
-        assert "Traceback" not in ran.stderr
-        return ran.stderr if status else ran.stdout
-
-
-@pytest.fixture
-def shell(shared_server: Server) -> Shell:
-    return Shell(shared_server.address)
+from tests.client.test_expecting import elements
+from tracker.client import Expected, Finish, TrackerClient, label
 
 
 @pytest.fixture
@@ -48,16 +28,6 @@ def flights(client: TrackerClient, job: str) -> Iterator[str]:
     report.report(units=["a"], commit=True)
     yield job
     client.delete_job(job, force=True)
-
-
-def table(printed: str) -> list[dict[str, str]]:
-    """A printed table, by its header: columns begin where a header's word begins or end where it ends."""
-    header, *rows = printed.splitlines()
-    return [dict(zip(split(header), split(row), strict=False)) for row in rows]
-
-
-def split(row: str) -> list[str]:
-    return [cell.strip() for cell in row.split("  ") if cell.strip()]
 
 
 def test_jobs_and_one_job(shell: Shell, flights: str) -> None:
@@ -162,14 +132,14 @@ def test_producers_are_forgotten_and_jobs_deleted(shell: Shell, client: TrackerC
 
 def test_what_goes_wrong_is_told_by_the_exit_status(shell: Shell) -> None:
     assert shell("job", "nobody-knows-it", status=1).startswith("tracker: UNKNOWN_JOB: ")
-    assert "the following arguments are required: JOB" in shell("job", status=2)
-    assert "invalid choice" in shell("jbos", status=2)
+    assert "Missing argument 'JOB'; see `tracker job --help`" in shell("job", status=2)
+    assert "No such command 'jbos'. Did you mean 'jobs'?" in shell("jbos", status=2)
     assert "Check that it is running" in shell("jobs", "--server", "127.0.0.1:1", "--retry-for", "0", status=3)
 
 
 def test_it_explains_itself(shell: Shell) -> None:
     assert shell("--version").startswith("tracker ")
-    assert "examples:" in shell("--help")
+    assert "Examples:" in shell("--help")
     assert "TRACKER_SERVER" in shell("watch", "--help")
 
 
@@ -313,7 +283,7 @@ def test_events_are_listed_and_that_ends(shell: Shell, client: TrackerClient, jo
     shown = shell("events", job, "--limit", "2").splitlines()
     assert (len(shown), shown[-1]) == (3, "… and more: only the first 2 are shown; --limit 0 lists all")
     assert "no such events" in shell("events", job, "--kind", "Late")
-    assert "invalid choice" in shell("events", job, "--kind", "late", status=2)
+    assert "'late' is none of Advanced, " in shell("events", job, "--kind", "late", status=2)
 
 
 def test_an_end_is_waited_for_in_a_script(shell: Shell, client: TrackerClient, job: str) -> None:
@@ -357,3 +327,31 @@ def test_a_drain_of_a_deployment_that_is_not_there_is_warned_of(
 def test_a_server_says_what_it_allows(shell: Shell) -> None:
     assert "max_open_substreams" in shell("info")
     assert json.loads(shell("info", "--json"))["limits"]["max_open_substreams"] > 0
+
+
+def test_a_person_sees_what_is_missing(client: TrackerClient, job: str, shell: Shell) -> None:
+    client.define_job(spec(job, fronts=["source", "other"]))
+    producer = client.open_producer(job, "q", "r1")
+    producer.commit(promises=[Expected("source", "raw", "JFK", "monday", 20, end_time=24)])
+    producer.commit(promises=[Expected("source", "raw", "LGA", "monday", 20, end_time=24)])
+    elements(producer, 0, "JFK", range(16))
+    shown = table(shell("substreams", job))
+    assert [row["SEGMENTS (RECEIVED/SENT)"] for row in shown] == ["raw 16/16 of 20", "raw 0/0 of 20"]
+    assert "2 substreams incomplete, 16 of 40 elements sent" in shell("job", job)
+    explained = shell("explain", job, "JFK", "monday")
+    assert "segment 'raw': 16 of 20 expected elements sent (source: 20)" in explained
+    assert "front 'other' also feeds segment 'raw', and has neither promised a number" in explained
+    elements(producer, 1, "JFK", range(16, 21))
+    producer.commit(promises=[Finish("other")])
+    watched = shell("explain", job, "JFK", "monday")
+    assert "has ended" in watched
+
+
+def test_durable_readers_are_listed_and_removed(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    assert "no subscriptions" in shell("subscriptions", job)
+    client.subscribe(job, "mailer", segments=["raw"])
+    [row] = table(shell("subscriptions", job))
+    assert (row["NAME"], row["SEGMENTS"], row["STATE"]) == ("mailer", "raw", "active")
+    assert shell("unsubscribe", job, "mailer") == "mailer is unsubscribed\n"
+    assert "UNKNOWN_SUBSCRIPTION" in shell("unsubscribe", job, "mailer", status=1)

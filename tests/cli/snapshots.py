@@ -1,0 +1,33 @@
+"""What is committed of the command line's output, and how it is renewed: `RENEW=1 pytest tests/cli`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+HOME = Path(__file__).parent / "snapshots"
+_MASKS = [
+    (r"127\.0\.0\.1:\d{4,5}", "ADDRESS"),
+    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "TIME"),
+    (r"\d+[smhd] ago", "AGO"),
+    (r"\b[0-9a-f]{12}-\d+\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b", "ID"),
+    (r'("log_id": )"[^"]*"', r'\1"ID"'),
+    (r"  +", "  "),  # columns are as wide as what was masked in them
+]
+
+
+def masked(output: str) -> str:
+    """Returns output without what changes from run to run."""
+    for pattern, mask in _MASKS:
+        output = re.sub(pattern, mask, output)
+    return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
+
+
+def compare(name: str, output: str, home: Path = HOME) -> None:
+    """Compares output with what is committed, or commits it if `RENEW` is set."""
+    file = home / f"{name}.txt"
+    if os.environ.get("RENEW"):
+        file.write_text(output)
+    assert file.exists(), f"there is no {file}: run with RENEW=1, and read what it has written"
+    assert output == file.read_text(), f"{file} differs: if that is meant, run with RENEW=1"

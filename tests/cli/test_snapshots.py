@@ -1,0 +1,99 @@
+"""Every command's help and every form of its answer, as they are committed, on the same data each time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Shell
+from tests.cli.snapshots import compare, masked
+from tests.client.conftest import spec
+from tests.client.processes import Server
+from tracker.cli.app import COMMANDS
+from tracker.client import TrackerClient, label
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A tracker with one job: a substream has ended, one is late, one is in flight and its next epoch is staged."""
+    server = Server(tmp_path_factory.mktemp("tracker"), "memory")
+    with TrackerClient(server.address) as client:
+        client.define_job(spec("flights", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]))
+        producer = client.open_producer("flights", "q", "r1")
+        report = producer.epoch(0)
+        report.sent("raw", "JFK", "2013-01-01", label("a"), end_time=24)
+        report.received("raw", "JFK", "2013-01-01", label("a"), end_time=24)
+        report.sent("raw", "LGA", "2013-01-02", label("b"), end_time=48)
+        report.frontier("schedule", 24)
+        report.report(units=["a"], commit=True)
+        late = producer.epoch(1)
+        late.sent("raw", "JFK", "2013-01-01", label("c"), end_time=24)
+        late.report(units=["b"], commit=True)
+        staged = producer.epoch(2)
+        staged.received("raw", "LGA", "2013-01-02", label("b"), end_time=48)
+        staged.report(units=["c"])
+        client.subscribe("flights", "mailer", segments=["raw"])
+    yield Shell(server.address)
+    server.stop()
+
+
+LOOKS = {
+    "jobs": ["jobs"],
+    "job": ["job", "flights"],
+    "substreams": ["substreams", "flights", "--ended"],
+    "explain": ["explain", "flights", "LGA", "2013-01-02"],
+    "events": ["events", "flights"],
+    "wait": ["wait", "flights", "raw", "JFK", "2013-01-01"],
+    "subscriptions": ["subscriptions", "flights"],
+    "context-list": ["context", "list"],
+}
+
+
+@pytest.mark.parametrize("form", ["table", "wide", "json"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_an_answer(asked: Shell, name: str, form: str) -> None:
+    compare(f"{name}-{form}", masked(asked(*LOOKS[name], "--output", form)))
+
+
+ERRORS = {
+    "no-command": ([], 2),
+    "unknown-command": (["jbos"], 2),
+    "unknown-option": (["jobs", "--foo"], 2),
+    "no-job": (["job"], 2),
+    "unknown-job": (["job", "nobody"], 1),
+    "unknown-substream": (["explain", "flights", "JFK", "2014"], 1),
+    "not-in-time": (["wait", "flights", "raw", "LGA", "2013-01-02", "--timeout", "0.1"], 1),
+    "wrong-number": (["events", "flights", "--limit", "-1"], 2),
+    "wrong-kind": (["events", "flights", "--kind", "late"], 2),
+    "unknown-context": (["jobs", "--context", "nowhere"], 2),
+    "sharded": (["info", "--sharded", "none"], 2),
+    "load-without-server": (["load", "smoke"], 2),
+    "load-json-file": (["load", "smoke", "--start", "--json", "x.json"], 2),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error(asked: Shell, name: str) -> None:
+    arguments, status = ERRORS[name]
+    compare(f"error-{name}", masked(asked(*arguments, status=status)))
+
+
+def test_the_reference_is_current(asked: Shell) -> None:
+    """docs/cli.md has the help of every command."""
+    page = Path(__file__).parents[2] / "docs" / "cli.md"
+    asked.environment["COLUMNS"] = "100"
+    words = [
+        [],
+        *([name] for name in COMMANDS),
+        *(["context", each] for each in ("list", "show", "use", "set", "remove")),
+    ]
+    parts = [f"### {' '.join(['tracker', *each])}\n\n```text\n{asked(*each, '--help')}```\n" for each in words]
+    before, mark, old = page.read_text().partition("## Reference\n")
+    reference = "\n".join(parts)
+    if os.environ.get("RENEW"):
+        page.write_text(f"{before}{mark}\n{reference}")
+        return
+    assert old.strip() == reference.strip(), "docs/cli.md is not current: RENEW=1 pytest tests/cli"

@@ -1,0 +1,75 @@
+"""Events as lines for people."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from tracker.cli.forms import Form
+from tracker.cli.output import print_json, print_line
+from tracker.client.texts import text, time_text
+from tracker.contract.callers import Event
+from tracker.contract.events import Advanced, Ended, Excess, FrontIdle, Late, Stalled
+from tracker.contract.events import Body as Kind
+from tracker.contract.values import Reason
+
+#: The names of all kinds of events.
+KINDS: Final = tuple(sorted(kind.__name__ for kind in get_args(Kind)))
+
+
+#: The styles of kinds that need attention, and of those for which people wait.
+_STYLES: Final = {Ended: "green", Late: "yellow", Stalled: "red", Excess: "red"}
+
+
+def print_event(event: Event, form: Form) -> None:
+    """Prints an event on one line, at once."""
+    if form is Form.JSON:
+        print_json(event)
+    else:
+        print_line(line(event, wide=form is Form.WIDE), flush=True, style=_STYLES.get(type(event.kind), ""))
+
+
+def line(event: Event, wide: bool = False) -> str:
+    """Formats an event as a line for people.
+
+    Args:
+        event: the event.
+        wide: show its deployment, too.
+
+    >>> from datetime import datetime, timezone
+    >>> line(Event(7, datetime(2013, 1, 2, tzinfo=timezone.utc), "d1", Advanced("raw", 24)))
+    '     7  2013-01-02 00:00:00.000  Advanced          raw  up to 24'
+    """
+    deployment = f"{event.deployment}  " if wide else ""
+    return f"{event.seq:>6}  {text(event.at)}  {deployment}{type(event.kind).__name__:<16}  {_details(event)}"
+
+
+def _details(event: Event) -> str:
+    match event.kind:
+        case Ended() as ended:
+            lost = "" if ended.reason is Reason.COMPLETE else f"  {ended.reason}, {ended.in_flight} not received"
+            of = "" if ended.expected is None else f" of {ended.expected}"
+            drain = "  closed by a drain: more may follow" if ended.by_drain else ""
+            return f"{ended.segment}  {substream(ended.scope, ended.name)}  {ended.elements}{of} elements{lost}{drain}"
+        case Late() as late:
+            return (
+                f"{late.segment}  {substream(late.scope, late.name)}  "
+                f"{late.sent} sent, {late.received} received by {late.producer}"
+            )
+        case Stalled() as stalled:
+            of = f", {stalled.sent} of {stalled.expected} sent" if stalled.expected else ""
+            where = f"{text(stalled.segments)}  {substream(stalled.scope, stalled.name)}"
+            return f"{where}  {stalled.in_flight} in flight{of}"
+        case Excess() as excess:
+            where = f"{excess.segment}  {substream(excess.scope, excess.name)}"
+            return f"{where}  {excess.sent} sent, only {excess.expected} expected"
+        case FrontIdle(front, idle):
+            return f"{front} {'is idle and not waited for' if idle else 'is active again'}"
+        case Advanced(segment, time):
+            return f"{segment}  up to {time_text(time)}"
+        case drain:
+            return drain.drain_id
+
+
+def substream(scope: str, name: str) -> str:
+    """Returns a substream's name with its scope, if that has a name."""
+    return f"{scope}/{name}" if scope else name

@@ -1,0 +1,155 @@
+"""Jobs: a row for each, and everything about one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tracker.cli.forms import Form
+from tracker.cli.output import print_line
+from tracker.cli.tables import Column, print_pairs, print_rows
+from tracker.client import DrainState, FrontStatus, JobStatus, ProducerStatus, SubstreamStatus
+from tracker.client.texts import ago, text, time_text
+
+_MOST_SCOPES: Final = 4  # the most scopes of a front's frontiers that are shown
+_DRAIN_STYLES: Final = {
+    DrainState.PENDING: "yellow",
+    DrainState.DRAINING: "yellow",
+    DrainState.TIMED_OUT: "red",
+    DrainState.DRAINED: "green",
+}
+
+JOBS: Final[Sequence[Column[JobStatus]]] = [
+    Column("JOB", lambda job: job.spec.job),
+    Column("DEPLOYMENT", lambda job: job.spec.deployment),
+    Column("OPEN", lambda job: job.open_substreams),
+    Column("IN FLIGHT", lambda job: job.in_flight),
+    Column("ENDED", lambda job: job.ended_substreams),
+    Column("LATE", lambda job: job.late_reports, style=lambda job: "yellow" if job.late_reports else ""),
+    Column("LAST EVENT", lambda job: job.last_seq),
+    Column("DRAIN", lambda job: job.drain.state, style=lambda job: _DRAIN_STYLES.get(job.drain.state, "")),
+    Column("SEGMENTS", lambda job: len(job.spec.segments), wide=True),
+    Column("FRONTS", lambda job: _unfinished(job), wide=True),
+    Column("PRODUCERS", lambda job: sum(not each.closed for each in job.producers), wide=True),
+    Column("STAGED UNITS", lambda job: job.staged_units, wide=True),
+    Column("INCOMPLETE", lambda job: job.incomplete_substreams, wide=True),
+    Column("ORDERING", lambda job: job.spec.ordering, wide=True),
+    Column("RETENTION", lambda job: job.spec.retention, wide=True),
+    Column("LOG", lambda job: job.log_id, wide=True),
+]
+
+_PRODUCERS: Final[Sequence[Column[ProducerStatus]]] = [
+    Column("PRODUCER", lambda each: each.producer),
+    Column("RUN", lambda each: each.run),
+    Column("MODE", lambda each: each.mode),
+    Column("COMMITTED", lambda each: each.committed_epoch),
+    Column("STAGED", lambda each: _staged(each), style=lambda each: "yellow" if each.staged_epochs else ""),
+    Column("STATE", lambda each: "closed" if each.closed else "open"),
+    Column("LAST REPORT", lambda each: ago(each.last_heard)),
+    Column("AT", lambda each: each.last_heard, wide=True),
+]
+
+_FRONTS: Final[Sequence[Column[FrontStatus]]] = [
+    Column("FRONT", lambda each: each.front),
+    Column(
+        "STATE",
+        lambda each: "finished" if each.finished else "idle" if each.idle else "running",
+        style=lambda each: "yellow" if each.idle and not each.finished else "",
+    ),
+    Column("FRONTIERS", lambda each: _frontiers(each.frontiers)),
+    Column("OWNER", lambda each: each.producer or None),
+    Column("LAST PROMISE", lambda each: ago(each.last_promise)),
+    Column("FEEDS", lambda each: list(each.segments) or "every segment"),
+    Column("AT", lambda each: each.last_promise, wide=True),
+]
+
+
+def print_job(status: JobStatus, oldest: SubstreamStatus | None, form: Form) -> None:
+    """Prints everything about one job.
+
+    Args:
+        status: the job's state.
+        oldest: its oldest open substream.
+        form: a table, or a wide one.
+    """
+    _print_pairs(status, oldest)
+    if status.producers:
+        print_line()
+        print_rows(_PRODUCERS, status.producers, form)
+    if status.fronts:
+        print_line()
+        print_rows(_FRONTS, status.fronts, form)
+
+
+def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
+    spec = status.spec
+    graph = [f"{segment} -> {' + '.join(feeds)}" if feeds else segment for segment, feeds in spec.segments.items()]
+    drain = status.drain
+    print_pairs(
+        [
+            ("job", spec.job),
+            ("deployment", f"{spec.deployment} (incarnation {status.incarnation})"),
+            ("segments", graph),
+            ("ordering", spec.ordering),
+            ("progress", "announced" if spec.progress else "not announced"),
+            ("stall after", spec.stall_after or "never"),
+            ("expire after", spec.expire_after or "never"),
+            ("idle after", spec.idle_after or "never"),
+            ("retention", spec.retention),
+            ("remember", spec.remember or "as long as the job exists"),
+            ("open", f"{status.open_substreams} substreams, {status.in_flight} elements in flight"),
+            ("oldest open", _oldest(oldest)),
+            ("never read", status.unread_segments),
+            ("expected", _expected(status)),
+            ("ended", f"{status.ended_substreams} substreams kept, {status.tombstones} more names remembered"),
+            (
+                "staged",
+                f"{status.staged_units} epochs and units, {status.staged_entries} entries and promises, "
+                f"{status.staged_substreams} substreams that are only named",
+            ),
+            ("late", f"{status.late_reports} reports"),
+            ("events", f"{status.first_seq} to {status.last_seq} kept, log {status.log_id}"),
+            ("drain", f"{drain.state} {drain.drain_id}".rstrip()),
+        ]
+    )
+
+
+def _oldest(substream: SubstreamStatus | None) -> str | None:
+    if substream is None:
+        return None
+    named = f"{substream.scope}/{substream.name}" if substream.scope else substream.name
+    return f"{named}, known since {text(substream.created)} ({ago(substream.created)})"
+
+
+def _expected(status: JobStatus) -> str:
+    if not status.incomplete_substreams:
+        return "nothing is missing"
+    sent = f"{status.expected_sent} of {status.expected} elements sent"
+    return f"{status.incomplete_substreams} substreams incomplete, {sent}"
+
+
+def _unfinished(job: JobStatus) -> str:
+    running = sum(not front.finished for front in job.fronts)
+    return f"{running} of {len(job.fronts)} running" if job.fronts else "-"
+
+
+def _frontiers(frontiers: Mapping[str, int]) -> str | None:
+    """Formats the frontier for all scopes, and those of the scopes that are furthest behind; --json has all of them.
+
+    >>> _frontiers({"b": 7, "*": 3, "c": 4, "a": 7, "d": 9})
+    '*: 3, c: 4, a: 7, b: 7, d: 9'
+    """
+    scopes = sorted((time, scope) for scope, time in frontiers.items() if scope != "*")
+    shown = [f"{scope or repr(scope)}: {time_text(time)}" for time, scope in scopes[:_MOST_SCOPES]]
+    if "*" in frontiers:
+        shown.insert(0, f"*: {time_text(frontiers['*'])}")
+    if len(scopes) > _MOST_SCOPES:
+        shown.append(f"{len(scopes) - _MOST_SCOPES} more")
+    return ", ".join(shown) or None
+
+
+def _staged(producer: ProducerStatus) -> str | None:
+    epochs = producer.staged_epochs
+    if len(epochs) > 3:
+        return f"{epochs[0]} … {epochs[-1]} ({len(epochs)})"
+    return ", ".join(map(str, epochs)) or None
