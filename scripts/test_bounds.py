@@ -3,10 +3,11 @@
     python scripts/test_bounds.py                  # both
     python scripts/test_bounds.py lowest
 
-Each has an environment of its own in `.cache/bounds`, with the base package and pytest: no server, no Spark. The server
-that the tests talk to runs in the environment that runs this program. Lowest means pyproject.toml's lower bounds, on
-the oldest Python of this machine that it allows; highest means what the registry has, on this machine's newest Python.
-An environment is made once and works offline then; it is made again when pyproject.toml asks for something else.
+Each has an environment of its own in `.cache/bounds`, with the base package, its extra `cli` and pytest: no server, no
+Spark. The server that the tests talk to runs in the environment that runs this program. Lowest means pyproject.toml's
+lower bounds, on the oldest Python of this machine that it allows; highest means what the registry has, on this
+machine's newest Python. An environment is made once and works offline then; it is made again when pyproject.toml asks
+for something else.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".cache" / "bounds"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DEPENDENCIES: list[str] = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["cli"]]
 LOWER = re.compile(r"([\w-]+)>=([\d.]+)")
 TOOLS = ("hypothesis", "pytest", "pytest-timeout")
 VERSIONS = """
@@ -32,7 +34,13 @@ from importlib.metadata import version
 print(", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in sys.argv[1:])]))
 """
 #: Building reports, sending them to a real server, and seeing the ends.
-TESTS = ("client", "epochs", "imports", "labels", "pieces", "report", "subscriptions")
+TESTS = (
+    *(
+        f"client/test_{name}.py"
+        for name in ("client", "epochs", "imports", "labels", "pieces", "report", "subscriptions")
+    ),
+    "cli/test_commands.py",
+)
 
 
 def main() -> int:
@@ -50,7 +58,7 @@ def run(bound: str) -> int:
     names = sorted(name for name, _ in lower_bounds())
     said = subprocess.run([python, "-c", VERSIONS, *names], capture_output=True, text=True, check=True).stdout
     print(f"{bound}: {said.strip()}", flush=True)
-    tests = [str(ROOT / "tests" / "client" / f"test_{name}.py") for name in TESTS]
+    tests = [str(ROOT / "tests" / name) for name in TESTS]
     # Protobuf warns before it refuses stubs of another version.
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-W", "error:Protobuf gencode", *tests]
     environ = {**os.environ, "SERVER_PYTHON": sys.executable}
@@ -62,21 +70,21 @@ def environment(bound: str) -> Path:
     base = interpreter(bound)
     pins = [f"{name}=={version}" for name, version in lower_bounds()] if bound == "lowest" else []
     tools = [each for each in PROJECT["optional-dependencies"]["dev"] if each.partition(">=")[0] in TOOLS]
-    wanted = "\n".join([base, str(ROOT), *PROJECT["dependencies"], *pins, *tools])
+    wanted = "\n".join([base, str(ROOT), *DEPENDENCIES, *pins, *tools])
     home = HOME / bound
     python, complete = home / "bin" / "python", home / "complete"
     if not complete.exists() or complete.read_text() != wanted:
         print(f"{bound}: installing into {home.relative_to(ROOT)}", flush=True)
         subprocess.run([base, "-m", "venv", "--clear", str(home)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, *pins, *tools, "--editable", str(ROOT)], check=True)
+        subprocess.run([*install, *pins, *tools, "--editable", f"{ROOT}[cli]"], check=True)
         complete.write_text(wanted)
     return python
 
 
 def lower_bounds() -> list[tuple[str, str]]:
-    """The base package's dependencies, each with the lowest version that is allowed."""
-    return [match.groups() for match in map(LOWER.match, PROJECT["dependencies"]) if match]  # type: ignore[misc]
+    """The dependencies of the base package and its command line, each with the lowest version that is allowed."""
+    return [match.groups() for match in map(LOWER.match, DEPENDENCIES) if match]  # type: ignore[misc]
 
 
 def interpreter(bound: str) -> str:

@@ -1,0 +1,1 @@
+"""`make image-check`: builds the images by their Dockerfiles' own steps, and runs them."""

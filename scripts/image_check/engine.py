@@ -1,0 +1,120 @@
+"""buildah and podman on the images and containers of this check, which nothing else on the machine sees."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / ".cache" / "image"
+IMAGE = "localhost/substream-tracker"
+#: For machines that are containers themselves: they may raise no limits, and have no control groups to give.
+MACHINE = ("--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
+
+
+class CheckError(Exception):
+    """Something that the image promises does not hold."""
+
+
+def engine(
+    program: str, *arguments: str, given: str | None = None, may_fail: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Runs buildah or podman on the images of this check.
+
+    Args:
+        program: `buildah` or `podman`.
+        arguments: their arguments.
+        given: standard input; None: none.
+        may_fail: whether another exit status than 0 is an answer.
+
+    Raises:
+        CheckError: it exited with another status than 0.
+    """
+    driver = os.environ.get("STORAGE_DRIVER", "overlay")
+    command = [program, "--storage-driver", driver, "--root", f"{HOME}/storage", "--runroot", f"{HOME}/run"]
+    if program == "podman":
+        command += ["--cgroup-manager", "cgroupfs", "--events-backend", "none"]
+    done = subprocess.run([*command, *arguments], input=given or "", capture_output=True, text=True, check=False)
+    if done.returncode and not may_fail:
+        raise CheckError(f"{program} {' '.join(arguments[:3])} …: exit status {done.returncode}\n{done.stderr[-3000:]}")
+    return done
+
+
+class Container:
+    """A container, as strict as an engine can make it. It shares the network of another, or has none."""
+
+    def __init__(
+        self, name: str, *arguments: str, network: str = "none", options: tuple[str, ...] = (), image: str = IMAGE
+    ) -> None:
+        self.name = name
+        engine("podman", "rm", "--force", "--time=0", "--volumes", name, may_fail=True)
+        strict = ["--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"]
+        where = [f"--network={network}", "--name", name, *options]
+        engine("podman", "run", "--detach", *strict, *MACHINE, *where, image, *arguments)
+
+    def run(self, *command: str, given: str | None = None, may_fail: bool = False) -> subprocess.CompletedProcess[str]:
+        """Runs a command inside, as the image's user."""
+        return engine("podman", "exec", "--interactive", self.name, *command, given=given, may_fail=may_fail)
+
+    def python(self, program: str) -> str:
+        """What a Python program prints inside."""
+        return self.run("python", "-", given=program).stdout.strip()
+
+    def healthy(self) -> bool:
+        """The answer of the image's own HEALTHCHECK."""
+        return not engine("podman", "healthcheck", "run", self.name, may_fail=True).returncode
+
+    def await_healthy(self) -> None:
+        """Waits until it is healthy, for a minute.
+
+        Raises:
+            CheckError: it did not become healthy.
+        """
+        for _ in range(60):
+            if self.healthy():
+                return
+            time.sleep(1)
+        raise CheckError(f"{self.name} is not healthy after a minute:\n{self.logs()}")
+
+    def await_logged(self, text: str, seconds: int = 60, times: int = 1) -> None:
+        """Waits until its log has a text, or has it so many times, from all its starts.
+
+        Raises:
+            CheckError: it has not in time.
+        """
+        for _ in range(seconds):
+            if self.logs().count(text) >= times:
+                return
+            time.sleep(1)
+        raise CheckError(f"{self.name} has not logged {text!r} after {seconds} s:\n{self.logs()[-3000:]}")
+
+    def logs(self) -> str:
+        """What it logged."""
+        done = engine("podman", "logs", self.name)
+        return done.stdout + done.stderr
+
+    def stop(self, signal: str) -> int:
+        """Ends it by a signal; its exit status."""
+        engine("podman", "kill", "--signal", signal, self.name)
+        return int(engine("podman", "wait", self.name).stdout)
+
+    def start(self) -> None:
+        """Starts it again."""
+        engine("podman", "start", self.name)
+
+    def remove(self) -> None:
+        """Removes it, and its volumes."""
+        engine("podman", "rm", "--force", "--time=0", "--volumes", self.name, may_fail=True)
+
+
+def expect(found: object, expected: object, rule: str) -> None:
+    """Prints a rule that holds.
+
+    Raises:
+        CheckError: it does not hold.
+    """
+    if found != expected:
+        raise CheckError(f"{rule}: expected {expected!r}, found {found!r}")
+    print(f"ok  {rule}", flush=True)

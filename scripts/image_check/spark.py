@@ -1,0 +1,49 @@
+"""The image of the Spark job: its executors report over a relay, as in deploy/compose.yaml."""
+
+from __future__ import annotations
+
+from .engine import ROOT, Container, engine, expect
+
+SPARK = "localhost/substream-tracker-spark"
+_SERVER = "127.0.0.1:7654"
+_SOCKETS = "image-check-sockets"
+_PATIENCE_S = 5 * 60  # a Spark session takes long to start on a small machine
+
+
+def check_spark() -> None:
+    """Starts the job beside a server and a relay, waits for what it releases, and starts it again."""
+    engine("podman", "volume", "rm", "--force", _SOCKETS, may_fail=True)
+    sockets = ("--volume", f"{_SOCKETS}:/run/substream-tracker")
+    server = Container("image-check-server", options=("--volume", "/var/lib/tracker"))
+    network = f"container:{server.name}"
+    started = [server]
+    try:
+        server.await_healthy()
+        relay = Container("image-check-relay", "relay", "--server", _SERVER, network=network, options=sockets)
+        started.append(relay)
+        relay.await_logged("listening on ")
+        job = Container(
+            "image-check-job",
+            "/job.py",
+            network=network,
+            options=(
+                *sockets,
+                *("--volume", "/var/lib/job", "--volume", f"{ROOT}/deploy/spark/job.py:/job.py:ro"),
+                *("--env", f"TRACKER_SERVER={_SERVER}", "--tmpfs", "/tmp"),
+            ),
+            image=SPARK,
+        )
+        started.append(job)
+        job.await_logged("released in batch", _PATIENCE_S)
+        print("ok  the Spark job releases windows, on a read-only root", flush=True)
+        expect(job.stop("TERM"), 0, "it exits with 0 after SIGTERM")
+        before = job.logs().count("released in batch")
+        job.start()
+        job.await_logged("released in batch", _PATIENCE_S, times=before + 1)
+        printed = [line for line in job.logs().splitlines() if line.startswith("released in batch")]
+        rows = [line.partition(": ")[2] for line in printed]
+        expect(len(rows), len(set(rows)), "what is released before and after is released once")
+    finally:
+        for each in reversed(started):
+            each.remove()
+        engine("podman", "volume", "rm", "--force", _SOCKETS, may_fail=True)
