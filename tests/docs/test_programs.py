@@ -16,7 +16,7 @@ from tests.client.processes import TRACKER, Server
 from tracker.client import Event, JobSpec, ShardedClient, TrackerClient
 
 ROOT = Path(__file__).parents[2]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, heading: str, language: str) -> list[str]:
@@ -138,3 +138,53 @@ def test_the_commands_that_look_at_a_tracker(server: Server) -> None:
             timeout=60,
         )
         assert ran.returncode == (1 if waits else 0), (words, ran.stderr)
+
+
+def run_pytest(path: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Runs tests as a user would who has the package installed."""
+    (path / "test_shop.py").write_text(program)
+    options = ["-p", "tracker.testing.plugin", "-p", "no:cacheprovider", "--rootdir", str(path), "-q"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(path)], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_the_tests_of_a_users_job(tmp_path: Path) -> None:
+    """docs/testing.md: the first test and the one with a clock pass; without the cook, the first one is explained."""
+    _, program = FENCE.findall((ROOT / "docs/testing.md").read_text())[0]
+    [clocked] = blocks("docs/testing.md", "Time that the test moves", "python")
+    ran = run_pytest(tmp_path, program + clocked)
+    assert "2 passed" in ran.stdout, ran.stdout
+    without_cook = "".join(line for line in program.splitlines(keepends=True) if "cook." not in line)
+    ran = run_pytest(tmp_path, without_cook.replace("elements=1)", "elements=1, timeout=0.5)"))
+    explained, *_ = (text for language, text in FENCE.findall((ROOT / "docs/testing.md").read_text()) if not language)
+    expected = explained.replace("within 10 s", "within 0.5 s").splitlines()
+    assert [line.removeprefix("E").strip() for line in ran.stdout.splitlines() if line.startswith("E  ")] == [
+        "AssertionError: " + expected[0],
+        *expected[1:],
+    ]
+
+
+def test_a_tracker_without_fixtures(capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = blocks("docs/testing.md", "Without pytest's fixtures", "python")
+    exec(program, {})
+    assert capsys.readouterr().out.endswith(" []\n")
+
+
+@pytest.mark.spark
+def test_the_tests_of_a_spark_job() -> None:
+    """docs/testing.md shows one of them as it is in the example."""
+    [shown] = blocks("docs/testing.md", "A job on Spark", "python")
+    example = ROOT / "examples/testing/test_job.py"
+    body = shown.partition(":\n")[2]
+    assert body in example.read_text()
+    options = ["-p", "tracker.testing.plugin", "-p", "no:cacheprovider"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(example)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert (ran.returncode, ran.stdout[:2]) == (0, ".."), ran.stdout

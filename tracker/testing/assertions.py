@@ -1,0 +1,264 @@
+"""Assertions about a tracker's jobs, whose failures state why."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Final, NoReturn
+
+from tracker.client import (
+    Ended,
+    Explained,
+    Kind,
+    Reason,
+    SegmentStatus,
+    SubstreamStatus,
+    TrackerClient,
+    TrackerError,
+)
+from tracker.client.explaining import why_open
+from tracker.testing.expected import Expected, difference
+
+_LOOK_S: Final = 0.02  #: seconds between two looks at the events
+_MOST_NAMES: Final = 5  #: the most names that a failure lists
+_MOST_LISTED: Final = 10_000  #: the most substreams among which a failure looks for similar names
+
+
+class Assertions:
+    """Assertions about the jobs of a tracker. A failure explains what the tracker waits for.
+
+    A `LocalTracker` has them as its own methods; for another tracker, make them of a client of it.
+
+    Args:
+        client: reaches the tracker.
+
+    >>> def check(address):
+    ...     Assertions(TrackerClient(address)).assert_ended("shop", "orders", "berlin", "monday")
+    """
+
+    def __init__(self, client: TrackerClient) -> None:
+        self.client = client
+
+    def assert_ended(
+        self,
+        job: str,
+        segment: str,
+        scope: str,
+        name: str,
+        *,
+        elements: int | None = None,
+        reason: Reason = Reason.COMPLETE,
+        timeout: float = 10.0,
+    ) -> Ended:
+        """Asserts that a substream ends on a segment, and waits for it.
+
+        Args:
+            job: the job's name.
+            segment: where it ends.
+            scope: the substream's.
+            name: the substream's.
+            elements: how many elements were sent there in all; None: any number.
+            reason: how it ends.
+            timeout: seconds to wait; 0: it must have ended already.
+
+        Returns:
+            The event.
+
+        Raises:
+            AssertionError: it has not ended in time, with the reasons; or it has ended in another way.
+        """
+        __tracebackhide__ = True
+        known = self._state_on(job, segment, scope, name)
+        try:
+            if timeout <= 0 and (known is None or not known.ended):
+                raise TimeoutError
+            wait = None if known is not None and known.ended else timeout
+            ended = self.client.wait_for_end(job, segment, scope, name, timeout=wait)
+        except TimeoutError:
+            when = f" within {timeout:g} s" if timeout > 0 else ""
+            raise AssertionError(
+                f"{_named(scope, name)} has not ended on {segment!r}{when}:\n{self.explain(job, scope, name)}"
+            ) from None
+        wrong = []
+        if ended.reason is not reason:
+            in_flight = f", with {ended.in_flight} in flight" if ended.in_flight else ""
+            wrong.append(f"reason: expected {reason}, and it is {ended.reason}{in_flight}")
+        if elements is not None and ended.elements != elements:
+            wrong.append(f"elements: expected {elements}, and there were {ended.elements}")
+        if wrong:
+            raise AssertionError("\n- ".join([f"{_named(scope, name)} has ended on {segment!r}, but not so:", *wrong]))
+        return ended
+
+    def assert_open(
+        self,
+        job: str,
+        segment: str,
+        scope: str,
+        name: str,
+        *,
+        in_flight: int | None = None,
+        waiting_for: Iterable[str] | None = None,
+    ) -> SubstreamStatus:
+        """Asserts that a substream is known and has not ended on a segment. It looks once.
+
+        Args:
+            job: the job's name.
+            segment: where it is open.
+            scope: the substream's.
+            name: the substream's.
+            in_flight: how many elements were sent on the segment and not yet received; None: any number.
+            waiting_for: the fronts that have not closed the substream, in any order; None: any.
+
+        Returns:
+            The substream's status.
+
+        Raises:
+            AssertionError: it has ended, no committed report has named it, or it is open with other numbers.
+        """
+        __tracebackhide__ = True
+        found = self._found(job, scope, name)
+        on = self._on(job, segment, found)
+        if found.substream is None or on is None:
+            raise AssertionError(f"{_named(scope, name)} is not known:\n{self._unknown(job, name, found)}")
+        if on.ended:
+            ended = self.client.wait_for_end(job, segment, scope, name)
+            raise AssertionError(
+                f"{_named(scope, name)} is not open on {segment!r}: it has ended ({ended.reason}, {ended.elements} "
+                f"elements, {ended.in_flight} in flight)"
+            )
+        wrong = []
+        if in_flight is not None and on.sent - on.received != in_flight:
+            wrong.append(
+                f"in flight: expected {in_flight}, and there are {on.sent - on.received} ({on.sent} sent, "
+                f"{on.received} received)"
+            )
+        if waiting_for is not None and sorted(waiting_for) != sorted(found.substream.waiting_for):
+            wrong.append(
+                f"waiting for: expected {sorted(waiting_for)}, and it is {sorted(found.substream.waiting_for)}"
+            )
+        if wrong:
+            raise AssertionError("\n- ".join([f"{_named(scope, name)} is open on {segment!r}, but not so:", *wrong]))
+        return found.substream
+
+    def assert_events(
+        self,
+        job: str,
+        expected: Sequence[Expected],
+        *,
+        only: type[Kind] | tuple[type[Kind], ...] = (),
+        segments: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        after_seq: int = 0,
+        timeout: float = 10.0,
+    ) -> None:
+        """Asserts that a job's events are these, in this order, and waits until there are as many.
+
+        Args:
+            job: the job's name.
+            expected: events, or `like` for those of which only some fields matter.
+            only: the kinds that matter, such as `Ended` or ``(Ended, Late)``; others are left out. Empty: all.
+            segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
+            scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.
+            after_seq: only events after this number.
+            timeout: seconds to wait until there are as many events as expected.
+
+        Raises:
+            AssertionError: the events differ, with a line for each of them.
+
+        >>> def check(tracker):
+        ...     tracker.assert_events("shop", [like(Ended, name="monday"), like(Ended, name="tuesday")], only=Ended)
+        """
+        __tracebackhide__ = True
+        until = time.monotonic() + timeout
+        while True:
+            events = self._events(job, only, segments, scopes, after_seq)
+            if len(events) >= len(expected) or time.monotonic() >= until:
+                break
+            time.sleep(_LOOK_S)
+        differing = difference(expected, events)
+        if differing:
+            raise AssertionError("\n".join([f"the events of job {job!r} differ (- expected, + there):", *differing]))
+
+    def explain(self, job: str, scope: str, name: str) -> str:
+        """Describes why a substream has not ended, one reason a line.
+
+        Args:
+            job: the job's name.
+            scope: the substream's.
+            name: the substream's.
+
+        Raises:
+            AssertionError: there is no such job.
+        """
+        __tracebackhide__ = True
+        found = self._found(job, scope, name)
+        if found.substream is None:
+            return self._unknown(job, name, found)
+        reasons = list(why_open(self.client.job(job), found, self._now()))
+        return "\n".join(f"- {reason}" for reason in reasons) or "- it has ended on every segment"
+
+    def _now(self) -> datetime | None:
+        """Returns the tracker's time; None: the machine's."""
+        return None
+
+    def _found(self, job: str, scope: str, name: str) -> Explained:
+        __tracebackhide__ = True
+        try:
+            return self.client.explain(job, scope, name)
+        except TrackerError as error:
+            self._refused(error, job)
+
+    def _refused(self, error: TrackerError, job: str) -> NoReturn:
+        __tracebackhide__ = True
+        if error.reason != "UNKNOWN_JOB":
+            raise error
+        raise AssertionError(f"there is no job {job!r}; the tracker has {self.client.jobs()}") from None
+
+    def _state_on(self, job: str, segment: str, scope: str, name: str) -> SegmentStatus | None:
+        __tracebackhide__ = True
+        return self._on(job, segment, self._found(job, scope, name))
+
+    def _on(self, job: str, segment: str, found: Explained) -> SegmentStatus | None:
+        __tracebackhide__ = True
+        known = self.client.job(job).spec.segments
+        if segment not in known:
+            raise AssertionError(f"job {job!r} has no segment {segment!r}; it has {sorted(known)}")
+        states = found.substream.segments if found.substream is not None else ()
+        return next((state for state in states if state.segment == segment), None)
+
+    def _unknown(self, job: str, name: str, found: Explained) -> str:
+        if found.staged:
+            return "\n".join(f"- {reason}" for reason in why_open(self.client.job(job), found, self._now()))
+        listed = islice(self.client.substreams(job, include_ended=True), _MOST_LISTED)
+        known = [(each.scope, each.name) for each in listed]
+        near = {name, *difflib.get_close_matches(name, {each for _, each in known}, _MOST_NAMES)}
+        close = [each for each in known if each[1] in near] or known
+        others = ", ".join(f"{each!r} of scope {of!r}" for of, each in close[:_MOST_NAMES])
+        return f"- nothing was reported of it; the job has {others or 'no substreams yet'}"
+
+    def _events(
+        self,
+        job: str,
+        only: type[Kind] | tuple[type[Kind], ...],
+        segments: Sequence[str],
+        scopes: Sequence[str],
+        after_seq: int,
+    ) -> list[Kind]:
+        __tracebackhide__ = True
+        found: list[Kind] = []
+        while True:
+            try:
+                page = self.client.list_events(job, after_seq, segments=segments, scopes=scopes)
+            except TrackerError as error:
+                self._refused(error, job)
+            found += [event.kind for event in page.events if not only or isinstance(event.kind, only)]
+            if page.last_seq <= after_seq or not page.events:
+                return found
+            after_seq = page.last_seq
+
+
+def _named(scope: str, name: str) -> str:
+    return f"substream {name!r} of scope {scope!r}"
