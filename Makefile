@@ -12,7 +12,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos mutants lint types proto proto-check docs-check format clean check
+.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos chart-check image-check mutants lint types proto proto-check docs-check site format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,12 @@ load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
 chaos: $(STAMP) ## kill everything at random while a job runs, and hold the result against a batch; ARGS="--kills 200"
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+image-check: ## build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
+	@$(PYTHON) -m scripts.image_check $(ARGS)
+
+chart-check: ## render the Helm chart with each of its sets of values and validate it, and deploy/compose.yaml
+	@$(PYTHON) -m scripts.chart_check $(ARGS)
+
 jars: ## fetch Kafka's broker and connector, once
 	@bash scripts/fetch_jars.sh
 
@@ -104,5 +110,14 @@ docs-check: $(STAMP) ## docs: links resolve, Python compiles, command lines are 
 
 check: lint types proto-check docs-check ## all checks that run no test
 
+.cache/site/.installed: requirements/site.txt
+	@test -x .cache/site/bin/python || $(PYTHON) -m venv .cache/site
+	@.cache/site/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/site.txt
+	@touch $@
+
+site: .cache/site/.installed ## the documentation and the API reference as one searchable site, in site/
+	@NO_MKDOCS_2_WARNING=1 .cache/site/bin/python -m mkdocs build --strict --quiet
+	@echo "made site/; to search in it: python3 -m http.server --bind 127.0.0.1 --directory site"
+
 clean: ## remove what was made, the environment too
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse metastore_db derby.log
+	@rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse metastore_db derby.log
