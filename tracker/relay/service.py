@@ -14,13 +14,11 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor import MethodDescriptor
-from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tracker.wire import ERROR_DOMAIN, SERVER_KEY
+from tracker.wire import SERVER_KEY
 from tracker.wire.gen import tracker_pb2 as wire
+from tracker.wire.refusals import end, refuse
 
 from .batching import Batcher, Budget, FullError
 
@@ -179,7 +177,7 @@ async def _abort_like(context: Context, error: grpc.aio.AioRpcError) -> NoReturn
     """End a call with the tracker's error, including its details."""
     if (error.code(), error.details()) == _BROKEN:
         await _abort(context, grpc.StatusCode.UNAVAILABLE, "BROKEN", "the tracker ended the stream; retry")
-    await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+    await end(context, error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
 
 
 async def _refuse(context: Context, full: FullError) -> NoReturn:
@@ -188,7 +186,4 @@ async def _refuse(context: Context, full: FullError) -> NoReturn:
 
 async def _abort(context: Context, code: grpc.StatusCode, reason: str, message: str) -> NoReturn:
     """End a call with a reason of the relay's own."""
-    detail = AnyMessage()
-    detail.Pack(ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
-    status = Status(code=code.value[0], message=f"{reason}: {message}", details=[detail])
-    await context.abort(code, f"{reason}: {message}", (("grpc-status-details-bin", status.SerializeToString()),))
+    await refuse(context, code, reason, f"{reason}: {message}")

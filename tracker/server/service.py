@@ -8,7 +8,6 @@ receives each message and bounds the memory; on the wire this makes no differenc
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -16,16 +15,12 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
-from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-import tracker
 from tracker.contract.answers import Answer, Reported
 from tracker.contract.commands import Command, DefineJob, Report
 from tracker.core import Refused, Tracker
-from tracker.wire import ERROR_DOMAIN, codec
+from tracker.wire import codec
 from tracker.wire.codec import Method
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
@@ -34,22 +29,19 @@ from .admission import Admission
 from .intake import Context, Intake
 from .lanes import Lanes
 from .limits import Limits
+from .lookups import Lookups
 from .measures import Measures
 from .notices import Notices
+from .refusing import abort, refusal, rejected
 from .sequencer import Sequencer, stopping
-from .watching import Readers, wanted_by
-
-log = logging.getLogger("tracker.service")
+from .watching import Readers
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 
-_MESSAGE_BYTES = 1500  # the longest text of a refusal: it travels in headers, which have room for little more
+_LARGE_SPEC = 10_000  # bytes: the answer to the definition of a larger job is put together beside other work
 _AHEAD = 64  # how many reports of one stream may wait for the journal
 _OK, _CANCELLED = "OK", "CANCELLED"  # codes of calls that were answered, or left by their callers
 _REFUSED = "REFUSED"  # the outcome of a report that was
-_PAGE = 1000
-_PAGE_CELLS = 10_000  # cells on one page of substreams: in a job of many segments, a page has fewer substreams
-_TOKEN = 20  # the most digits of a page token
 
 
 class _Stop:
@@ -85,16 +77,15 @@ class Service:
         journal: str,
         measures: Measures,
     ) -> None:
-        self._tracker = state
         self._sequencer = sequencer
         self._lanes = lanes
         self._readers = readers
         self._limits = limits
         self._notices = notices
-        self._journal = journal
-        self._measures = measures
+        self.measures = measures
         self._admission = Admission(state, limits)
-        self._intake = Intake(limits, _abort)
+        self._intake = Intake(limits, abort)
+        self._lookups = Lookups(state, readers, self._intake, limits, journal)
         self._report_streams: set[asyncio.Queue[_Streamed]] = set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -115,18 +106,8 @@ class Service:
             "Ack": (Method.ACK, lambda answer: wire.AckResponse(acknowledged=answer.acknowledged)),
             "Unsubscribe": (Method.UNSUBSCRIBE, lambda _: wire.UnsubscribeResponse()),
         }
-        looked_up: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
-            "GetServerInfo": self._get_server_info,
-            "GetJob": self._get_job,
-            "ListJobs": self._list_jobs,
-            "ListEvents": self._list_events,
-            "ListSubscriptions": self._list_subscriptions,
-            "Explain": self._explain,
-            "ListSubstreams": self._list_substreams,
-            "GetDrain": self._get_drain,
-        }
         calls = {name: self._unary(name, self._commander(*how)) for name, how in carried_out.items()}
-        calls |= {name: self._unary(name, look_up) for name, look_up in looked_up.items()}
+        calls |= {name: self._unary(name, look_up) for name, look_up in self._lookups.by_name().items()}
         calls["Await"] = self._unary("Await", self._await, counted=False)
         calls["Watch"] = self._streaming("Watch", self._watch)
         calls["ReportStream"] = self._streaming("ReportStream", self._report_stream)
@@ -143,45 +124,27 @@ class Service:
                 return await handle(data)
 
         async def call(_: Any, context: Context) -> bytes:
-            started, code = time.perf_counter(), _CANCELLED
-            try:
+            async with _Answering(self, name, context):
                 if not counted:
-                    answered = await answer(context)
-                else:
-                    with self._intake.call():
-                        answered = await answer(context)
-                code = _OK
-                return answered
-            except Exception as error:
-                refused = self._refused(error)
-                code = refused.code
-                await _abort(context, refused)
-                raise
-            finally:
-                self._measures.called(name, code, time.perf_counter() - started)
+                    return await answer(context)
+                with self._intake.call():
+                    return await answer(context)
+            raise AssertionError  # no error leaves the block: it ends the call
 
         return grpc.stream_unary_rpc_method_handler(call)
 
     def _streaming(self, name: str, handle: Callable[[Context], AsyncIterator[bytes]]) -> Any:
         async def call(_: Any, context: Context) -> AsyncIterator[bytes]:
-            started, code = time.perf_counter(), _CANCELLED
-            try:
+            async with _Answering(self, name, context):
                 async for message in handle(context):
                     yield message
-                code = _OK
-            except Exception as error:
-                refused = self._refused(error)
-                code = refused.code
-                await _abort(context, refused)
-            finally:
-                self._measures.called(name, code, time.perf_counter() - started)
 
         return grpc.stream_stream_rpc_method_handler(call)
 
-    def _refused(self, error: Exception) -> Refused:
+    def refused(self, error: Exception) -> Refused:
         """Return what a caller is told about an error, and count it."""
-        refused = _refusal(error)
-        self._measures.refused(refused.reason)
+        refused = refusal(error)
+        self.measures.refused(refused.reason)
         return refused
 
     # ---------------------------------------------------------------- commands
@@ -199,7 +162,7 @@ class Service:
             notice(answer)
             if type(answer) is Reported:
                 self._count_report(command, answer.outcome)
-            if isinstance(command, DefineJob) and len(data) > _PAGE_CELLS:
+            if isinstance(command, DefineJob) and len(data) > _LARGE_SPEC:
                 return await self._readers.long(lambda: translate(answer).SerializeToString())
             return translate(answer).SerializeToString()
 
@@ -207,7 +170,7 @@ class Service:
 
     def _count_report(self, command: Command | None, outcome: str) -> None:
         if type(command) is Report:
-            self._measures.reported(command, outcome)
+            self.measures.reported(command, outcome)
 
     async def _take(self, method: Method, data: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
         """Admit a command and give it its place in the order. A command that would be refused leaves no record."""
@@ -272,7 +235,7 @@ class Service:
             reported = await answer if isinstance(answer, asyncio.Future) else answer
         except Exception as error:
             self._count_report(command, _REFUSED)
-            return _rejected(self._refused(error))
+            return rejected(self.refused(error))
         self._count_report(command, reported.outcome)
         return codec.write_reported(reported)
 
@@ -285,110 +248,6 @@ class Service:
         """End the report streams, after the answers to what they have accepted."""
         for answers in self._report_streams:
             answers.put_nowait(_STOP)
-
-    # ---------------------------------------------------------------- look-ups
-
-    async def _get_server_info(self, data: bytes) -> bytes:
-        self._intake.question(wire.GetServerInfoRequest, data)
-        return wire.ServerInfo(
-            version=tracker.__version__, journal=self._journal, leader=True, limits=self._limits.by_name()
-        ).SerializeToString()
-
-    async def _get_job(self, data: bytes) -> bytes:
-        job = self._intake.question(wire.GetJobRequest, data).job
-        return await self._readers.ask(
-            job,
-            lambda: codec.write_job_status(self._tracker.job_status(job)).SerializeToString(),
-            lambda: self._tracker.status_cost(job),
-        )
-
-    async def _list_jobs(self, data: bytes) -> bytes:
-        self._intake.question(wire.ListJobsRequest, data)
-        return wire.ListJobsResponse(jobs=self._tracker.jobs()).SerializeToString()
-
-    async def _get_drain(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.GetDrainRequest, data)
-        job, deployment = request.job, request.deployment
-        return await self._readers.ask(
-            job,
-            lambda: codec.write_drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
-            lambda: self._tracker.status_cost(job),
-        )
-
-    async def _list_events(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.ListEventsRequest, data)
-        limit = self._page(request.limit)
-
-        def look() -> bytes:
-            wanted = wanted_by(self._tracker, request)
-            log_id = request.log_id or self._tracker.log_id(request.job)
-            first_seq = self._tracker.first_seq(request.job, wanted, request.subscription)
-            events, last = self._tracker.events(
-                request.job,
-                request.after_seq,
-                request.up_to_seq,
-                limit,
-                log_id,
-                wanted,
-                request.own_position,
-                request.subscription,
-            )
-            return wire.ListEventsResponse(
-                events=[codec.write_event(event) for event in events if wanted.passes(event)],
-                last_seq=last,
-                log_id=log_id,
-                first_seq=first_seq,
-            ).SerializeToString()
-
-        def weight() -> int:
-            ahead = (self._tracker.last_seq(request.job) or 0) - int(request.after_seq)
-            return 20 * min(limit, max(0, ahead)) + len(request.segments) + len(request.scopes)
-
-        return await self._readers.ask(request.job, look, weight)
-
-    async def _explain(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.ExplainRequest, data)
-        return await self._readers.ask(
-            request.job,
-            lambda: codec.write_explained(
-                self._tracker.explained(request.job, request.scope, request.name)
-            ).SerializeToString(),
-        )
-
-    async def _list_subscriptions(self, data: bytes) -> bytes:
-        job = self._intake.question(wire.ListSubscriptionsRequest, data).job
-        return await self._readers.ask(
-            job,
-            lambda: wire.ListSubscriptionsResponse(
-                subscriptions=list(map(codec.write_subscription, self._tracker.subscriptions(job))),
-                last_seq=self._tracker.last_seq(job) or 0,
-            ).SerializeToString(),
-        )
-
-    async def _list_substreams(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.ListSubstreamsRequest, data)
-        job, after, asked = request.job, _after(request.page_token), self._page(request.page_size)
-
-        def page() -> int:
-            return max(1, min(asked, _PAGE_CELLS // max(1, self._tracker.count_segments(job))))
-
-        def look() -> bytes:
-            substreams, following = self._tracker.substreams(
-                job, tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
-            )
-            return wire.ListSubstreamsResponse(
-                substreams=[codec.write_substream(substream) for substream in substreams],
-                next_page_token="" if following is None else str(following),
-            ).SerializeToString()
-
-        def weight() -> int:
-            cells = 20 * page() * max(1, self._tracker.count_segments(job))
-            return min(cells, 20 * self._tracker.scan_cells(job)) + self._tracker.scan_cost(job) + len(request.scopes)
-
-        return await self._readers.ask(job, look, weight)
-
-    def _page(self, asked: int) -> int:
-        return min(asked or _PAGE, self._limits.max_page)
 
     async def _await(self, data: bytes) -> bytes:
         ended = await self._readers.ended(self._intake.question(wire.AwaitRequest, data))
@@ -408,6 +267,32 @@ class Service:
             yield event.SerializeToString()
 
 
+class _Answering:
+    """A context in which a call is answered: it times the call, refuses it where it fails, and counts how it ended."""
+
+    __slots__ = ("_call", "_name", "_service", "_started")
+
+    def __init__(self, service: Service, name: str, call: Context) -> None:
+        self._service = service
+        self._name = name
+        self._call = call
+        self._started = time.perf_counter()
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        del traceback  # its frames hold the request, and gRPC keeps what is raised here until the next collection
+        code = _OK if error is None else _CANCELLED
+        try:
+            if isinstance(error, Exception):
+                refused = self._service.refused(error)
+                code = refused.code
+                await abort(self._call, refused)
+        finally:
+            self._service.measures.called(self._name, code, time.perf_counter() - self._started)
+
+
 def _size(command: Command) -> int:
     """Return the cost of checking a command, in rows."""
     if isinstance(command, Report):
@@ -415,47 +300,3 @@ def _size(command: Command) -> int:
     if isinstance(command, DefineJob):
         return 4 * len(command.spec.segments) + len(command.spec.fronts)
     return 0
-
-
-def _after(page_token: str) -> int:
-    if not page_token:
-        return -1
-    if not page_token.isdecimal() or not page_token.isascii() or len(page_token) > _TOKEN:
-        raise Refused.malformed(
-            f"page_token={page_token[:60]!r} is not valid; use the next_page_token of the page before"
-        )
-    return int(page_token)
-
-
-def _refusal(error: Exception) -> Refused:
-    """Return what a caller is told about an error: the refusal itself, or that the server has a fault."""
-    if isinstance(error, Refused):
-        # Its frames hold the request, and gRPC keeps the error until the next garbage collection.
-        error.__traceback__ = None
-        return error
-    log.error("a call failed", exc_info=error)
-    error.__traceback__ = None
-    return Refused(
-        "INTERNAL", "FAULT", f"an internal error in the server ({type(error).__name__}); see the server's log"
-    )
-
-
-async def _abort(context: Context, error: Exception) -> None:
-    refused = _refusal(error)
-    code = grpc.StatusCode[refused.code]
-    message = str(refused)
-    if len(message.encode()) > _MESSAGE_BYTES:
-        message = message.encode()[:_MESSAGE_BYTES].decode(errors="ignore") + " …"
-    detail = AnyMessage()
-    detail.Pack(ErrorInfo(reason=refused.reason, domain=ERROR_DOMAIN))
-    status = Status(code=code.value[0], message=message, details=[detail])
-    await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
-
-
-def _rejected(refused: Refused) -> columns_pb2.ReportResponse:
-    return columns_pb2.ReportResponse(
-        outcome=wire.ReportResponse.REJECTED,
-        error_code=grpc.StatusCode[refused.code].value[0],
-        error_reason=refused.reason,
-        error_message=str(refused),
-    )

@@ -1,0 +1,165 @@
+"""Look-ups: the calls that read a tracker's state and change nothing.
+
+Each reads its request, and asks for a turn to read the job's state; a large answer is put together beside other work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import tracker
+from tracker.core import Refused, Tracker
+from tracker.wire import codec
+from tracker.wire.gen import tracker_pb2 as wire
+
+from .intake import Intake
+from .limits import Limits
+from .watching import Readers, wanted_by
+
+_PAGE = 1000
+_PAGE_CELLS = 10_000  # cells on one page of substreams: in a job of many segments, a page has fewer substreams
+_TOKEN = 20  # the most digits of a page token
+
+
+class Lookups:
+    """Answers look-ups.
+
+    Args:
+        state: the tracker that is read.
+        readers: give each look-up its turn.
+        intake: parses requests.
+        limits: the server's.
+        journal: the journal's name, for `GetServerInfo`.
+    """
+
+    def __init__(self, state: Tracker, readers: Readers, intake: Intake, limits: Limits, journal: str) -> None:
+        self._tracker = state
+        self._readers = readers
+        self._intake = intake
+        self._limits = limits
+        self._journal = journal
+
+    def by_name(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
+        """Return the look-ups by the names of their calls. Each takes a request and returns an answer, as bytes."""
+        return {
+            "GetServerInfo": self._get_server_info,
+            "GetJob": self._get_job,
+            "ListJobs": self._list_jobs,
+            "ListEvents": self._list_events,
+            "ListSubscriptions": self._list_subscriptions,
+            "Explain": self._explain,
+            "ListSubstreams": self._list_substreams,
+            "GetDrain": self._get_drain,
+        }
+
+    async def _get_server_info(self, data: bytes) -> bytes:
+        self._intake.question(wire.GetServerInfoRequest, data)
+        return wire.ServerInfo(
+            version=tracker.__version__, journal=self._journal, leader=True, limits=self._limits.by_name()
+        ).SerializeToString()
+
+    async def _get_job(self, data: bytes) -> bytes:
+        job = self._intake.question(wire.GetJobRequest, data).job
+        return await self._readers.ask(
+            job,
+            lambda: codec.write_job_status(self._tracker.job_status(job)).SerializeToString(),
+            lambda: self._tracker.status_cost(job),
+        )
+
+    async def _list_jobs(self, data: bytes) -> bytes:
+        self._intake.question(wire.ListJobsRequest, data)
+        return wire.ListJobsResponse(jobs=self._tracker.jobs()).SerializeToString()
+
+    async def _get_drain(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.GetDrainRequest, data)
+        job, deployment = request.job, request.deployment
+        return await self._readers.ask(
+            job,
+            lambda: codec.write_drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
+            lambda: self._tracker.status_cost(job),
+        )
+
+    async def _list_events(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.ListEventsRequest, data)
+        limit = self._page(request.limit)
+
+        def look() -> bytes:
+            wanted = wanted_by(self._tracker, request)
+            log_id = request.log_id or self._tracker.log_id(request.job)
+            first_seq = self._tracker.first_seq(request.job, wanted, request.subscription)
+            events, last = self._tracker.events(
+                request.job,
+                request.after_seq,
+                request.up_to_seq,
+                limit,
+                log_id,
+                wanted,
+                request.own_position,
+                request.subscription,
+            )
+            return wire.ListEventsResponse(
+                events=[codec.write_event(event) for event in events if wanted.passes(event)],
+                last_seq=last,
+                log_id=log_id,
+                first_seq=first_seq,
+            ).SerializeToString()
+
+        def weight() -> int:
+            ahead = (self._tracker.last_seq(request.job) or 0) - int(request.after_seq)
+            return 20 * min(limit, max(0, ahead)) + len(request.segments) + len(request.scopes)
+
+        return await self._readers.ask(request.job, look, weight)
+
+    async def _explain(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.ExplainRequest, data)
+        return await self._readers.ask(
+            request.job,
+            lambda: codec.write_explained(
+                self._tracker.explained(request.job, request.scope, request.name)
+            ).SerializeToString(),
+        )
+
+    async def _list_subscriptions(self, data: bytes) -> bytes:
+        job = self._intake.question(wire.ListSubscriptionsRequest, data).job
+        return await self._readers.ask(
+            job,
+            lambda: wire.ListSubscriptionsResponse(
+                subscriptions=list(map(codec.write_subscription, self._tracker.subscriptions(job))),
+                last_seq=self._tracker.last_seq(job) or 0,
+            ).SerializeToString(),
+        )
+
+    async def _list_substreams(self, data: bytes) -> bytes:
+        request = self._intake.question(wire.ListSubstreamsRequest, data)
+        job, after, asked = request.job, _after(request.page_token), self._page(request.page_size)
+
+        def page() -> int:
+            return max(1, min(asked, _PAGE_CELLS // max(1, self._tracker.count_segments(job))))
+
+        def look() -> bytes:
+            substreams, following = self._tracker.substreams(
+                job, tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
+            )
+            return wire.ListSubstreamsResponse(
+                substreams=[codec.write_substream(substream) for substream in substreams],
+                next_page_token="" if following is None else str(following),
+            ).SerializeToString()
+
+        def weight() -> int:
+            cells = 20 * page() * max(1, self._tracker.count_segments(job))
+            return min(cells, 20 * self._tracker.scan_cells(job)) + self._tracker.scan_cost(job) + len(request.scopes)
+
+        return await self._readers.ask(job, look, weight)
+
+    def _page(self, asked: int) -> int:
+        return min(asked or _PAGE, self._limits.max_page)
+
+
+def _after(page_token: str) -> int:
+    if not page_token:
+        return -1
+    if not page_token.isdecimal() or not page_token.isascii() or len(page_token) > _TOKEN:
+        raise Refused.malformed(
+            f"page_token={page_token[:60]!r} is not valid; use the next_page_token of the page before"
+        )
+    return int(page_token)

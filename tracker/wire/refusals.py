@@ -1,0 +1,54 @@
+"""How a call ends that is refused: a gRPC status with a text, and the reason in its details for programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from tracker.wire import ERROR_DOMAIN
+
+_MESSAGE_BYTES = 1500  # the longest text of a refusal: it travels in headers, which have room for little more
+
+
+async def refuse(
+    context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str, text: str
+) -> NoReturn:
+    """End a call with a refusal.
+
+    Args:
+        context: the call's `grpc.aio.ServicerContext`.
+        code: the status.
+        reason: one of the contract's reasons, or of the relay's.
+        text: for people; it begins with the reason, and is cut where it is too long for a header.
+
+    Raises:
+        grpc.aio.AbortError: always, for gRPC, which ends the call with it.
+        asyncio.CancelledError: instead, if the caller has left.
+    """
+    if len(text.encode()) > _MESSAGE_BYTES:
+        text = text.encode()[:_MESSAGE_BYTES].decode(errors="ignore") + " …"
+    detail = AnyMessage()
+    detail.Pack(ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
+    status = Status(code=code.value[0], message=text, details=[detail])
+    await end(context, code, text, (("grpc-status-details-bin", status.SerializeToString()),))
+
+
+async def end(
+    context: grpc.aio.ServicerContext[Any, Any],
+    code: grpc.StatusCode,
+    text: str,
+    metadata: Sequence[tuple[str, str | bytes]],
+) -> NoReturn:
+    """End a call with a status and its metadata; see `refuse` for what is raised."""
+    try:
+        await context.abort(code, text, tuple(metadata))
+    except grpc.aio.InternalError:
+        # The connection broke in this moment: gRPC has not cancelled the call yet, and would log an error.
+        raise asyncio.CancelledError from None
