@@ -87,10 +87,12 @@ papers: $(STAMP) ## the papers' experiments: messages, bytes and delays, against
 mutants: $(STAMP) ## change the code in one place after the other, and list what no test notices; ARGS="--area core"
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-lint: $(STAMP) ## ruff, and the protobuf lint
+lint: $(STAMP) ## ruff, the protobuf lint, and Prometheus' own check of the alerts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/buf lint proto
+	@if command -v promtool >/dev/null; then cd deploy/prometheus && promtool check config prometheus.yml >/dev/null; \
+	  else echo "deploy/prometheus is not checked: promtool is missing (apt-get install prometheus)"; fi
 
 format: $(STAMP) ## rewrite the code as the linter wants it
 	@$(BIN)/ruff check --fix .

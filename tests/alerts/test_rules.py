@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.server.processes import ROOT
+
+from .quick import FACTOR, each_time, quick
 
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8"))
@@ -36,3 +39,25 @@ def test_each_metric_of_a_rule_is_documented() -> None:
     )
     used = {name.removesuffix("_bucket") for name in re.findall(r"\btracker_\w+", RULES.read_text(encoding="utf-8"))}
     assert used <= documented
+
+
+def test_the_quick_rules_are_the_shipped_ones_but_for_their_times() -> None:
+    shipped = RULES.read_text(encoding="utf-8")
+    times: list[int] = []
+
+    def mask(seconds: int) -> str:
+        times.append(seconds)
+        return "TIME"
+
+    # Thresholds are below a minute in the quick rules, so they are found by their place.
+    pattern = re.escape(each_time(shipped, mask)).replace("TIME", r"(\d+)s?")
+    found = re.fullmatch(pattern, quick(shipped))
+    assert found is not None
+    assert [FACTOR * int(seconds) for seconds in found.groups()] == times
+    assert len(times) > len(ALERTS)
+
+
+@pytest.mark.parametrize("what", ["fires", "clears"])
+def test_each_alert_has_a_test_in_which_it_fires_and_clears(what: str) -> None:
+    tests = Path(__file__).with_name("test_firing.py").read_text(encoding="utf-8")
+    assert set(re.findall(rf'observer\.{what}\("(\w+)"', tests)) == set(ALERTS)

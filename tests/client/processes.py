@@ -65,10 +65,15 @@ class Server:
         """It goes on."""
         self._signal(signal.SIGCONT)
 
+    @property
+    def pid(self) -> int:
+        """The process that runs now."""
+        assert self._process is not None
+        return self._process.pid
+
     def memory(self) -> int:
         """Bytes that it holds."""
-        assert self._process is not None
-        return memory(self._process.pid)
+        return memory(self.pid)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

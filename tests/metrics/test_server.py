@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from tests.server.processes import Server, Servers
-from tests.server.tracking import define, ends, refused, report
+from tests.server.tracking import define, ends, many_ends, refused, report
 from tests.web.fetching import until
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -160,22 +160,7 @@ def test_a_watch_that_does_not_read_is_behind(server: Server) -> None:
     watch = server.stub.Watch(wire.WatchRequest(job="job"))
     watch.initial_metadata()
     count, behind = 20_000, [0.0]
-    everything = wire.Promise(frontier=wire.Frontier(front="f", time=count))
-    server.stub.Report(
-        report(
-            0,
-            names=[f"{'x' * 400}{number}" for number in range(count)],
-            scope_index=[0] * count,
-            end_times=list(range(count)),
-            substream_index=list(range(count)),
-            segment_index=[0] * count,
-            xor=[0] * count,
-            sent=[1] * count,
-            received=[1] * count,
-            entry_count=count,
-            promises=[everything],
-        )
-    )
+    server.stub.Report(many_ends(count))
     while not behind[-1] or behind[-1] != behind[-2]:  # it stands still, and is not just on its way
         behind.append(value(server.metrics, "tracker_watch_behind_events", job_name="job") or 0.0)
     assert value(server.metrics, "tracker_watch_behind_seconds", job_name="job")

@@ -51,6 +51,23 @@ def ends(epoch: int, job: str = "job", **more: Any) -> wire.ReportRequest:
     return report(epoch, job, promises=[frontier], **more)
 
 
+def many_ends(count: int) -> wire.ReportRequest:
+    """Epoch 0: so many substreams of long names, which all end: two events each."""
+    return report(
+        0,
+        names=[f"{'x' * 400}{number}" for number in range(count)],
+        scope_index=[0] * count,
+        end_times=list(range(count)),
+        substream_index=list(range(count)),
+        segment_index=[0] * count,
+        xor=[0] * count,
+        sent=[1] * count,
+        received=[1] * count,
+        entry_count=count,
+        promises=[wire.Promise(frontier=wire.Frontier(front="f", time=count))],
+    )
+
+
 def refused(call: Any, *arguments: Any, **options: Any) -> tuple[str, str, str]:
     """The code, reason and message with which a call is refused."""
     with pytest.raises(grpc.RpcError) as error:
