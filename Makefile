@@ -12,7 +12,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos chart-check image-check mutants lint types proto proto-check docs-check site format clean check
+.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos chart-check dashboards image-check mutants lint types proto proto-check docs-check site format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,8 +75,8 @@ chaos: $(STAMP) ## kill everything at random while a job runs, and hold the resu
 image-check: ## build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
 	@$(PYTHON) -m scripts.image_check $(ARGS)
 
-chart-check: ## render the Helm chart with each of its sets of values and validate it, and deploy/compose.yaml
-	@$(PYTHON) -m scripts.chart_check $(ARGS)
+chart-check: $(STAMP) ## render the Helm chart with each of its sets of values and validate it, and deploy/compose.yaml
+	@$(BIN)/python -m scripts.chart_check $(ARGS)
 
 jars: ## fetch Kafka's broker and connector, once
 	@bash scripts/fetch_jars.sh
@@ -93,6 +93,9 @@ lint: $(STAMP) ## ruff, the protobuf lint, and Prometheus' own check of the aler
 	@$(BIN)/buf lint proto
 	@if command -v promtool >/dev/null; then cd deploy/prometheus && promtool check config prometheus.yml >/dev/null; \
 	  else echo "deploy/prometheus is not checked: promtool is missing (apt-get install prometheus)"; fi
+
+dashboards: $(STAMP) ## write Grafana's dashboards, deploy/grafana/dashboards, from scripts/dashboards
+	@$(BIN)/python -m scripts.dashboards $(ARGS)
 
 format: $(STAMP) ## rewrite the code as the linter wants it
 	@$(BIN)/ruff check --fix .

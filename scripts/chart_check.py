@@ -1,7 +1,8 @@
 """Renders the Helm chart with every set of values in its folder `ci`, and checks what comes out: `make chart-check`.
 
 kubeconform holds each resource against Kubernetes' schemas, strictly: a field that it does not know is an error.
-deploy/compose.yaml is read by the Compose specification's own loader. The tools are Go modules, installed once.
+The alerts and dashboards in the chart have to be those of deploy/prometheus and deploy/grafana. deploy/compose.yaml is
+read by the Compose specification's own loader. The tools are Go modules, installed once.
 Exit status: 0 everything is valid; 1 something is not; 2 a tool is missing.
 
     make chart-check                          # prints what it renders and checks
@@ -11,9 +12,12 @@ Exit status: 0 everything is valid; 1 something is not; 2 a tool is missing.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import yaml
 
 from .go_tools import COMPOSE, HELM, KUBECONFORM, SCHEMAS, MissingError, install
 
@@ -62,6 +66,25 @@ def compose(path: Path = COMPOSE_FILE) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(COMPOSE.path), str(path)], capture_output=True, text=True, check=False)
 
 
+def shipped_otherwise(resources: str) -> list[str]:
+    """What the chart brings of alerts and dashboards, if it is not what deploy/prometheus and deploy/grafana have."""
+    found = []
+    brought = [each for each in yaml.safe_load_all(resources) if each]
+    rules = [each["spec"] for each in brought if each["kind"] == "PrometheusRule"]
+    if rules != [yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yml").read_text(encoding="utf-8"))]:
+        found.append("everything: the PrometheusRule is not deploy/prometheus/rules.yml")
+    boards: dict[str, str] = {}
+    for each in brought:
+        if each["kind"] == "ConfigMap" and "grafana_dashboard" in each["metadata"]["labels"]:
+            boards |= each["data"]
+    shipped = (ROOT / "deploy" / "grafana" / "dashboards").glob("*.json")
+    if {name: json.loads(text) for name, text in boards.items()} != {
+        path.name: json.loads(path.read_text(encoding="utf-8")) for path in shipped
+    }:
+        found.append("everything: the dashboards are not those of deploy/grafana/dashboards")
+    return found
+
+
 def faults() -> list[str]:
     """What is wrong; prints what is right."""
     found = []
@@ -75,6 +98,8 @@ def faults() -> list[str]:
         conforming = conform(resources)
         if linted.returncode or conforming.returncode:
             found.append(f"{values}: {linted.stdout if linted.returncode else ''}{conforming.stdout}")
+        if values == "everything":
+            found += shipped_otherwise(resources)
         print(f"{values}: {conforming.stdout.strip().rpartition(chr(10))[2]}", flush=True)
     read = compose()
     if read.returncode:

@@ -10,61 +10,20 @@ import itertools
 import resource
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from examples.services.processes import free_port
-from tests.client.processes import Server
 from tests.server.test_durability import fill
 from tests.server.tracking import define, ends, many_ends, report
 from tests.web.fetching import until
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
-from .prometheus import Prometheus, prometheus
-
-KIND = "substream-tracker"  # in prometheus.yml
-
-
-class Scene:
-    """A tracker under load that a Prometheus scrapes."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.metrics = f"127.0.0.1:{free_port()}"
-        self.server = Server(directory, "sqlite", "--metrics", self.metrics)
-        self._channel = grpc.insecure_channel(self.server.address)
-        self.stub = TrackerStub(self._channel)
-        self._epochs = itertools.count()
-        self._stop = threading.Event()
-        self._load = threading.Thread(target=self._report_on)
-        self.observer: Prometheus
-
-    def _report_on(self) -> None:
-        """Small reports, one after the other, through all faults."""
-        while not self._stop.wait(0.02):
-            with suppress(grpc.RpcError):
-                self.stub.Report(ends(next(self._epochs), "load"), timeout=10)
-
-    @contextmanager
-    def under_load(self) -> Iterator[Scene]:
-        define(self.stub, "load")
-        self._load.start()
-        try:
-            with prometheus(self.directory, {KIND: [self.metrics]}) as self.observer:
-                until(lambda: bool(self.observer.query('rate(tracker_reports_total{job_name="load"}[4s]) > 0')))
-                yield self
-        finally:
-            self._stop.set()
-            self._load.join()
-            self._channel.close()
-            self.server.kill()
+from .scene import Scene
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("check", [["rules", "rules.yml"], ["config", "prometheus.yml"]])
+@pytest.mark.parametrize("check", [["rules", "rules.yml"], ["config", "prometheus.yml"], ["config", "compose.yml"]])
 def test_prometheus_takes_them(check: list[str]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
