@@ -30,6 +30,7 @@ RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin 
  && install --directory --owner=tracker --group=tracker --mode=0700 /var/lib/tracker \
  && install --directory --owner=tracker --group=tracker --mode=0755 /run/substream-tracker
 # Beyond this machine, since the machine of a container is the container; an option or another value takes its place.
+# So it starts only with TLS and clients, or with TRACKER_SERVE_INSECURE=true: docs/security.md.
 ENV PATH=/opt/tracker/bin:$PATH \
     TRACKER_SERVE_LISTEN=0.0.0.0:7654 \
     TRACKER_SERVE_METRICS=0.0.0.0:7660 \

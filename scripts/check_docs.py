@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,7 @@ def unknown_imports(block: str) -> list[str]:
 def refusal(line: str) -> str:
     """Why a command line of a shell block cannot be run; empty: it can, or is none of this project's."""
     words = shlex.split(line, comments=True)
+    words = list(takewhile(lambda word: word not in (">", ">>", "|"), words))
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words = words[1:]
     if not words:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .engine import ROOT, Container, engine, expect
+from .server import INSECURE
 
 SPARK = "localhost/substream-tracker-spark"
 _SERVER = "127.0.0.1:7654"
@@ -14,7 +15,7 @@ def check_spark() -> None:
     """Starts the job beside a server and a relay, waits for what it releases, and starts it again."""
     engine("podman", "volume", "rm", "--force", _SOCKETS, may_fail=True)
     sockets = ("--volume", f"{_SOCKETS}:/run/substream-tracker")
-    server = Container("image-check-server", options=("--volume", "/var/lib/tracker"))
+    server = Container("image-check-server", options=(*INSECURE, "--volume", "/var/lib/tracker"))
     network = f"container:{server.name}"
     started = [server]
     try:

@@ -37,10 +37,11 @@ TRACKER_ROOMS = {
     "journal": set[str](),
     "client": {"contract", "wire"},
     "sharded": {"client", "contract"},
+    "security": {"contract", "wire"},
     "web": set[str](),
-    "relay": {"client", "contract", "web", "wire"},
+    "relay": {"client", "contract", "security", "web", "wire"},
     "page": {"client", "contract"},
-    "server": {"contract", "core", "journal", "page", "web", "wire"},
+    "server": {"contract", "core", "journal", "page", "security", "web", "wire"},
     "dev": {"client", "server"},
     "testing": {"client", "contract", "server"},
 }

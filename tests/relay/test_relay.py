@@ -296,7 +296,7 @@ def test_one_relay_at_a_socket_and_a_successor_after_its_death(server: Server, r
 )
 def test_where_it_cannot_listen_it_says_why(listen: str, status: int, said: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    ran = relay_command("127.0.0.1:1", "--listen", listen.replace("{tmp}", str(tmp_path)))
+    ran = relay_command("127.0.0.1:1", "--insecure", "--listen", listen.replace("{tmp}", str(tmp_path)))
     assert ran.returncode == status
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -132,7 +132,7 @@ def test_a_second_server_on_the_same_journal_is_refused(servers: Servers, tmp_pa
         (["--journal", "redis:x"], 2, "'memory' or 'sqlite:PATH'"),
         (["--journal", "sqlite:/no/such/place/tracker.db"], 1, "no directory"),
         (["--listen", "nowhere"], 2, "HOST:PORT"),
-        (["--listen", "192.0.2.1:1"], 1, "cannot listen"),
+        (["--insecure", "--listen", "192.0.2.1:1"], 1, "cannot listen"),
         (["--limit", "max_fun=3"], 2, "max_jobs"),
         (["--limit", "max_jobs=none"], 2, "NAME=NUMBER"),
     ],

@@ -274,7 +274,8 @@ def test_status_and_drain(stub: TrackerStub) -> None:
     assert refused(stub.Report, report(6, "status"))[1] == "DRAINED"
 
 
-def test_health_and_reflection(server: Server) -> None:
+def test_health_and_reflection(servers: Servers, tmp_path: Path) -> None:
+    server = servers.start(tmp_path, "memory", "--reflection")
     health = health_pb2_grpc.HealthStub(server.channel)
     for service in ("", "substream.tracker.v1.Tracker"):
         answer = health.Check(health_pb2.HealthCheckRequest(service=service))
@@ -292,7 +293,7 @@ def test_health_and_reflection(server: Server) -> None:
 def test_without_reflection_the_server_tells_of_its_health_and_of_nothing_else(
     servers: Servers, tmp_path: Path
 ) -> None:
-    server = servers.start(tmp_path, "memory", "--no-reflection")
+    server = servers.start(tmp_path)
     reflection = reflection_pb2_grpc.ServerReflectionStub(server.channel)
     with pytest.raises(grpc.RpcError) as error:
         list(reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))

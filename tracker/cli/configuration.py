@@ -52,15 +52,12 @@ class Context:
     tls_key: str | None = None
     token_file: str | None = None
 
-    def credentials(self) -> dict[str, str]:
-        """Returns the variables from which a client takes its files, with those of this context."""
-        names = ("tls_ca", "tls_cert", "tls_key", "token_file")
-        return {f"TRACKER_{name.upper()}": str(getattr(self, name)) for name in names if getattr(self, name)}
-
 
 #: The keys of a context in the file.
 KEYS: Final = tuple(each.name.replace("_", "-") for each in fields(Context))
-_FILES: Final = ("tls-ca", "tls-cert", "tls-key", "token-file")
+#: Those that name files of credentials, as options of commands.
+CREDENTIALS: Final = ("tls_ca", "tls_cert", "tls_key", "token_file")
+_FILES: Final = tuple(name.replace("_", "-") for name in CREDENTIALS)
 
 
 @dataclass(frozen=True)

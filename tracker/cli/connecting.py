@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
 
-from tracker.cli.configuration import Context, complete_contexts, read
+from tracker.cli.configuration import CREDENTIALS, Context, complete_contexts, read
 from tracker.cli.declaring import CHECK_ONLY, WrongUsageError, given, is_set, shared
 
 if TYPE_CHECKING:
-    from tracker.client import TrackerClient
+    from tracker.client import Credentials, TrackerClient
     from tracker.sharded import ShardedClient
 
 SERVER_VARIABLE: Final = "TRACKER_SERVER"
@@ -29,11 +28,19 @@ class Connection:
         server: its address, or those of several trackers, as `tracker.client.servers.names` takes them.
         sharded: the ordering of the jobs, if all of these servers share each job.
         retry_for: seconds for which a call is repeated if no tracker can be reached.
+        tls_ca: the file of the authorities of the tracker's certificate, or ``system``.
+        tls_cert: the file of this client's certificate.
+        tls_key: the file of its key.
+        token_file: the file that holds the token.
     """
 
     server: str
     sharded: Literal["none", "scope", "global"] | None
     retry_for: float
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    token_file: str | None = None
 
     def client(self, timeout: float = 10.0) -> TrackerClient | ShardedClient:
         """Returns a client of this tracker.
@@ -44,14 +51,25 @@ class Connection:
         # The client is loaded when a command calls, so help is quick.
         from tracker.client import TrackerClient
 
+        credentials = self.credentials()
         try:
             if self.sharded:
                 from tracker.sharded import ShardedClient
 
-                return ShardedClient(self.server, self.sharded, retry_for=self.retry_for, timeout=timeout)
-            return TrackerClient(self.server, retry_for=self.retry_for, timeout=timeout)
+                return ShardedClient(self.server, self.sharded, timeout, self.retry_for, credentials)
+            return TrackerClient(self.server, timeout, self.retry_for, credentials)
         except ValueError as wrong:
             raise WrongUsageError(f"--server: {wrong}") from wrong
+
+    def credentials(self) -> Credentials:
+        """Returns what the command shows to the tracker; a token is taken from the environment if no file has it."""
+        from tracker.client.credentials import TOKEN_VARIABLE, Credentials
+
+        variable = None if self.token_file else TOKEN_VARIABLE
+        try:
+            return Credentials(self.tls_ca, self.tls_cert, self.tls_key, self.token_file, variable)
+        except ValueError as wrong:
+            raise WrongUsageError(f"--tls-cert and --tls-key: {wrong}") from wrong
 
     def single_client(self) -> TrackerClient:
         """Returns a client for a command that does not work with sharded jobs."""
@@ -94,6 +112,34 @@ def _connection(
             help="how long to try to reach the tracker",
         ),
     ] = 5.0,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="TRACKER_TLS_CA",
+            rich_help_panel=_PANEL,
+            help="use TLS, and trust the authorities in this file (PEM); `system`: those of the system",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", envvar="TRACKER_TLS_CERT", rich_help_panel=_PANEL, help="this client's certificate (PEM)"
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", envvar="TRACKER_TLS_KEY", rich_help_panel=_PANEL, help="its key (PEM)"),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="TRACKER_TOKEN_FILE",
+            rich_help_panel=_PANEL,
+            help="the file that holds the token; without it, the variable TRACKER_TOKEN may",
+        ),
+    ] = None,
     named: Annotated[
         str | None,
         typer.Option(
@@ -108,8 +154,15 @@ def _connection(
 ) -> Connection:
     named = given(context, "named", named)
     chosen = _chosen(context, named)
-    server = option(context, "server", server, chosen)
-    return Connection(server, option(context, "sharded", sharded, chosen), given(context, "retry_for", retry_for))
+    return Connection(
+        option(context, "server", server, chosen),
+        option(context, "sharded", sharded, chosen),
+        given(context, "retry_for", retry_for),
+        option(context, "tls_ca", tls_ca, chosen),
+        option(context, "tls_cert", tls_cert, chosen),
+        option(context, "tls_key", tls_key, chosen),
+        option(context, "token_file", token_file, chosen),
+    )
 
 
 def _chosen(context: typer.Context, named: str | None) -> Context:
@@ -120,10 +173,7 @@ def _chosen(context: typer.Context, named: str | None) -> Context:
         return Context()
     configuration = read()
     chosen = configuration.current if named is None else named
-    context_of_that_name = configuration.get(chosen) if chosen else Context()
-    for variable, file in context_of_that_name.credentials().items():
-        os.environ.setdefault(variable, file)  # whence a client takes what no option gives
-    return context_of_that_name
+    return configuration.get(chosen) if chosen else Context()
 
 
 def completing_client(context: typer.Context) -> TrackerClient | ShardedClient:
@@ -132,7 +182,8 @@ def completing_client(context: typer.Context) -> TrackerClient | ShardedClient:
     chosen = _chosen(context, known.get("named"))
     server = known.get("server") if is_set(context, "server") else chosen.server
     sharded = cast('Literal["none", "scope", "global"] | None', chosen.sharded)
-    return Connection(server or DEFAULT_SERVER, sharded, 0).client(timeout=_PATIENCE_S)
+    files = {name: known[name] if is_set(context, name) else getattr(chosen, name) for name in CREDENTIALS}
+    return Connection(server or DEFAULT_SERVER, sharded, 0, **files).client(timeout=_PATIENCE_S)
 
 
 def option(context: typer.Context, name: str, value: Any, chosen: Context) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -155,9 +156,12 @@ def _scenario(arguments: _Asked) -> Scenario:
 
 @contextmanager
 def _target(arguments: _Asked) -> Iterator[Target]:
+    from tracker.client.credentials import TOKEN_VARIABLE, VARIABLES
     from tracker.load.servers import Remote, started
 
     if arguments.start:
+        for variable in (*VARIABLES.values(), TOKEN_VARIABLE):  # they are for another tracker than this one
+            os.environ.pop(variable, None)
         with started(arguments.journal or "memory") as server:
             yield server
     else:

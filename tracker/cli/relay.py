@@ -50,6 +50,50 @@ def relay(
             help="the permissions of the socket file; 660: its owner and group",
         ),
     ] = "660",  # type: ignore[assignment] # Typer parses the default, too
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="TRACKER_TLS_CA",
+            help="call the tracker by TLS, and trust the authorities in this file (PEM); `system`: those of the system",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", envvar="TRACKER_TLS_CERT", help="the certificate that the relay shows to the tracker (PEM)"
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar="FILE", envvar="TRACKER_TLS_KEY", help="that certificate's key (PEM)")
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="TRACKER_TOKEN_FILE",
+            help="the file with the relay's token, which needs the scope report; without it, the variable "
+            "TRACKER_TOKEN may hold it",
+        ),
+    ] = None,
+    listen_tls_cert: Annotated[
+        str,
+        typer.Option(metavar="FILE", show_default=False, help="serve a HOST:PORT by TLS with this certificate (PEM)"),
+    ] = "",
+    listen_tls_key: Annotated[
+        str, typer.Option(metavar="FILE", show_default=False, help="that certificate's key (PEM)")
+    ] = "",
+    listen_tls_client_ca: Annotated[
+        str,
+        typer.Option(metavar="FILE", show_default=False, help="ask callers for a certificate of these authorities"),
+    ] = "",
+    listen_tokens: Annotated[
+        str,
+        typer.Option(metavar="FILE", show_default=False, help="who may call the relay, as `tracker serve --tokens`"),
+    ] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="listen beyond this machine although TLS or the callers are missing")
+    ] = False,
     max_delay: Annotated[
         float,
         typer.Option(metavar="MS", help="the longest time a report waits for others while one is under way"),
@@ -72,12 +116,23 @@ def relay(
     server = given(context, "server", server)
     with needs("relay", "server"):
         # Imported here, since the other commands do not need these modules, and their requirements may be missing.
+        from tracker.client.credentials import TOKEN_VARIABLE, Credentials, CredentialsError
         from tracker.client.relay import sockets
         from tracker.relay.app import Options
         from tracker.relay.app import relay as run_relay
         from tracker.relay.listening import CannotListenError
+        from tracker.security.settings import Security
         from tracker.server.logs import log_to_stderr
     log_to_stderr(log_level)
+    ca, cert, key, token = (
+        given(context, name, value)
+        for name, value in (
+            ("tls_ca", tls_ca),
+            ("tls_cert", tls_cert),
+            ("tls_key", tls_key),
+            ("token_file", token_file),
+        )
+    )
     try:
         options = Options(
             server=server,
@@ -85,9 +140,13 @@ def relay(
             socket_mode=socket_mode,
             max_delay=max_delay / 1000,
             max_pending_bytes=round(max_pending * (1 << 20)),
+            credentials=Credentials(ca, cert, key, token, None if token else TOKEN_VARIABLE),
+            security=Security(
+                listen_tls_cert, listen_tls_key, listen_tls_client_ca, listen_tokens, insecure, "--listen-"
+            ),
         )
         asyncio.run(run_relay(options))
-    except ValueError as error:
+    except (ValueError, CredentialsError) as error:
         raise WrongUsageError(str(error)) from error
     except CannotListenError as error:
         print_line(f"tracker: {error}", error=True)

@@ -15,7 +15,11 @@ from tracker.cli.requirements import need_server_python, needs
 commands = new_commands()
 
 
-@command(commands, "serve", "tracker serve --listen 0.0.0.0:7654 --journal sqlite:/var/lib/tracker/tracker.db")
+@command(
+    commands,
+    "serve",
+    "tracker serve --listen 0.0.0.0:7654 --tls-cert tracker.pem --tls-key tracker.key --tokens tokens.toml",
+)
 def serve(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="where to listen; port 0 picks a free one")
@@ -56,7 +60,37 @@ def serve(
             help="leave a journal record out from now on, because starts end at it; may be repeated",
         ),
     ] = None,
-    reflection: Annotated[bool, typer.Option(help="describe services and messages to tools such as grpcurl")] = True,
+    tls_cert: Annotated[
+        str, typer.Option(metavar="FILE", show_default=False, help="serve by TLS with this certificate (PEM)")
+    ] = "",
+    tls_key: Annotated[
+        str, typer.Option(metavar="FILE", show_default=False, help="the certificate's key (PEM), without a password")
+    ] = "",
+    tls_client_ca: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="ask every client for a certificate of these authorities (PEM); without --tokens, each may do "
+            "everything",
+        ),
+    ] = "",
+    tokens: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="the clients, by the hashes of their tokens or by their certificates: only they may call. "
+            "`tracker token new` prints entries",
+        ),
+    ] = "",
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="listen beyond this machine although TLS or the clients are missing"),
+    ] = False,
+    reflection: Annotated[
+        bool, typer.Option("--reflection", help="describe services and messages to tools such as grpcurl, to anybody")
+    ] = False,
     metrics: Annotated[
         str,
         typer.Option(
@@ -72,6 +106,9 @@ def serve(
 ) -> int:
     """Run a tracker.
 
+    Beyond this machine it needs TLS, and tokens or certificates of its clients: give --tls-cert, --tls-key and
+    --tokens. Certificates and tokens are read again when their files change.
+
     It prints `listening on HOST:PORT` when it is ready, logs to stderr, and stops gracefully on SIGTERM or Ctrl-C. Exit
     status: 0 stopped, 1 it could not start or continue, 2 wrong usage.
     """
@@ -79,6 +116,7 @@ def serve(
     with needs("serve", "server"):
         # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.journal import JournalError
+        from tracker.security.settings import Security
         from tracker.server.app import CannotListenError, Options
         from tracker.server.app import serve as serve_tracker
         from tracker.server.limits import parse_limits
@@ -91,6 +129,7 @@ def serve(
             retention_s=round(retention * 3600),
             snapshot_bytes=snapshot_every << 20,
             limits=parse_limits(limit or []),
+            security=Security(tls_cert, tls_key, tls_client_ca, tokens, insecure),
             reflection=reflection,
             metrics=metrics,
             page=page,

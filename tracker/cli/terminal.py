@@ -1,6 +1,6 @@
-"""What only a terminal shows: tables that fit its width, colours, progress bars.
+"""What only a terminal shows: tables that fit its width, colours, progress bars. Nothing else loads rich.
 
-Only this module and `tracker top` load rich. Texts are never read as rich's markup: names that users gave are in them.
+Texts are never read as rich's markup: names that users gave are in them.
 """
 
 from __future__ import annotations

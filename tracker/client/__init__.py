@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tracker.client.client import TrackerClient
+from tracker.client.credentials import Credentials, CredentialsError
 from tracker.client.errors import EpochCommittedError, TrackerError, TrackerUnavailable
 from tracker.client.labels import label
 from tracker.client.producer import Producer
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_END_TIME",
     "Advanced",
+    "Credentials",
+    "CredentialsError",
     "DrainCancelled",
     "DrainRequested",
     "DrainState",

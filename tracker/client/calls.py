@@ -16,9 +16,11 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from tracker.client import forking
-from tracker.client.connection import Connection, connect, is_local
+from tracker.client.connection import Connection, connect
+from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError, TrackerUnavailable
 from tracker.wire import ERROR_DOMAIN
+from tracker.wire.addresses import is_local
 from tracker.wire.gen import tracker_pb2
 
 Request = TypeVar("Request")
@@ -33,6 +35,9 @@ _PASSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLI
 
 #: The limits that a caller meets because of other callers, and only for a moment.
 _PASSING_LIMITS: Final = ("max_pending_bytes",)
+
+#: Parts of gRPC's texts when a server has closed a connection, as one with TLS does if the client uses none.
+_CLOSED: Final = ("Socket closed", "Connection reset", "recvmsg", "GOAWAY", "Broken pipe")
 
 #: A part of gRPC's text when it refuses a message.
 _TOO_LARGE: Final = "larger than max"
@@ -89,24 +94,31 @@ class Calls:
         address: `host:port`.
         timeout: seconds that one attempt may take.
         retry_for: seconds within which a failed call is repeated; 0: never.
+        credentials: what the calls show.
     """
 
-    def __init__(self, address: str, timeout: float, retry_for: float) -> None:
+    def __init__(self, address: str, timeout: float, retry_for: float, credentials: Credentials) -> None:
         self.address = address
+        self.credentials = credentials
         self.timeout = timeout
         self.retry_for = retry_for
         self._connection: Connection | None = None
         self._nearby: Calls | None = None
 
-    def __reduce__(self) -> tuple[type[Calls], tuple[str, float, float]]:
-        return Calls, (self.address, self.timeout, self.retry_for)
+    def __reduce__(self) -> tuple[type[Calls], tuple[str, float, float, Credentials]]:
+        return Calls, (self.address, self.timeout, self.retry_for, self.credentials)
 
     def connection(self) -> Connection:
         """Returns this process's connection."""
         connection = self._connection
         if connection is None or connection.pid != os.getpid():
-            connection = self._connection = connect(self.address)
+            connection = self._connection = connect(self.address, self.credentials)
         return connection
+
+    def _drop_outdated(self) -> None:
+        """Releases a connection whose certificates were replaced; the next call makes one with the new ones."""
+        if self._connection is not None and self._connection.is_outdated:
+            self._connection = None
 
     def disconnect(self) -> None:
         """Releases the connection; the next call takes it again."""
@@ -114,11 +126,19 @@ class Calls:
         self._nearby = None
 
     def nearby(self, address: str) -> Calls:
-        """Returns calls to a relay at `address`. They are not repeated: if one fails, the caller calls the tracker."""
+        """Returns calls to a relay at `address`. They are not repeated: if one fails, the caller calls the tracker.
+
+        A relay that listens at a socket file gets no token, since it reports with its own.
+        """
         nearby = self._nearby
         if nearby is None or nearby.address != address:
-            nearby = self._nearby = Calls(address, self.timeout, retry_for=0)
+            credentials = Credentials() if address.startswith("unix:") else self.credentials
+            nearby = self._nearby = Calls(address, self.timeout, 0, credentials)
         return nearby
+
+    def with_patience(self, timeout: float, retry_for: float) -> Calls:
+        """Returns calls to the same tracker, with the same credentials and other times in seconds."""
+        return Calls(self.address, timeout, retry_for, self.credentials)
 
     def repeat(
         self,
@@ -157,6 +177,7 @@ class Calls:
                 pause = backoff.next()
                 if time.monotonic() + pause > until:
                     raise self._unavailable(request, error, backoff.failures) from error
+                self._drop_outdated()
                 sleep(pause)
 
     def once(
@@ -201,6 +222,7 @@ class Calls:
             f"the tracker at {self.address} has not answered {_name(request)} "
             f"({tried}; the last one failed with {error.code().name}: {error.details()}). "
             f"Check that it is running; `tracker serve --listen {self.address}` starts one.{_proxy(self.address)}"
+            f"{_tls(error, self.credentials)}"
         )
 
 
@@ -214,6 +236,22 @@ def _proxy(address: str) -> str:
         f" {named}={os.environ[named]} is set, so gRPC goes over that proxy; if it is not meant for the tracker, add "
         f"{host} to no_proxy."
     )
+
+
+def _tls(error: grpc.RpcError, credentials: Credentials) -> str:
+    """Returns a hint about TLS, if that may be the reason; else an empty text."""
+    details = str(error.details())
+    if credentials.uses_tls:
+        if "WRONG_VERSION_NUMBER" in details:
+            return (
+                " It does not use TLS there, and this client does: leave the authorities out, or give it a certificate."
+            )
+        if "CERTIFICATE_VERIFY_FAILED" in details:
+            return f" Its certificate is not of the authorities in {credentials.ca}, or of another name or time."
+        return ""
+    if any(sign in details for sign in _CLOSED):
+        return " If it uses TLS, name the authorities of its certificate: --tls-ca FILE, or TRACKER_TLS_CA."
+    return ""
 
 
 def _name(request: object) -> str:

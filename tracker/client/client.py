@@ -13,6 +13,7 @@ import grpc
 
 from tracker.client import forking, servers
 from tracker.client.calls import Backoff, Calls, refusal
+from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
 from tracker.client.producer import Producer
 from tracker.client.report import checked_epoch
@@ -71,6 +72,8 @@ class TrackerClient:
         timeout: seconds that one attempt of a call may take.
         retry_for: seconds within which failed calls are repeated; 0: never. A watch gives up if the tracker cannot be
             reached for so long.
+        credentials: certificates and token; None: those that the environment names, if any
+            (`Credentials.from_environment`).
 
     Raises:
         TrackerError: by any call: the tracker refuses it, for the reason in `reason`. Such calls are not repeated.
@@ -81,8 +84,15 @@ class TrackerClient:
     TrackerClient('127.0.0.1:7654', timeout=5, retry_for=60.0)
     """
 
-    def __init__(self, address: str, timeout: float = 10.0, retry_for: float = 60.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout: float = 10.0,
+        retry_for: float = 60.0,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._address = address
+        self._credentials = Credentials.from_environment() if credentials is None else credentials
         self._timeout = timeout
         self._retry_for = retry_for
         self._calls: dict[str, Calls] = {}  # by server
@@ -92,8 +102,8 @@ class TrackerClient:
     def __repr__(self) -> str:
         return f"TrackerClient({self._address!r}, timeout={self._timeout}, retry_for={self._retry_for})"
 
-    def __reduce__(self) -> tuple[type[TrackerClient], tuple[str, float, float]]:
-        return TrackerClient, (self._address, self._timeout, self._retry_for)
+    def __reduce__(self) -> tuple[type[TrackerClient], tuple[str, float, float, Credentials]]:
+        return TrackerClient, (self._address, self._timeout, self._retry_for, self._credentials)
 
     def __enter__(self) -> TrackerClient:
         return self
@@ -113,6 +123,11 @@ class TrackerClient:
         """The address of the tracker, or the trackers, as the caller gave it."""
         return self._address
 
+    @property
+    def credentials(self) -> Credentials:
+        """What the client shows to the tracker."""
+        return self._credentials
+
     def server_info(self) -> ServerInfo:
         """Returns the server's version and limits; with several servers, those of the first by name."""
         request = tracker_pb2.GetServerInfoRequest()
@@ -122,7 +137,10 @@ class TrackerClient:
     def _servers(self) -> dict[str, Calls]:
         """Returns the calls to each server, by name and in that order."""
         if not self._calls:
-            self._calls = {name: Calls(name, self._timeout, self._retry_for) for name in servers.names(self._address)}
+            self._calls = {
+                name: Calls(name, self._timeout, self._retry_for, self._credentials)
+                for name in servers.names(self._address)
+            }
         return self._calls
 
     def _to(self, job: str) -> Calls:
@@ -557,7 +575,7 @@ class TrackerClient:
             else:
                 time.sleep(min(left, backoff.next()))
             # A deadline that has passed does not show whether the tracker is reachable.
-            calls = Calls(self._to(job).address, min(left, self._timeout), min(left, self._retry_for))
+            calls = self._to(job).with_patience(min(left, self._timeout), min(left, self._retry_for))
             calls.wait_until_reachable()
 
     def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:

@@ -1,18 +1,22 @@
-"""This process's channels to trackers: one for each address, shared by all clients, and never used across a fork."""
+"""This process's channels to trackers: one for each address with its credentials, shared by all clients.
+
+None is used across a fork.
+"""
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
 import threading
 import weakref
-from typing import Final
+from typing import Final, cast
 
 import grpc
 
 from tracker.client import forking
+from tracker.client.authorizing import AuthorizingChannel
+from tracker.client.credentials import Bearer, Credentials
 from tracker.client.ids import SubstreamIds
+from tracker.wire.addresses import is_local
 from tracker.wire.gen import columns_pb2, tracker_pb2, tracker_pb2_grpc
 
 _REPORT_METHOD: Final = f"/{tracker_pb2.DESCRIPTOR.services_by_name['Tracker'].full_name}/Report"
@@ -47,44 +51,36 @@ def channel_options(address: str) -> list[tuple[str, int]]:
     return [*CHANNEL_OPTIONS, *([("grpc.enable_http_proxy", 0)] if is_local(address) else [])]
 
 
-def is_local(address: str) -> bool:
-    """Returns whether an address is this machine's own: a loopback address, `localhost`, or a socket file.
-
-    >>> [is_local(each) for each in ("localhost:1", "[::1]:1", "dns:///127.0.0.9:1", "unix:/run/s", "10.0.0.1:1")]
-    [True, True, True, True, False]
-    """
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
-    target = re.sub(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)", "", address)
-    host = target.rpartition(":")[0].strip("[]").lower() or target
-    if host in ("localhost", "localhost.") or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class Connection:
     """A channel with its stubs, and the ids that were learnt over it. It is closed when its last reference is gone.
 
     Attributes:
         address: the tracker's, `host:port`, or a relay's.
+        credentials: what it shows there.
         pid: the process that may use the connection.
         stubs: the contract's calls, except Report.
         report: the call Report, whose requests hold columns.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
+        self.credentials = credentials
         self.pid = os.getpid()
+        self._stamp = credentials.stamp()
+        transport = credentials.transport(address)
         # Channels with equal targets and options share a connection, even one that a parent process opened.
         options = [("substream.tracker.pid", self.pid), *channel_options(address)]
         with forking.using_grpc():
-            self._channel = grpc.insecure_channel(address, options=options)
-            self.stubs = tracker_pb2_grpc.TrackerStub(self._channel)
+            if transport is None:
+                self._channel = grpc.insecure_channel(address, options=options)
+            else:
+                self._channel = grpc.secure_channel(address, transport, options=options)
+            channel = self._channel
+            if credentials.token_file or credentials.token_variable:
+                channel = cast(grpc.Channel, AuthorizingChannel(channel, Bearer(credentials, address)))
+            self.stubs = tracker_pb2_grpc.TrackerStub(channel)
             self.report: grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse] = (
-                self._channel.unary_unary(
+                channel.unary_unary(
                     _REPORT_METHOD,
                     request_serializer=columns_pb2.ReportRequest.SerializeToString,
                     response_deserializer=tracker_pb2.ReportResponse.FromString,
@@ -93,21 +89,30 @@ class Connection:
         self._ids: dict[str, SubstreamIds] = {}
         weakref.finalize(self, self._channel.close).atexit = False
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a file of its certificates has changed since it was made: then new connections need the new one."""
+        return self.credentials.uses_tls and self.credentials.stamp() != self._stamp
+
     def ids(self, job: str) -> SubstreamIds:
         """Returns the ids that this process knows of a job's substreams."""
         return self._ids.setdefault(job, SubstreamIds())
 
 
 _lock = threading.Lock()
-_connections: weakref.WeakValueDictionary[str, Connection] = weakref.WeakValueDictionary()
+_connections: weakref.WeakValueDictionary[tuple[str, Credentials], Connection] = weakref.WeakValueDictionary()
 
 
-def connect(address: str) -> Connection:
-    """Returns this process's connection to an address. Nothing is sent before the first call."""
+def connect(address: str, credentials: Credentials) -> Connection:
+    """Returns this process's connection to an address. Nothing is sent before the first call.
+
+    Raises:
+        CredentialsError: a file of the credentials cannot be read.
+    """
     with _lock:
-        connection = _connections.get(address)
-        if connection is None:
-            connection = _connections[address] = Connection(address)
+        connection = _connections.get((address, credentials))
+        if connection is None or connection.is_outdated:
+            connection = _connections[address, credentials] = Connection(address, credentials)
         return connection
 
 

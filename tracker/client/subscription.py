@@ -92,7 +92,7 @@ class Subscription(Iterator[Event]):
         """
         seq = event.seq if isinstance(event, Event) else event
         request = tracker_pb2.AckRequest(job=self.job, name=self.name, seq=seq, log_id=self.log_id)
-        calls = self._calls if timeout is None else Calls(self._calls.address, timeout, retry_for=0)
+        calls = self._calls if timeout is None else self._calls.with_patience(timeout, 0)
         answer = calls.repeat(lambda connection: connection.stubs.Ack, request)
         self.acknowledged = answer.acknowledged
         return self.acknowledged

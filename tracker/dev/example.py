@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 from uuid import uuid4
 
-from tracker.client import DrainState, JobSpec, Producer, Report, TrackerClient, TrackerError, label
+from tracker.client import Credentials, DrainState, JobSpec, Producer, Report, TrackerClient, TrackerError, label
 
 JOB: Final = "example"
 WINDOW_S: Final = 15
@@ -59,7 +59,7 @@ class Example:
     """
 
     def __init__(self, address: str, seed: int = 7) -> None:
-        self._client = TrackerClient(address, retry_for=5)
+        self._client = TrackerClient(address, retry_for=5, credentials=Credentials())
         self._random = random.Random(seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="example job", daemon=True)

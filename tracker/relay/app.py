@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from tracker.client.connection import channel_options
+from tracker.client.credentials import Bearer, Credentials
+from tracker.security.settings import Security
 
 from .listening import bound
 from .service import SERVICE, Relay
@@ -36,6 +38,8 @@ class Options:
     socket_mode: int = 0o660  #: the permissions of the socket file
     max_delay: float = 0.005  #: the most seconds that a report waits for others
     max_pending_bytes: int = 256 << 20  #: of requests that are not answered yet, and of one message
+    credentials: Credentials = field(default_factory=Credentials)  #: what it shows to the tracker
+    security: Security = field(default_factory=Security)  #: who may call it
 
     def __post_init__(self) -> None:
         if self.max_delay < 0 or self.max_pending_bytes < 1:
@@ -49,9 +53,14 @@ async def relay(options: Options) -> None:
         options: which tracker to report to, and where to listen.
 
     Raises:
-        ValueError: `options.listen` has a wrong form.
+        ValueError: `options.listen` has a wrong form, or what protects it cannot be used.
+        CredentialsError: the relay's own certificate or token cannot be read.
         CannotListenError: another program uses the address, or this process cannot listen there.
     """
+    options.security.check_exposed(options.listen)
+    guard, certificate = options.security.guard, options.security.certificate
+    bearer = Bearer(options.credentials, options.server)
+    bearer.metadata()  # a token that cannot be read ends the start, not each report
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -68,13 +77,22 @@ async def relay(options: Options) -> None:
             ("grpc.keepalive_timeout_ms", 20_000),
         ]
     )
-    async with grpc.aio.insecure_channel(options.server, channel_options(options.server)) as channel:
-        handlers = Relay(options.server, channel, options.max_delay, options.max_pending_bytes)
+    async with _channel(options) as channel:
+        handlers = Relay(
+            options.server,
+            channel,
+            options.max_delay,
+            options.max_pending_bytes,
+            guard,
+            bearer,
+            options.credentials.cert is not None,
+        )
         server.add_generic_rpc_handlers((handlers,))
         health_service = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-        with bound(server, options.listen, options.socket_mode) as address:
+        with bound(server, options.listen, options.socket_mode, certificate) as address:
             await server.start()
+            following = asyncio.create_task(guard.follow())
             for name in ("", SERVICE):
                 await health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
             log.info("relaying", extra={"server": options.server, "listen": address})
@@ -84,6 +102,15 @@ async def relay(options: Options) -> None:
             log.info("stopping")
             await health_service.enter_graceful_shutdown()
             handlers.stop()
+            following.cancel()
             await server.stop(_GRACE_S)
         gatherer = handlers.gatherer
         log.info("stopped", extra={"reports": gatherer.taken, "messages": gatherer.sent})
+
+
+def _channel(options: Options) -> grpc.aio.Channel:
+    transport = options.credentials.transport(options.server)
+    settings = channel_options(options.server)
+    if transport is None:
+        return grpc.aio.insecure_channel(options.server, settings)
+    return grpc.aio.secure_channel(options.server, transport, settings)

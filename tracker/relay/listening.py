@@ -21,6 +21,8 @@ from pathlib import Path
 
 import grpc.aio
 
+from tracker.security.certificates import Certificate
+
 log = logging.getLogger("tracker.relay")
 
 _UNIX = "unix:"
@@ -32,13 +34,14 @@ class CannotListenError(Exception):
 
 
 @contextmanager
-def bound(server: grpc.aio.Server, listen: str, mode: int) -> Iterator[str]:
+def bound(server: grpc.aio.Server, listen: str, mode: int, certificate: Certificate | None = None) -> Iterator[str]:
     """Bind a server to an address while the context lasts; give the address that callers have to use.
 
     Args:
         server: the server, not started yet.
         listen: ``unix:PATH`` or ``HOST:PORT``; port 0 picks one.
         mode: the permissions of the socket file.
+        certificate: for TLS on a port; a socket file uses none.
 
     Raises:
         ValueError: `listen` does not have one of these forms.
@@ -54,7 +57,7 @@ def bound(server: grpc.aio.Server, listen: str, mode: int) -> Iterator[str]:
         raise ValueError(
             f"{listen!r} is not an address to listen on; use unix:PATH or HOST:PORT, such as 127.0.0.1:7655"
         )
-    yield f"{host}:{_add_port(server, listen)}"
+    yield f"{host}:{_add_port(server, listen, certificate)}"
 
 
 def _usable(listen: str) -> Path:
@@ -178,9 +181,11 @@ def _is_bound(path: Path) -> bool:
     return any(line.split(maxsplit=7)[7:] == [os.fsencode(path)] for line in table.splitlines())
 
 
-def _add_port(server: grpc.aio.Server, address: str) -> int:
+def _add_port(server: grpc.aio.Server, address: str, certificate: Certificate | None = None) -> int:
     try:
-        return server.add_insecure_port(address)
+        if certificate is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, certificate.credentials())
     except RuntimeError as error:
         raise CannotListenError(
             f"cannot listen on {address}; check that no other program uses it and that it is this node's"

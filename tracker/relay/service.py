@@ -2,6 +2,10 @@
 
 It does not read what it passes on. Metadata, deadlines and errors are passed on, too, and so is the end: if a caller
 goes away, its call at the tracker ends.
+
+Reports go to the tracker with the relay's own credentials, whoever may report to the relay: with one call for many
+callers, the tracker cannot check each of them. All other calls go with the caller's token, and never with the relay's
+own credentials: nobody can do by the relay what the tracker would refuse him.
 """
 
 from __future__ import annotations
@@ -16,7 +20,12 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor
 
-from tracker.wire import SERVER_KEY
+from tracker.client.credentials import Bearer, CredentialsError
+from tracker.contract.refusal import Refused
+from tracker.security.guard import Guard
+from tracker.security.identities import unauthenticated
+from tracker.wire import SERVER_KEY, codec
+from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.refusals import end, refuse
 
@@ -43,14 +52,30 @@ class Relay(grpc.GenericRpcHandler):
         channel: to the tracker.
         max_delay: as for `Batcher`, in seconds.
         max_pending_bytes: of requests, of all calls, that the tracker has not answered; a stream counts while it lasts.
+        guard: identifies callers.
+        bearer: the relay's own token.
+        has_certificate: whether the relay shows the tracker a certificate of its own.
     """
 
-    def __init__(self, server: str, channel: grpc.aio.Channel, max_delay: float, max_pending_bytes: int) -> None:
+    def __init__(
+        self,
+        server: str,
+        channel: grpc.aio.Channel,
+        max_delay: float,
+        max_pending_bytes: int,
+        guard: Guard,
+        bearer: Bearer,
+        has_certificate: bool,
+    ) -> None:
         self._server = server
+        self._guard = guard
+        self._has_certificate = has_certificate
         self._channel = channel
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REPORT, None, None)
         self._budget = Budget(max_pending_bytes)
-        self.gatherer = Batcher(lambda request, timeout: send(request, timeout=timeout), max_delay, self._budget)
+        self.gatherer = Batcher(
+            lambda request, timeout: send(request, timeout=timeout, metadata=bearer.metadata()), max_delay, self._budget
+        )
         self._handlers = {f"/{SERVICE}/{method.name}": self._passing_on(method) for method in _METHODS}
         self._handlers[_REPORT] = grpc.unary_unary_rpc_method_handler(self._report)
         self._lasting: set[_Call] = set()
@@ -68,12 +93,35 @@ class Relay(grpc.GenericRpcHandler):
 
     async def _report(self, request: bytes, context: Context) -> bytes:
         await self._check_meant(context)
+        await self._check_caller(context, "Report", request)
         try:
             return await self.gatherer.report(request, context.time_remaining())
         except grpc.aio.AioRpcError as error:
             await _abort_like(context, error)
         except FullError as full:
             await _refuse(context, full)
+        except CredentialsError as wrong:
+            log.error("the relay cannot show its token", extra={"error": str(wrong)})
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "CREDENTIALS", "the relay has lost its own token")
+
+    async def _check_caller(self, context: Context, call: str, report: bytes | None) -> None:
+        """Refuse a caller that the relay's own tokens file does not allow to report, or to make this call.
+
+        What else it may do, the tracker decides by the caller's token.
+        """
+        metadata = context.invocation_metadata() or ()
+        try:
+            if not self._guard.is_open:
+                caller = self._guard.caller(call, metadata, context.auth_context())
+                if report is not None:
+                    caller.authorize(codec.parse(columns_pb2.ReportRequest, report).job)
+            if report is None and self._has_certificate and not any(key == "authorization" for key, _ in metadata):
+                raise unauthenticated(
+                    f"a relay passes {call} on only with a token of the caller, since its own certificate is for "
+                    "reports; give the call a token, or call the tracker itself"
+                )
+        except Refused as refused:
+            await _abort(context, grpc.StatusCode[refused.code], refused.reason, refused.detail)
 
     async def _check_meant(self, context: Context) -> None:
         """Refuse a report that is meant for another tracker: this relay's tracker may have a job of the same name."""
@@ -97,6 +145,7 @@ class Relay(grpc.GenericRpcHandler):
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path, None, None)
 
             async def unary(request: bytes, context: Context) -> bytes:
+                await self._check_caller(context, method.name, None)
                 async with self._pending(len(request), context):
                     call = ask(request, timeout=context.time_remaining(), metadata=_metadata(context))
                     async with self._under_way(call, lasting, context):
@@ -109,6 +158,7 @@ class Relay(grpc.GenericRpcHandler):
         open_stream: Any = streamed(path, None, None)
 
         async def stream(request: Any, context: Context) -> AsyncIterator[bytes]:
+            await self._check_caller(context, method.name, None)
             full: list[FullError] = []
 
             async def counted() -> AsyncIterator[bytes]:

@@ -25,6 +25,9 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 import tracker
 from tracker.journal import Journal, open_journal
 from tracker.page.application import Page
+from tracker.security.certificates import Certificate
+from tracker.security.guard import Guard
+from tracker.security.settings import Security
 from tracker.web.application import application
 from tracker.web.listening import CannotListenError, listening
 
@@ -62,7 +65,7 @@ class Options:
         ValueError: `retention_s` or `snapshot_bytes` is negative.
 
     >>> Options(listen="127.0.0.1:0", journal="memory").reflection
-    True
+    False
     """
 
     listen: str = "127.0.0.1:7654"  #: HOST:PORT; port 0 picks one
@@ -70,10 +73,11 @@ class Options:
     retention_s: int = 24 * 3600  #: seconds that ended substreams and events are kept, for jobs without a retention
     snapshot_bytes: int = 256 << 20  #: bytes that are journaled between two snapshots, at least
     limits: Limits = field(default_factory=Limits)
-    reflection: bool = True  #: serve gRPC reflection, which lists services and messages
+    reflection: bool = False  #: serve gRPC reflection, which lists services and messages
     accept_loss: bool = False  #: start even if acknowledged records are lost
     set_aside: frozenset[int] = frozenset()  #: numbers of journal records to leave out from now on
     page: bool = True  #: serve the status page, too, where the metrics are
+    security: Security = field(default_factory=Security)  #: who may call
     metrics: str = ""  #: HOST:PORT of `/metrics`, `/healthz` and `/readyz`; port 0 picks one; "" serves none
 
     def __post_init__(self) -> None:
@@ -103,7 +107,8 @@ async def serve(options: Options) -> None:
         options: where to listen, which journal to use, and the limits.
 
     Raises:
-        ValueError: `options.listen`, `options.metrics` or `options.journal` has a wrong form.
+        ValueError: `options.listen`, `options.metrics` or `options.journal` has a wrong form; the tokens file or the
+            certificate cannot be used; or they protect nothing where the server would listen.
         CannotListenError: another program uses the address, or this machine does not have it.
         tracker.journal.JournalError: the journal cannot be opened, or another process uses it.
     """
@@ -141,6 +146,8 @@ async def run(
     Raises:
         ValueError, CannotListenError, tracker.journal.JournalError: as for `serve`.
     """
+    options.security.check_exposed(options.listen)
+    guard, certificate = options.security.guard, options.security.certificate
     readiness = Readiness()
     metrics = Metrics(readiness)
     source = PageSource(options.journal.partition(":")[0])
@@ -152,7 +159,7 @@ async def run(
             url = await stack.enter_async_context(listening(site, options.metrics))
             stack.callback(page.close)
         journal = stack.enter_context(closing(open_journal(options.journal)))
-        await _run(options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url)
+        await _run(options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url, guard, certificate)
 
 
 async def _run(
@@ -166,6 +173,8 @@ async def _run(
     source: PageSource,
     metrics: Metrics,
     url: str,
+    guard: Guard,
+    certificate: Certificate | None,
 ) -> None:
     # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
     state, number = await asyncio.to_thread(
@@ -203,7 +212,7 @@ async def _run(
     sequencer = Sequencer(
         state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes, measures
     )
-    service = Service(state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name, measures)
+    service = Service(state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name, measures, guard)
     names = options.limits.max_metric_names
     inventory = Inventory(state.tracker, lanes, readers, names + 1)
     metrics.serves(ServingMetrics(measures, labels, inventory, names, clock, sequencer, service, readers))
@@ -234,23 +243,34 @@ async def _run(
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     if options.reflection:
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    host, port = _bind(server, options.listen)
+    host, port = _bind(server, options.listen, certificate)
     sequencer.start()
     ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
-    ticking = asyncio.create_task(ticker.run())
+    background = [asyncio.create_task(ticker.run()), asyncio.create_task(guard.follow())]
     await server.start()
     await _set_health(health_service, True)
     readiness.serving()
     place = {"metrics": url} if url else {}
-    log.info("serving", extra={"version": tracker.__version__, "journal": options.journal, "port": port, **place})
+    log.info(
+        "serving",
+        extra={
+            "version": tracker.__version__,
+            "journal": options.journal,
+            "port": port,
+            "tls": certificate is not None,
+            "open": guard.is_open,
+            **place,
+        },
+    )
     ready(Started(host, port, ticker.tick_due, url))
     await stop.wait()
     log.info("stopping")
     readiness.stopping()
     await health_service.enter_graceful_shutdown()
-    ticking.cancel()
-    with suppress(asyncio.CancelledError):
-        await ticking
+    for each in background:
+        each.cancel()
+        with suppress(asyncio.CancelledError):
+            await each
     readers.stop()
     service.stop()
     await server.stop(_GRACE_S)
@@ -277,12 +297,14 @@ def _return_memory() -> None:
         libc.mallopt(_M_ARENA_MAX, 2)
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> tuple[str, int]:
+def _bind(server: grpc.aio.Server, listen: str, certificate: Certificate | None) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal():
         raise ValueError(f"{listen!r} is not an address to listen on; use HOST:PORT, such as 127.0.0.1:7654")
     try:
-        return host, server.add_insecure_port(listen)
+        if certificate is None:
+            return host, server.add_insecure_port(listen)
+        return host, server.add_secure_port(listen, certificate.credentials())
     except RuntimeError as error:
         raise CannotListenError(
             f"cannot listen on {listen}; check that no other server uses it and that the host is this machine"

@@ -6,9 +6,11 @@ Each reads its request, and asks for a turn to read the job's state; a large ans
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import tracker
 from tracker.core import Refused, Tracker
+from tracker.security.guard import Caller
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -19,6 +21,10 @@ from .watching import Readers, wanted_by
 _PAGE = 1000
 _PAGE_CELLS = 10_000  # cells on one page of substreams: in a job of many segments, a page has fewer substreams
 _TOKEN = 20  # the most digits of a page token
+
+
+#: Answers a request of a caller; both are bytes.
+Handler: TypeAlias = Callable[[bytes, Caller], Awaitable[bytes]]
 
 
 class Lookups:
@@ -39,8 +45,8 @@ class Lookups:
         self._limits = limits
         self._journal = journal
 
-    def by_name(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
-        """Return the look-ups by the names of their calls. Each takes a request and returns an answer, as bytes."""
+    def by_name(self) -> dict[str, Handler]:
+        """Return the look-ups by the names of their calls."""
         return {
             "GetServerInfo": self._get_server_info,
             "GetJob": self._get_job,
@@ -52,26 +58,27 @@ class Lookups:
             "GetDrain": self._get_drain,
         }
 
-    async def _get_server_info(self, data: bytes) -> bytes:
+    async def _get_server_info(self, data: bytes, _: Caller) -> bytes:
         self._intake.question(wire.GetServerInfoRequest, data)
         return wire.ServerInfo(
             version=tracker.__version__, journal=self._journal, leader=True, limits=self._limits.by_name()
         ).SerializeToString()
 
-    async def _get_job(self, data: bytes) -> bytes:
-        job = self._intake.question(wire.GetJobRequest, data).job
+    async def _get_job(self, data: bytes, caller: Caller) -> bytes:
+        job = asked_by(self._intake, wire.GetJobRequest, data, caller).job
         return await self._readers.ask(
             job,
             lambda: codec.write_job_status(self._tracker.job_status(job)).SerializeToString(),
             lambda: self._tracker.status_cost(job),
         )
 
-    async def _list_jobs(self, data: bytes) -> bytes:
+    async def _list_jobs(self, data: bytes, caller: Caller) -> bytes:
         self._intake.question(wire.ListJobsRequest, data)
-        return wire.ListJobsResponse(jobs=self._tracker.jobs()).SerializeToString()
+        jobs = filter(caller.identity.may_touch, self._tracker.jobs())
+        return wire.ListJobsResponse(jobs=jobs).SerializeToString()
 
-    async def _get_drain(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.GetDrainRequest, data)
+    async def _get_drain(self, data: bytes, caller: Caller) -> bytes:
+        request = asked_by(self._intake, wire.GetDrainRequest, data, caller)
         job, deployment = request.job, request.deployment
         return await self._readers.ask(
             job,
@@ -79,8 +86,8 @@ class Lookups:
             lambda: self._tracker.status_cost(job),
         )
 
-    async def _list_events(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.ListEventsRequest, data)
+    async def _list_events(self, data: bytes, caller: Caller) -> bytes:
+        request = asked_by(self._intake, wire.ListEventsRequest, data, caller)
         limit = self._page(request.limit)
 
         def look() -> bytes:
@@ -110,8 +117,8 @@ class Lookups:
 
         return await self._readers.ask(request.job, look, weight)
 
-    async def _explain(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.ExplainRequest, data)
+    async def _explain(self, data: bytes, caller: Caller) -> bytes:
+        request = asked_by(self._intake, wire.ExplainRequest, data, caller)
         return await self._readers.ask(
             request.job,
             lambda: codec.write_explained(
@@ -119,8 +126,8 @@ class Lookups:
             ).SerializeToString(),
         )
 
-    async def _list_subscriptions(self, data: bytes) -> bytes:
-        job = self._intake.question(wire.ListSubscriptionsRequest, data).job
+    async def _list_subscriptions(self, data: bytes, caller: Caller) -> bytes:
+        job = asked_by(self._intake, wire.ListSubscriptionsRequest, data, caller).job
         return await self._readers.ask(
             job,
             lambda: wire.ListSubscriptionsResponse(
@@ -129,8 +136,8 @@ class Lookups:
             ).SerializeToString(),
         )
 
-    async def _list_substreams(self, data: bytes) -> bytes:
-        request = self._intake.question(wire.ListSubstreamsRequest, data)
+    async def _list_substreams(self, data: bytes, caller: Caller) -> bytes:
+        request = asked_by(self._intake, wire.ListSubstreamsRequest, data, caller)
         job, after, asked = request.job, _after(request.page_token), self._page(request.page_size)
 
         def page() -> int:
@@ -153,6 +160,23 @@ class Lookups:
 
     def _page(self, asked: int) -> int:
         return min(asked or _PAGE, self._limits.max_page)
+
+
+def asked_by(intake: Intake, kind: type[Any], data: bytes, caller: Caller) -> Any:
+    """Return the message of a look-up about a job that its caller may read.
+
+    Args:
+        intake: parses it.
+        kind: the message's class.
+        data: its bytes.
+        caller: who asks.
+
+    Raises:
+        Refused: ``LIMIT``, ``MALFORMED``, ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
+    """
+    request = intake.question(kind, data)
+    caller.authorize(request.job)
+    return request
 
 
 def _after(page_token: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,6 +20,8 @@ from google.protobuf.message import Message
 from tracker.contract.answers import Answer, Reported
 from tracker.contract.commands import Command, DefineJob, Report
 from tracker.core import Refused, Tracker
+from tracker.security.guard import Caller, Guard
+from tracker.security.scopes import FORCE
 from tracker.wire import codec
 from tracker.wire.codec import Method
 from tracker.wire.gen import columns_pb2
@@ -29,7 +31,7 @@ from .admission import Admission
 from .intake import Context, Intake
 from .lanes import Lanes
 from .limits import Limits
-from .lookups import Lookups
+from .lookups import Handler, Lookups, asked_by
 from .measures import Measures
 from .notices import Notices
 from .refusing import abort, refusal, rejected
@@ -64,6 +66,7 @@ class Service:
         notices: lines for operators.
         journal: the journal's name, for `GetServerInfo`.
         measures: counts calls and reports.
+        guard: identifies callers.
     """
 
     def __init__(
@@ -76,7 +79,9 @@ class Service:
         notices: Notices,
         journal: str,
         measures: Measures,
+        guard: Guard,
     ) -> None:
+        self._guard = guard
         self._sequencer = sequencer
         self._lanes = lanes
         self._readers = readers
@@ -115,13 +120,14 @@ class Service:
 
     # ---------------------------------------------------------------- how calls are answered and refused
 
-    def _unary(self, name: str, handle: Callable[[bytes], Awaitable[bytes]], counted: bool = True) -> Any:
+    def _unary(self, name: str, handle: Handler, counted: bool = True) -> Any:
         async def answer(context: Context) -> bytes:
+            caller = self._caller(name, context)
             data = await self._intake.receive(context)
             if data is None:
                 return b""  # no caller is left to read it
             with self._intake.held(data):
-                return await handle(data)
+                return await handle(data, caller)
 
         async def call(_: Any, context: Context) -> bytes:
             async with _Answering(self, name, context):
@@ -133,13 +139,17 @@ class Service:
 
         return grpc.stream_unary_rpc_method_handler(call)
 
-    def _streaming(self, name: str, handle: Callable[[Context], AsyncIterator[bytes]]) -> Any:
+    def _streaming(self, name: str, handle: Callable[[Context, Caller], AsyncIterator[bytes]]) -> Any:
         async def call(_: Any, context: Context) -> AsyncIterator[bytes]:
             async with _Answering(self, name, context):
-                async for message in handle(context):
+                async for message in handle(context, self._caller(name, context)):
                     yield message
 
         return grpc.stream_stream_rpc_method_handler(call)
+
+    def _caller(self, call: str, context: Context) -> Caller:
+        """Return who makes a call, before anything of it is read."""
+        return self._guard.caller(call, context.invocation_metadata(), context.auth_context())
 
     def refused(self, error: Exception) -> Refused:
         """Return what a caller is told about an error, and count it."""
@@ -149,9 +159,10 @@ class Service:
 
     # ---------------------------------------------------------------- commands
 
-    def _commander(self, method: Method, translate: Callable[[Any], Message]) -> Callable[[bytes], Awaitable[bytes]]:
-        async def handle(data: bytes) -> bytes:
+    def _commander(self, method: Method, translate: Callable[[Any], Message]) -> Handler:
+        async def handle(data: bytes, caller: Caller) -> bytes:
             command = await self._intake.command(method, data)
+            _authorize(caller, command)
             notice = self._notices.about(command)
             try:
                 answer = await self._take(method, data, command)
@@ -191,7 +202,7 @@ class Service:
         found = self._lanes.run(job, partial(self._admission.check, command), partial(_size, command))
         return await found if isinstance(found, asyncio.Future) else found
 
-    async def _report_stream(self, context: Context) -> AsyncIterator[bytes]:
+    async def _report_stream(self, context: Context, caller: Caller) -> AsyncIterator[bytes]:
         """Answer each report, in order. Later reports are accepted while earlier ones wait for the journal."""
         self._limits.check("max_report_streams", len(self._report_streams) + 1, "use fewer report streams")
         answers: asyncio.Queue[_Streamed] = asyncio.Queue()
@@ -207,6 +218,7 @@ class Service:
                     try:
                         with self._intake.held(data):
                             command = await self._intake.command(Method.REPORT, data)
+                            _authorize(caller, command)
                             answers.put_nowait((command, await self._take(Method.REPORT, data, command)))
                     except Exception as error:
                         answers.put_nowait((command, error))
@@ -249,21 +261,24 @@ class Service:
         for answers in self._report_streams:
             answers.put_nowait(_STOP)
 
-    async def _await(self, data: bytes) -> bytes:
-        ended = await self._readers.ended(self._intake.question(wire.AwaitRequest, data))
+    async def _await(self, data: bytes, caller: Caller) -> bytes:
+        request = asked_by(self._intake, wire.AwaitRequest, data, caller)
+        ended = await self._readers.ended(request)
+        caller.authorize(request.job)  # the wait may have lasted longer than the token
         return wire.AwaitResponse(ended=codec.write_ended(ended)).SerializeToString()
 
-    async def _watch(self, context: Context) -> AsyncIterator[bytes]:
+    async def _watch(self, context: Context, caller: Caller) -> AsyncIterator[bytes]:
         passing = await self._readers.passage.enter()
         try:
             data = await self._intake.receive(context)
             if data is None:
                 return
-            request = self._intake.question(wire.WatchRequest, data)
+            request = asked_by(self._intake, wire.WatchRequest, data, caller)
             await context.send_initial_metadata(())  # so that the caller knows that it is served
         finally:
             self._readers.passage.leave(passing)
         async for event in self._readers.watch(request):
+            caller.authorize(request.job)
             yield event.SerializeToString()
 
 
@@ -291,6 +306,10 @@ class _Answering:
                 await abort(self._call, refused)
         finally:
             self._service.measures.called(self._name, code, time.perf_counter() - self._started)
+
+
+def _authorize(caller: Caller, command: Command) -> None:
+    caller.authorize(command.job, FORCE if isinstance(command, DefineJob) and command.force else None)
 
 
 def _size(command: Command) -> int:

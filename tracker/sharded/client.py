@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from tracker.client import servers
 from tracker.client.client import TrackerClient
+from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
 from tracker.contract.callers import Explained, JobDefined, JobSpec, JobStatus, Mode, Ordering, SubstreamStatus
 from tracker.contract.events import Ended
@@ -45,13 +46,19 @@ class ShardedClient:
             its watches are as far as the slowest shard: see `tracker.sharded.merged_events`.
         timeout: as for `TrackerClient`, in seconds.
         retry_for: as for `TrackerClient`, in seconds.
+        credentials: as for `TrackerClient`, for all servers.
 
     >>> ShardedClient("tracker-{0..3}.tracker:7654", ordering="scope")
     ShardedClient('tracker-{0..3}.tracker:7654', ordering='scope', timeout=10.0, retry_for=60.0)
     """
 
     def __init__(
-        self, address: str, ordering: Ordering = "none", timeout: float = 10.0, retry_for: float = 60.0
+        self,
+        address: str,
+        ordering: Ordering = "none",
+        timeout: float = 10.0,
+        retry_for: float = 60.0,
+        credentials: Credentials | None = None,
     ) -> None:
         if ordering not in ("none", "scope", "global"):
             raise ValueError(f"ordering={ordering!r} is not a known value; use one of 'none', 'scope', 'global'")
@@ -59,6 +66,7 @@ class ShardedClient:
         self._ordering: Ordering = ordering
         self._timeout = timeout
         self._retry_for = retry_for
+        self._credentials = Credentials.from_environment() if credentials is None else credentials
         self._made: tuple[TrackerClient, ...] = ()
         if "@" not in address:
             self._sharding  # noqa: B018 - raises if the list is wrong
@@ -69,8 +77,8 @@ class ShardedClient:
             f"retry_for={self._retry_for})"
         )
 
-    def __reduce__(self) -> tuple[type[ShardedClient], tuple[str, Ordering, float, float]]:
-        return ShardedClient, (self._address, self._ordering, self._timeout, self._retry_for)
+    def __reduce__(self) -> tuple[type[ShardedClient], tuple[str, Ordering, float, float, Credentials]]:
+        return ShardedClient, (self._address, self._ordering, self._timeout, self._retry_for, self._credentials)
 
     def __enter__(self) -> ShardedClient:
         return self
@@ -93,7 +101,9 @@ class ShardedClient:
     def _clients(self) -> tuple[TrackerClient, ...]:
         if not self._made:
             found = self._sharding.servers
-            self._made = tuple(TrackerClient(server, self._timeout, self._retry_for) for server in found)
+            self._made = tuple(
+                TrackerClient(server, self._timeout, self._retry_for, self._credentials) for server in found
+            )
         return self._made
 
     def _shards(self, job: str) -> list[tuple[TrackerClient, str]]:

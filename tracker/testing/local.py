@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from tracker.client import TrackerClient
+from tracker.client import Credentials, TrackerClient
 from tracker.testing.assertions import Assertions
 from tracker.testing.clock import ManualClock
 
@@ -119,7 +119,7 @@ class LocalTracker(Assertions):
         server = _Server(options, self._clock)
         self._address = f"{server.started.host}:{server.started.port}"
         self._server = server
-        self.client = TrackerClient(self._address)
+        self.client = TrackerClient(self._address, credentials=Credentials())
         if self._clock is not None:
             self._clock.join(server)
 

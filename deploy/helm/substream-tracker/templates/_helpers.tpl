@@ -56,6 +56,65 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* What relays and tests show to the servers: the authorities of the servers' certificates, and what is their own. */}}
+{{- define "tracker.clientEnv" -}}
+{{- if .Values.security.tlsSecret }}
+- name: TRACKER_TLS_CA
+  value: /etc/tracker/ca/ca.crt
+{{- end }}
+{{- if .Values.security.client.tlsSecret }}
+- name: TRACKER_TLS_CERT
+  value: /etc/tracker/tls/tls.crt
+- name: TRACKER_TLS_KEY
+  value: /etc/tracker/tls/tls.key
+{{- end }}
+{{- if .Values.security.client.tokenSecret }}
+- name: TRACKER_TOKEN_FILE
+  value: /etc/tracker/token/token
+{{- end }}
+{{- end }}
+
+{{- define "tracker.clientMounts" -}}
+{{- if .Values.security.tlsSecret }}
+- name: ca
+  mountPath: /etc/tracker/ca
+  readOnly: true
+{{- end }}
+{{- if .Values.security.client.tlsSecret }}
+- name: tls
+  mountPath: /etc/tracker/tls
+  readOnly: true
+{{- end }}
+{{- if .Values.security.client.tokenSecret }}
+- name: token
+  mountPath: /etc/tracker/token
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "tracker.clientVolumes" -}}
+{{- with .Values.security.tlsSecret }}
+- name: ca
+  secret:
+    secretName: {{ . }}
+    items:
+      - key: ca.crt
+        path: ca.crt
+{{- end }}
+{{- with .Values.security.client.tlsSecret }}
+- name: tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- with .Values.security.client.tokenSecret }}
+- name: token
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+
 {{/* What every container may do: nothing but its work. */}}
 {{- define "tracker.containerSecurity" -}}
 allowPrivilegeEscalation: false

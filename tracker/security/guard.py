@@ -1,0 +1,222 @@
+"""Identifies who makes a call, and checks what the caller may do, from the call's first message to its last.
+
+The tokens file is read again when it changes (`Guard.follow`). A call that lasts, such as a watch, is checked again
+before each message once the file has changed: a client that was removed gets nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from .identities import ANYBODY, Identity, denied, unauthenticated
+from .scopes import NEEDED, Scope
+from .tokensfile import Clients, TokensFileError, read_clients
+
+log = logging.getLogger("tracker.security")
+
+_LOOK_S: Final = 1.0  # between two looks at the tokens file
+_PREFIX: Final = 4  # bytes of a hash by which it is looked up
+_NO_TOKEN: Final = (
+    "the call carries no token; name the file that holds it: --token-file FILE or TRACKER_TOKEN_FILE for the command "
+    "line, Credentials(token_file=…) for a client"
+)
+
+
+class Guard:
+    """Knows the clients of a server.
+
+    Args:
+        tokens: the tokens file; None: there is none.
+        certificates: whether every client has shown a certificate of a trusted authority.
+
+    Raises:
+        TokensFileError: the file cannot be read, or something is wrong in it.
+    """
+
+    def __init__(self, tokens: Path | None = None, certificates: bool = False) -> None:
+        self._path = tokens
+        self._certificates = certificates
+        self.generation = 0  #: grows when the clients change
+        self._stamp = _stamp(tokens) if tokens else None
+        self._clients = read_clients(tokens) if tokens else Clients()
+        self._by_prefix = _by_prefix(self._clients)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it lets anybody do anything."""
+        return self._path is None and not self._certificates
+
+    # ---------------------------------------------------------------- callers
+
+    def caller(
+        self,
+        call: str,
+        metadata: Iterable[tuple[str, str | bytes]] | None,
+        transport: Mapping[str, Iterable[bytes]],
+    ) -> Caller:
+        """Return who makes a call.
+
+        Args:
+            call: the call's name, such as ``Report``.
+            metadata: the call's.
+            transport: gRPC's `auth_context` of the call.
+
+        Raises:
+            Refused: ``UNAUTHENTICATED``: the caller is not known. ``PERMISSION_DENIED``: it may not make this call.
+        """
+        if self.is_open:
+            return Caller(self, call, ANYBODY, None, ())
+        token = _bearer(metadata or ()) if self._path else None
+        names = () if token is not None else _names(transport)
+        digest = None if token is None else hashlib.sha256(token).digest()
+        return Caller(self, call, self.identify(digest, names), digest, names)
+
+    def identify(self, digest: bytes | None, names: tuple[str, ...]) -> Identity:
+        """Return the client with a token of this hash, or else with a certificate of these names.
+
+        Raises:
+            Refused: ``UNAUTHENTICATED``, ``PERMISSION_DENIED``.
+        """
+        if digest is not None:
+            # The hashes are compared in constant time, though even a whole hash would not help to find its token.
+            for known, identity in self._by_prefix.get(digest[:_PREFIX], ()):
+                if hmac.compare_digest(known, digest):
+                    return identity
+            raise unauthenticated(
+                "the server does not know this token; `tracker token new` makes one and prints the entry for the "
+                "server's tokens file. If it was replaced, write the new one to the client's token file"
+            )
+        if not self._certificates or not names:
+            raise unauthenticated(_NO_TOKEN)
+        if self._path is None:
+            return Identity(names[0], ANYBODY.scopes)
+        for name in names:
+            if (found := self._clients.by_certificate.get(name)) is not None:
+                return found
+        raise denied(
+            f"no client of the server's tokens file has a certificate of the name {names[0][:100]!r}; add an entry "
+            'with certificate = "…", or give the client a token'
+        )
+
+    # ---------------------------------------------------------------- the file
+
+    async def follow(self) -> None:
+        """Read the file again when it changes, until cancelled. A file with a mistake changes nothing, but a log line.
+
+        What counts is its modification time, size and number, so a file may be replaced as a whole, as Kubernetes does.
+        """
+        while self._path is not None:
+            await asyncio.sleep(_LOOK_S)
+            await asyncio.to_thread(self.reread)
+
+    def reread(self) -> None:
+        """Read the file again if it has changed."""
+        assert self._path is not None
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            clients = read_clients(self._path)
+        except TokensFileError as wrong:
+            log.error("the clients stay as they were", extra={"error": str(wrong)})
+            return
+        self._clients, self._by_prefix = clients, _by_prefix(clients)
+        self.generation += 1
+        log.info("the clients were read again", extra={"tokens": len(clients.by_hash)})
+
+
+class Caller:
+    """Who makes a call, and may do what.
+
+    Attributes:
+        identity: the client.
+    """
+
+    __slots__ = ("_call", "_digest", "_generation", "_guard", "_job", "_names", "identity")
+
+    def __init__(
+        self, guard: Guard, call: str, identity: Identity, digest: bytes | None, names: tuple[str, ...]
+    ) -> None:
+        self._guard = guard
+        self._call = call
+        self._digest = digest
+        self._names = names
+        self._generation = guard.generation
+        self._job: str | None = None  # the last job that was allowed
+        self.identity = identity
+        identity.check_scope(call, NEEDED[call])
+
+    def authorize(self, job: str, more: Scope | None = None) -> None:
+        """Refuse the call for a job with which this client may not do it, or may no longer.
+
+        Args:
+            job: what the call is about.
+            more: a scope that the call needs besides.
+
+        Raises:
+            Refused: ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
+        """
+        if self._generation != self._guard.generation:
+            self.renew()
+        if job != self._job:
+            self.identity.check_job(job)
+            self._job = job
+        if more is not None:
+            self.identity.check_scope(self._call, more)
+
+    def renew(self) -> None:
+        """Take the client from the file as it is now.
+
+        Raises:
+            Refused: ``UNAUTHENTICATED``, ``PERMISSION_DENIED``.
+        """
+        self._generation, self._job = self._guard.generation, None
+        if not self._guard.is_open:
+            self.identity = self._guard.identify(self._digest, self._names)
+        self.identity.check_scope(self._call, NEEDED[self._call])
+
+
+def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
+    """Return the token of a call; None if it has none.
+
+    Raises:
+        Refused: ``UNAUTHENTICATED``: it has something else in its place.
+    """
+    values = [value for key, value in metadata if key == "authorization"]
+    if not values:
+        return None
+    value = values[0].encode() if isinstance(values[0], str) else values[0]
+    scheme, _, token = value.partition(b" ")
+    if len(values) > 1 or scheme.lower() != b"bearer" or not token.strip():
+        raise unauthenticated("the call needs one header `authorization: Bearer TOKEN`, and has another form of it")
+    return token.strip()
+
+
+def _names(transport: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
+    """Return the names in the certificate that a caller has shown: the common name, then the alternative ones."""
+    found = [*transport.get("x509_common_name", ()), *transport.get("x509_subject_alternative_name", ())]
+    return tuple(dict.fromkeys(name.decode(errors="replace") for name in found if name))
+
+
+def _by_prefix(clients: Clients) -> dict[bytes, list[tuple[bytes, Identity]]]:
+    found: dict[bytes, list[tuple[bytes, Identity]]] = {}
+    for digest, identity in clients.by_hash.items():
+        found.setdefault(digest[:_PREFIX], []).append((digest, identity))
+    return found
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written or replaced; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
