@@ -20,7 +20,11 @@ _SCHEMAS = "kubernetes-validate==1.37.0"
 _KUBERNETES = "1.37.0"
 #: The module that carries the definitions of the Prometheus operator's resources.
 _OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
-_RESOURCES = {"servicemonitors": "servicemonitor", "prometheusrules": "prometheusrule"}
+_RESOURCES = {
+    "podmonitors": "podmonitor",
+    "prometheusrules": "prometheusrule",
+    "servicemonitors": "servicemonitor",
+}
 
 
 class Tool(NamedTuple):
@@ -48,7 +52,11 @@ class MissingError(Exception):
 
 def installed() -> bool:
     """Whether everything is there."""
-    return all(tool.path.exists() for tool in (HELM, KUBECONFORM, COMPOSE)) and SCHEMAS.is_dir()
+    return all(tool.path.exists() for tool in (HELM, KUBECONFORM, COMPOSE)) and _has_schemas()
+
+
+def _has_schemas() -> bool:
+    return all((SCHEMAS / f"{kind}-monitoring-v1.json").exists() for kind in _RESOURCES.values())
 
 
 def install() -> None:
@@ -64,7 +72,7 @@ def install() -> None:
         if not tool.path.exists():
             print(f"go install {tool.package}@{tool.version} (once; minutes)", flush=True)
             _run([go, "install", f"{tool.package}@{tool.version}"], {"GOBIN": str(tool.path.parent)})
-    if not SCHEMAS.is_dir():
+    if not _has_schemas():
         _make_schemas(go)
 
 
@@ -93,6 +101,7 @@ def _make_schemas(go: str) -> None:
             schema = _strict(version["schema"]["openAPIV3Schema"])
             _write(made / f"{kind}-monitoring-{version['name']}.json", schema)
     shutil.rmtree(package)
+    shutil.rmtree(SCHEMAS, ignore_errors=True)
     made.rename(SCHEMAS)
 
 

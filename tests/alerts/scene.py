@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Scene:
                 self.stub.Report(ends(next(self._epochs), "load"), timeout=10)
 
     @contextmanager
-    def under_load(self, **others: str) -> Iterator[Scene]:
+    def under_load(self, others: Mapping[str, str] | None = None) -> Iterator[Scene]:
         """Load it and have it scraped while the context lasts.
 
         Args:
@@ -57,7 +57,7 @@ class Scene:
         self._load.start()
         try:
             with prometheus(
-                self.directory, {KIND: [self.metrics], **{kind: [each] for kind, each in others.items()}}
+                self.directory, {KIND: [self.metrics], **{kind: [each] for kind, each in (others or {}).items()}}
             ) as self.observer:
                 until(lambda: bool(self.observer.query('rate(tracker_reports_total{job_name="load"}[4s]) > 0')))
                 yield self

@@ -26,6 +26,7 @@ class Relay:
         self.log_file = directory / "relay.log"
         self.address = f"unix:{directory / 'relay.sock'}" if listen is None else listen
         self._command = [*TRACKER, "relay", "--server", server, *options]
+        self.metrics = ""  #: the URL, with the option --metrics
         self._process: subprocess.Popen[str] | None = None
         self.start()
 
@@ -42,6 +43,8 @@ class Relay:
         said = self._process.stdout.readline()
         assert said.startswith("listening on "), self.log
         self.address = said.split()[-1]
+        if "--metrics" in self._command:
+            self.metrics = self._process.stdout.readline().split()[-1]
 
     def kill(self) -> None:
         """kill -9."""

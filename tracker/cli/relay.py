@@ -105,6 +105,16 @@ def relay(
             help="the most memory for reports that the tracker has not answered; further ones are refused",
         ),
     ] = 256.0,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            show_default=False,
+            help="where to serve /metrics for Prometheus, /healthz and /readyz by HTTP, such as 127.0.0.1:7661; port 0 "
+            "picks a free one, and a second line, `metrics on http://HOST:PORT`, tells which. Without it they are not "
+            "served",
+        ),
+    ] = "",
     log_level: LogLevel = "info",
 ) -> int:
     """Run a node's relay: clients on this node send their reports to it, and it combines them into one.
@@ -123,6 +133,7 @@ def relay(
         from tracker.relay.listening import CannotListenError
         from tracker.security.settings import Security
         from tracker.server.logs import log_to_stderr
+        from tracker.web.listening import CannotListenError as CannotListenForMetricsError
     log_to_stderr(log_level)
     ca, cert, key, token = (
         given(context, name, value)
@@ -144,11 +155,12 @@ def relay(
             security=Security(
                 listen_tls_cert, listen_tls_key, listen_tls_client_ca, listen_tokens, insecure, "--listen-"
             ),
+            metrics=metrics,
         )
         asyncio.run(run_relay(options))
     except (ValueError, CredentialsError) as error:
         raise WrongUsageError(str(error)) from error
-    except CannotListenError as error:
+    except (CannotListenError, CannotListenForMetricsError) as error:
         print_line(f"tracker: {error}", error=True)
         return 1
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -13,8 +14,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from tracker.client.connection import channel_options
 from tracker.client.credentials import Bearer, Credentials
 from tracker.security.settings import Security
+from tracker.web.application import application
+from tracker.web.listening import listening
 
+from .batching import Budget
 from .listening import bound
+from .metrics import RelayMetrics
+from .readiness import Readiness
 from .service import SERVICE, Relay
 
 log = logging.getLogger("tracker.relay")
@@ -38,6 +44,7 @@ class Options:
     socket_mode: int = 0o660  #: the permissions of the socket file
     max_delay: float = 0.005  #: the most seconds that a report waits for others
     max_pending_bytes: int = 256 << 20  #: of requests that are not answered yet, and of one message
+    metrics: str = ""  #: HOST:PORT of `/metrics`, `/healthz` and `/readyz`; port 0 picks one; "" serves none
     credentials: Credentials = field(default_factory=Credentials)  #: what it shows to the tracker
     security: Security = field(default_factory=Security)  #: who may call it
 
@@ -49,13 +56,16 @@ class Options:
 async def relay(options: Options) -> None:
     """Relay until SIGTERM or SIGINT; print ``listening on ADDRESS`` when ready. The tracker need not run yet.
 
+    With `options.metrics`, a second line has ``metrics on http://HOST:PORT``.
+
     Args:
         options: which tracker to report to, and where to listen.
 
     Raises:
-        ValueError: `options.listen` has a wrong form, or what protects it cannot be used.
+        ValueError: `options.listen` or `options.metrics` has a wrong form, or what protects the relay cannot be used.
         CredentialsError: the relay's own certificate or token cannot be read.
-        CannotListenError: another program uses the address, or this process cannot listen there.
+        CannotListenError, tracker.web.listening.CannotListenError: another program uses the address, or this process
+            cannot listen there.
     """
     options.security.check_exposed(options.listen)
     guard, certificate = options.security.guard, options.security.certificate
@@ -77,16 +87,24 @@ async def relay(options: Options) -> None:
             ("grpc.keepalive_timeout_ms", 20_000),
         ]
     )
-    async with _channel(options) as channel:
+    async with _channel(options) as channel, AsyncExitStack() as stack:
+        budget = Budget(options.max_pending_bytes)
+        readiness = Readiness(options.server, channel)
+        metrics = RelayMetrics(readiness.missing, lambda: budget.pending, budget.most)
         handlers = Relay(
             options.server,
             channel,
             options.max_delay,
-            options.max_pending_bytes,
+            budget,
+            metrics,
             guard,
             bearer,
             options.credentials.cert is not None,
         )
+        url = ""
+        if options.metrics:
+            site = application(metrics.scrape, readiness.missing)
+            url = await stack.enter_async_context(listening(site, options.metrics))
         server.add_generic_rpc_handlers((handlers,))
         health_service = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
@@ -95,11 +113,15 @@ async def relay(options: Options) -> None:
             following = asyncio.create_task(guard.follow())
             for name in ("", SERVICE):
                 await health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
-            log.info("relaying", extra={"server": options.server, "listen": address})
+            place = {"metrics": url} if url else {}
+            log.info("relaying", extra={"server": options.server, "listen": address, **place})
             print(f"listening on {address}", flush=True)
-
+            if url:
+                print(f"metrics on {url}", flush=True)
+            readiness.serving = True
             await stop.wait()
             log.info("stopping")
+            readiness.serving = False
             await health_service.enter_graceful_shutdown()
             handlers.stop()
             following.cancel()

@@ -38,11 +38,15 @@ class Budget:
 
     Args:
         most: the most bytes. A request always passes if it is the only one: the size of a message has its own limit.
+
+    Attributes:
+        most: the same.
+        pending: the bytes now.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._pending = 0
+        self.most = most
+        self.pending = 0
 
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
@@ -55,17 +59,17 @@ class Budget:
             FullError: the limit is reached.
         """
         size += _CALL_BYTES
-        if self._pending and self._pending + size > self._most:
-            needed = self._pending + size
+        if self.pending and self.pending + size > self.most:
+            needed = self.pending + size
             raise FullError(
-                f"limit max_pending_bytes={self._most} of the relay exceeded: the request needs {needed}; "
+                f"limit max_pending_bytes={self.most} of the relay exceeded: the request needs {needed}; "
                 "the tracker is slower than its callers: retry later"
             )
-        self._pending += size
+        self.pending += size
         try:
             yield
         finally:
-            self._pending -= size
+            self.pending -= size
 
 
 @dataclass(slots=True, eq=False)

@@ -30,6 +30,7 @@ from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.refusals import end, refuse
 
 from .batching import Batcher, Budget, FullError
+from .metrics import RelayMetrics
 
 log = logging.getLogger("tracker.relay")
 
@@ -51,7 +52,9 @@ class Relay(grpc.GenericRpcHandler):
         server: the tracker's address, as its clients use it.
         channel: to the tracker.
         max_delay: as for `Batcher`, in seconds.
-        max_pending_bytes: of requests, of all calls, that the tracker has not answered; a stream counts while it lasts.
+        budget: bounds the bytes of requests, of all calls, that the tracker has not answered; a stream counts while it
+            lasts.
+        metrics: what is counted.
         guard: identifies callers.
         bearer: the relay's own token.
         has_certificate: whether the relay shows the tracker a certificate of its own.
@@ -62,7 +65,8 @@ class Relay(grpc.GenericRpcHandler):
         server: str,
         channel: grpc.aio.Channel,
         max_delay: float,
-        max_pending_bytes: int,
+        budget: Budget,
+        metrics: RelayMetrics,
         guard: Guard,
         bearer: Bearer,
         has_certificate: bool,
@@ -71,11 +75,15 @@ class Relay(grpc.GenericRpcHandler):
         self._guard = guard
         self._has_certificate = has_certificate
         self._channel = channel
+        self._budget = budget
+        self._metrics = metrics
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REPORT, None, None)
-        self._budget = Budget(max_pending_bytes)
-        self.gatherer = Batcher(
-            lambda request, timeout: send(request, timeout=timeout, metadata=bearer.metadata()), max_delay, self._budget
-        )
+
+        async def counted(request: bytes, timeout: float | None) -> bytes:
+            with metrics.message(len(request)):
+                return await send(request, timeout=timeout, metadata=bearer.metadata())
+
+        self.gatherer = Batcher(counted, max_delay, budget)
         self._handlers = {f"/{SERVICE}/{method.name}": self._passing_on(method) for method in _METHODS}
         self._handlers[_REPORT] = grpc.unary_unary_rpc_method_handler(self._report)
         self._lasting: set[_Call] = set()
@@ -95,7 +103,8 @@ class Relay(grpc.GenericRpcHandler):
         await self._check_meant(context)
         await self._check_caller(context, "Report", request)
         try:
-            return await self.gatherer.report(request, context.time_remaining())
+            with self._metrics.report(len(request)):
+                return await self.gatherer.report(request, context.time_remaining())
         except grpc.aio.AioRpcError as error:
             await _abort_like(context, error)
         except FullError as full:
@@ -127,6 +136,7 @@ class Relay(grpc.GenericRpcHandler):
         """Refuse a report that is meant for another tracker: this relay's tracker may have a job of the same name."""
         meant = str(dict(context.invocation_metadata() or ()).get(SERVER_KEY, self._server))
         if meant != self._server:
+            self._metrics.report_for_another()
             if meant not in self._strangers and len(self._strangers) < 100:
                 self._strangers.add(meant)
                 log.warning("the callers use another tracker and must call it directly", extra={"server": meant})
@@ -146,10 +156,11 @@ class Relay(grpc.GenericRpcHandler):
 
             async def unary(request: bytes, context: Context) -> bytes:
                 await self._check_caller(context, method.name, None)
-                async with self._pending(len(request), context):
+                async with self._pending(method.name, len(request), context):
                     call = ask(request, timeout=context.time_remaining(), metadata=_metadata(context))
                     async with self._under_way(call, lasting, context):
-                        answer = await call
+                        with self._metrics.call(method.name):
+                            answer = await call
                 return answer
 
             return grpc.unary_unary_rpc_method_handler(unary)
@@ -172,26 +183,28 @@ class Relay(grpc.GenericRpcHandler):
                         call.cancel()
                         return
 
-            async with self._pending(0 if method.client_streaming else len(request), context):
+            async with self._pending(method.name, 0 if method.client_streaming else len(request), context):
                 passed = counted() if method.client_streaming else request
                 call = open_stream(passed, timeout=context.time_remaining(), metadata=_metadata(context))
                 async with self._under_way(call, lasting, context, full):
-                    # The metadata tell the caller that it is connected, so they must not wait for the first message.
-                    await context.send_initial_metadata(tuple(await call.initial_metadata()))
-                    async for message in call:
-                        yield message
+                    with self._metrics.call(method.name):
+                        # The metadata tell the caller that it is connected; they must not wait for the first message.
+                        await context.send_initial_metadata(tuple(await call.initial_metadata()))
+                        async for message in call:
+                            yield message
 
         if method.client_streaming:
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.unary_stream_rpc_method_handler(stream)
 
     @asynccontextmanager
-    async def _pending(self, size: int, context: Context) -> AsyncIterator[None]:
+    async def _pending(self, method: str, size: int, context: Context) -> AsyncIterator[None]:
         """Count a call's request as pending while the context lasts; refuse the call if the limit is reached."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._budget.holding(size))
             except FullError as full:
+                self._metrics.call_refused(method)
                 await _refuse(context, full)
             yield
 
