@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.channels.channel import Channel
 from spark_client.counting.livefronts import LiveFront
 from spark_client.datasource import events
+from spark_client.datasource.credentials import options_of
 from spark_client.plan.belonging import BAD_ROWS
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
@@ -128,7 +129,8 @@ def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> Dat
         options: of the source ``tracker``.
     """
     own = {"job": settings.job, "server": settings.server, "retry_for": str(settings.retry_for)}
-    return spark.readStream.format(events.FORMAT).options(**{**own, **options}).load()
+    files = options_of(settings.credentials)
+    return spark.readStream.format(events.FORMAT).options(**{**own, **files, **options}).load()
 
 
 def wake_ups(plan: QueryPlan, spark: SparkSession) -> DataFrame | None:

@@ -30,7 +30,7 @@ from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
-from tracker.client import Ordering, TrackerClient
+from tracker.client import Credentials, Ordering, TrackerClient
 
 
 class Tracking(Declarations):
@@ -68,6 +68,8 @@ class Tracking(Declarations):
             what comes of them later is late; None: as long as there is the job.
         max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
             None: 30 days. A release that comes back later asks the tracker for each substream of its state.
+        credentials: the files of certificates and of the token, which the driver and the executors read; None: those
+            that the driver's environment names (`tracker.client.Credentials.from_environment`).
 
     As a context manager it stops its queries at the end.
 
@@ -94,6 +96,7 @@ class Tracking(Declarations):
         retention: Duration | None = None,
         remember: Duration | None = None,
         max_away: Duration | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if probe not in ("driver", "executors"):
             raise UsageError(f"probe={probe!r}: either 'driver' or 'executors'")
@@ -103,7 +106,7 @@ class Tracking(Declarations):
         self.job = job
         self.server = server
         self.deployment = deployment
-        self.client = TrackerClient(server, retry_for=retry_for)
+        self.client = TrackerClient(server, retry_for=retry_for, credentials=credentials)
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
         rules = {
@@ -117,7 +120,7 @@ class Tracking(Declarations):
         }
         self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
         self._max_away = _duration(spark, "max_away", max_away)
-        settings = JobSettings(job, server, retry_for, probe, self._max_away)
+        settings = JobSettings(job, server, retry_for, probe, self._max_away, self.client.credentials)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition)
         self._running = Running(lambda: self._drains.at_rest())
         self._drains = Drains(spark, self.client, job, deployment, self._running, self._graph)

@@ -23,6 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
 from spark_client.datasource.commits import await_commits
+from spark_client.datasource.credentials import OPTIONS, credentials_of, refuse_secrets
 from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA, WOKEN, event_row, substream_rows
 from spark_client.errors import TrackingError, UsageError
 from spark_client.spark_internals.readers import LastingReader
@@ -80,6 +81,7 @@ class TrackerDataSource(DataSource):
         max_away: with a subscription, days for which at most; default: as the tracker likes.
         max_events_per_trigger: at most so many in a micro-batch; default 10000.
         retry_for: seconds for which a tracker that cannot be reached is waited for; default 60.
+        tls_ca, tls_cert, tls_key, token_file: the files of `tracker.client.Credentials`; default: the environment's.
         what: batch only: ``events`` (default) or ``substreams``.
         after_seq, up_to_seq: batch only: the range of events; default: all that are kept.
         include_ended: batch only, substreams: ``true`` for those that have ended too.
@@ -128,10 +130,12 @@ class _Wanted:
             "include_ended",
             "path",
             WAKE_UP,
+            *OPTIONS.values(),
         ]
     )
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        refuse_secrets(options)
         unknown = sorted(key for key in options if key.lower() not in self._KNOWN)
         if unknown:
             known = ", ".join(sorted(self._KNOWN - {"path", WAKE_UP}))
@@ -153,6 +157,7 @@ class _Wanted:
         self.max_away = timedelta(days=float(options["max_away"])) if "max_away" in options else None
         self.limit = int(options.get("max_events_per_trigger", "10000"))
         self.retry_for = float(options.get("retry_for", "60"))
+        self.credentials = credentials_of(options)
         self.substreams = options.get("what", "events") == "substreams"
         self.after_seq = int(options.get("after_seq", "0"))
         self.up_to_seq = int(options.get("up_to_seq", "0"))
@@ -160,7 +165,7 @@ class _Wanted:
         self.include_ended = options.get("include_ended", "false").lower() == "true"
 
     def client(self) -> TrackerClient:
-        return TrackerClient(self.server, retry_for=self.retry_for)
+        return TrackerClient(self.server, retry_for=self.retry_for, credentials=self.credentials)
 
     def range(self, client: TrackerClient, after: int, up_to: int, log_id: str) -> Iterator[Event]:
         """The wanted events of a range; `up_to` 0 is the newest."""

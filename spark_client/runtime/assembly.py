@@ -58,7 +58,7 @@ def batch_query(
     >>> rows.writeStream.foreachBatch(query.process).option("checkpointLocation", …)       # doctest: +SKIP
     """
     settings, stream = plan.settings, plan.stream
-    client = client or TrackerClient(settings.server, retry_for=settings.retry_for)
+    client = client or TrackerClient(settings.server, retry_for=settings.retry_for, credentials=settings.credentials)
     if front is None and stream.input.front is not None:
         front = live(stream.input.front, spark)
     by_executors = settings.mode == "executors"
@@ -101,7 +101,17 @@ def probe_of(
     """
     kept = None if manifest is None else manifest.kept
     return ExecutorProbe(
-        settings.server, settings.retry_for, settings.job, segment, direction, rule, batch, kept, seals, largest
+        settings.server,
+        settings.retry_for,
+        settings.credentials,
+        settings.job,
+        segment,
+        direction,
+        rule,
+        batch,
+        kept,
+        seals,
+        largest,
     )
 
 

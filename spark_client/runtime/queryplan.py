@@ -20,6 +20,7 @@ from spark_client.counting.countingplan import CountingMode, CountingPlan
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream
+from tracker.client import Credentials
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class JobSettings:
         retry_for: seconds for which a tracker that cannot be reached is waited for.
         mode: who counts rows.
         max_away: how long a query may be stopped while the tracker keeps its ends for it; None: 30 days.
+        credentials: the names of the files that clients of the tracker show.
     """
 
     job: str
@@ -39,6 +41,7 @@ class JobSettings:
     retry_for: float
     mode: CountingMode
     max_away: timedelta | None
+    credentials: Credentials
 
 
 @dataclass(frozen=True, eq=False)
