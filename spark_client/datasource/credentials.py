@@ -1,6 +1,7 @@
 """What the source ``tracker`` shows to a tracker: its options name files, which its processes read.
 
-Spark may show the options of a source in plans, on its pages and in logs. So an option that would be a secret is refused.
+Spark may show the options of a source in plans, on its pages and in logs. So an option that would be a secret is
+refused.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ TRACKER_ROOMS = {
     "journal": set[str](),
     "client": {"contract", "wire"},
     "sharded": {"client", "contract"},
-    "security": {"contract", "wire"},
+    "security": {"contract", "web", "wire"},
     "web": set[str](),
     "relay": {"client", "contract", "security", "web", "wire"},
     "page": {"client", "contract"},

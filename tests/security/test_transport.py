@@ -121,7 +121,7 @@ def shows(mutual: Secured, name: str, token: Path | None = None) -> Credentials:
 def test_a_certificate_stands_for_its_client(mutual: Secured) -> None:
     client = impatient(mutual, shows(mutual, "known"))
     assert client.jobs() == []
-    with pytest.raises(TrackerError, match="client 'known' may not make the call DefineJob"):
+    with pytest.raises(TrackerError, match="client 'known' may not use DefineJob"):
         client.define_job(spec("a"))
 
 

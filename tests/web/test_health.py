@@ -113,6 +113,6 @@ def test_a_wrong_address_is_a_clear_error(servers: Servers, tmp_path: Path, addr
 
 def test_a_host_of_another_machine_is_a_clear_error(servers: Servers, tmp_path: Path) -> None:
     with pytest.raises(StartFailedError) as failed:
-        servers.start(tmp_path, "memory", "--metrics", "192.0.2.1:7660")
+        servers.start(tmp_path, "memory", "--insecure", "--metrics", "192.0.2.1:7660")
     assert failed.value.status == 1
     assert "for metrics" in failed.value.log

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from starlette.middleware import Middleware
 
 from tracker.client.connection import channel_options
 from tracker.client.credentials import Bearer, Credentials
+from tracker.security.http import HttpGuard, serving
 from tracker.security.settings import Security
 from tracker.web.application import application
-from tracker.web.listening import listening
 
 from .batching import Budget
 from .listening import bound
@@ -68,6 +69,8 @@ async def relay(options: Options) -> None:
             cannot listen there.
     """
     options.security.check_exposed(options.listen)
+    if options.metrics:
+        options.security.check_exposed(options.metrics, "metrics")
     guard, certificate = options.security.guard, options.security.certificate
     bearer = Bearer(options.credentials, options.server)
     bearer.metadata()  # a token that cannot be read ends the start, not each report
@@ -103,8 +106,9 @@ async def relay(options: Options) -> None:
         )
         url = ""
         if options.metrics:
-            site = application(metrics.scrape, readiness.missing)
-            url = await stack.enter_async_context(listening(site, options.metrics))
+            guarded = Middleware(HttpGuard, guard=guard, listen=options.metrics)
+            site = application(metrics.scrape, readiness.missing, middleware=[guarded])
+            url = await stack.enter_async_context(serving(site, options.metrics, certificate))
         server.add_generic_rpc_handlers((handlers,))
         health_service = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)

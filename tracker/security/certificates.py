@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
 import threading
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
 log = logging.getLogger("tracker.security")
 
+_LOOK_S: Final = 1.0  # between two looks at the files, for HTTPS
 _Stamps: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
@@ -46,6 +48,26 @@ class Certificate:
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a gRPC server."""
         return grpc.dynamic_ssl_server_credentials(self._first, self._changed, self._mutual)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of an HTTPS server. It asks for no certificates: browsers and probes have none."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._files[0], self._files[1], password=_no_password)
+        return context
+
+    async def follow(self, context: ssl.SSLContext) -> None:
+        """Have a context use the content of the files when they change, until cancelled."""
+        stamps = self._current()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                new = self._current()
+                if new != stamps:
+                    self._read()  # a certificate without its key would leave the context with half of it
+                    context.load_cert_chain(self._files[0], self._files[1], password=_no_password)
+                    stamps = new
+            except (OSError, CertificateError):
+                continue  # gRPC's side logs it
 
     def _changed(self) -> Any:
         """Return the new content of the files; None if it is the old one. gRPC's threads call it."""

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from .identities import ANYBODY, Identity, denied, unauthenticated
-from .scopes import NEEDED, Scope
+from .scopes import HTTP, NEEDED, Scope
 from .tokensfile import Clients, TokensFileError, read_clients
 
 log = logging.getLogger("tracker.security")
 
 _LOOK_S: Final = 1.0  # between two looks at the tokens file
 _PREFIX: Final = 4  # bytes of a hash by which it is looked up
+_SCOPES: Final = NEEDED | HTTP
 _NO_TOKEN: Final = (
     "the call carries no token; name the file that holds it: --token-file FILE or TRACKER_TOKEN_FILE for the command "
     "line, Credentials(token_file=…) for a client"
@@ -64,7 +65,7 @@ class Guard:
         """Return who makes a call.
 
         Args:
-            call: the call's name, such as ``Report``.
+            call: the call's name, such as ``Report``, or one of `HTTP`.
             metadata: the call's.
             transport: gRPC's `auth_context` of the call.
 
@@ -152,7 +153,7 @@ class Caller:
         self._generation = guard.generation
         self._job: str | None = None  # the last job that was allowed
         self.identity = identity
-        identity.check_scope(call, NEEDED[call])
+        identity.check_scope(call, _SCOPES[call])
 
     def authorize(self, job: str, more: Scope | None = None) -> None:
         """Refuse the call for a job with which this client may not do it, or may no longer.
@@ -181,7 +182,7 @@ class Caller:
         self._generation, self._job = self._guard.generation, None
         if not self._guard.is_open:
             self.identity = self._guard.identify(self._digest, self._names)
-        self.identity.check_scope(self._call, NEEDED[self._call])
+        self.identity.check_scope(self._call, _SCOPES[self._call])
 
 
 def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:

@@ -42,9 +42,10 @@ class Identity:
         """Return whether one of its patterns matches a job's name."""
         return self._pattern.match(job) is not None
 
-    def has(self, scope: Scope) -> bool:
-        """Return whether it has a scope, or one that includes it."""
-        return scope in self._allowed
+    @property
+    def sees_all(self) -> bool:
+        """Whether one of its patterns matches every name."""
+        return "*" in self.jobs
 
     def check_scope(self, call: str, needed: Scope | None) -> None:
         """Refuse a call that needs a scope that this client does not have.
@@ -60,7 +61,7 @@ class Identity:
             return
         scopes = ", ".join(sorted(self.scopes)) or "none"
         raise denied(
-            f"client {self.name!r} may not make the call {call}: it needs the scope {needed}, and has {scopes}; use a "
+            f"client {self.name!r} may not use {call}: it needs the scope {needed}, and has {scopes}; use a "
             f"token with that scope, or add the scope to the client's entry in the server's tokens file"
         )
 

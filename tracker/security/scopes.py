@@ -44,6 +44,10 @@ NEEDED: Final[dict[str, Scope | None]] = {
     "ForgetProducer": Scope.OPERATE,
     "DeleteJob": Scope.ADMIN,
 }
+#: What is read by HTTP.
+PAGE: Final = "the status page"
+METRICS: Final = "the metrics"
+HTTP: Final[dict[str, Scope | None]] = {PAGE: Scope.WATCH, METRICS: Scope.WATCH}
 #: What DefineJob needs with `force`.
 FORCE: Final = Scope.OPERATE
 

@@ -21,15 +21,17 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from starlette.middleware import Middleware
 
 import tracker
 from tracker.journal import Journal, open_journal
 from tracker.page.application import Page
 from tracker.security.certificates import Certificate
 from tracker.security.guard import Guard
+from tracker.security.http import HttpGuard, JobAccess, serving
 from tracker.security.settings import Security
 from tracker.web.application import application
-from tracker.web.listening import CannotListenError, listening
+from tracker.web.listening import CannotListenError
 
 from . import replayable
 from .clock import Clock
@@ -147,6 +149,8 @@ async def run(
         ValueError, CannotListenError, tracker.journal.JournalError: as for `serve`.
     """
     options.security.check_exposed(options.listen)
+    if options.metrics:
+        options.security.check_exposed(options.metrics, "the status page and the metrics")
     guard, certificate = options.security.guard, options.security.certificate
     readiness = Readiness()
     metrics = Metrics(readiness)
@@ -154,9 +158,10 @@ async def run(
     async with AsyncExitStack() as stack:
         url = ""
         if options.metrics:
-            page = Page(source)
-            site = application(metrics.scrape, readiness.missing, page.routes() if options.page else ())
-            url = await stack.enter_async_context(listening(site, options.metrics))
+            page = Page(source, JobAccess())
+            guarded = Middleware(HttpGuard, guard=guard, listen=options.metrics)
+            site = application(metrics.scrape, readiness.missing, page.routes() if options.page else (), [guarded])
+            url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
         journal = stack.enter_context(closing(open_journal(options.journal)))
         await _run(options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url, guard, certificate)
