@@ -37,10 +37,11 @@ def main() -> None:
         F.when(F.col("value") % 3 == 0, "buy").otherwise("look").alias("kind"),
         F.col("timestamp").alias("at"),
     )
-    tracking = Tracking(spark, job="clicks", server=os.environ["TRACKER_SERVER"], probe="executors")
+    server, metrics = os.environ["TRACKER_SERVER"], os.environ.get("METRICS")
+    tracking = Tracking(spark, job="clicks", server=server, probe="executors", metrics=metrics)
     counted = tracking.source(clicks, "clicks", scope="shop", window=("at", "10 seconds"), front=Frontier("2 seconds"))
     released = tracking.release(counted, ["kind"], aggs={"clicks": F.count("*")})
-    writing = released.writeStream.foreachBatch(show).option("checkpointLocation", checkpoint)
+    writing = released.writeStream.queryName("counts").foreachBatch(show).option("checkpointLocation", checkpoint)
     query = writing.trigger(processingTime="2 seconds").start()
     stopping = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

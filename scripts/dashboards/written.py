@@ -11,6 +11,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from .job import job
 from .overview import overview
 from .relays import relays
+from .spark import spark
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashboards"
 
@@ -24,7 +25,7 @@ def _numbered(dashboard: Dashboard) -> Dashboard:
 
 def written() -> dict[str, str]:
     """The files' texts, by name."""
-    dashboards = {"overview": overview(), "job": job(), "relays": relays()}
+    dashboards = {"overview": overview(), "job": job(), "relays": relays(), "spark": spark()}
     return {
         f"{name}.json": json.dumps(_numbered(dashboard.build()), cls=JSONEncoder, indent=2) + "\n"
         for name, dashboard in dashboards.items()

@@ -27,6 +27,7 @@ from spark_client.runtime import assembly as runtime
 from spark_client.runtime import declared
 from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.definition import Definition
+from spark_client.runtime.metrics import JobMetrics
 from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import Destination, JobSettings, QueryPlan, ToChannels, ToFiles, ToFunction, ToSink
@@ -51,6 +52,7 @@ class Assembly:
         settings: of the job.
         graph: of the job.
         definition: of the job.
+        metrics: of the job; None: nobody counts.
     """
 
     spark: SparkSession
@@ -58,6 +60,7 @@ class Assembly:
     settings: JobSettings
     graph: JobGraph
     definition: Definition
+    metrics: JobMetrics | None = None
 
     def plan(self, writer: TrackedWriter, checkpoint: Path) -> QueryPlan:
         """The plan of the query that a writer describes.
@@ -101,6 +104,8 @@ class Assembly:
         check_zone(rows)
         plan = self.plan(writer, checkpoint)
         tracked = runtime.batch_query(plan, self.spark, self.client, rows.front, self.definition.largest)
+        if self.metrics is not None:
+            tracked.metrics = self.metrics.query(writer.name)
         self._check_declared(plan, tracked)
         if rows.front is not None:
             rows.front.look(at_once=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,11 +27,16 @@ from spark_client.plan.schedule import Rows
 from spark_client.release.revisions import Revision, Revisions, late_rows
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.drains import Drains
+from spark_client.runtime.exposing import Exposure
+from spark_client.runtime.metrics import JobMetrics
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
 from tracker.client import Credentials, Ordering, TrackerClient
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 class Tracking(Declarations):
@@ -70,6 +76,8 @@ class Tracking(Declarations):
             None: 30 days. A release that comes back later asks the tracker for each substream of its state.
         credentials: the files of certificates and of the token, which the driver and the executors read; None: those
             that the driver's environment names (`tracker.client.Credentials.from_environment`).
+        metrics: ``HOST:PORT``, where the driver serves metrics by HTTP from the first query's start to `stop`; or a
+            registry of prometheus-client, which the program serves itself; None: nothing is counted.
 
     As a context manager it stops its queries at the end.
 
@@ -97,6 +105,7 @@ class Tracking(Declarations):
         remember: Duration | None = None,
         max_away: Duration | None = None,
         credentials: Credentials | None = None,
+        metrics: str | CollectorRegistry | None = None,
     ) -> None:
         if probe not in ("driver", "executors"):
             raise UsageError(f"probe={probe!r}: either 'driver' or 'executors'")
@@ -106,7 +115,9 @@ class Tracking(Declarations):
         self.job = job
         self.server = server
         self.deployment = deployment
-        self.client = TrackerClient(server, retry_for=retry_for, credentials=credentials)
+        self._exposure = None if metrics is None else Exposure(metrics)
+        registry = None if self._exposure is None else self._exposure.registry
+        self.client = TrackerClient(server, retry_for=retry_for, credentials=credentials, metrics=registry)
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
         rules = {
@@ -121,9 +132,12 @@ class Tracking(Declarations):
         self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
         self._max_away = _duration(spark, "max_away", max_away)
         settings = JobSettings(job, server, retry_for, probe, self._max_away, self.client.credentials)
-        self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition)
+        counting = None if registry is None else JobMetrics(registry, job)
+        self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
         self._running = Running(lambda: self._drains.at_rest())
         self._drains = Drains(spark, self.client, job, deployment, self._running, self._graph)
+        if counting is not None:
+            counting.watch(lambda: self._running.active, lambda: self._drains.under_way)
         events.register(spark)
 
     def __repr__(self) -> str:
@@ -136,6 +150,11 @@ class Tracking(Declarations):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the driver's metrics are served; None: no query has been started, or they are not served here."""
+        return None if self._exposure is None else self._exposure.url
 
     # ---------------------------------------------------------------- what came late
 
@@ -298,6 +317,8 @@ class Tracking(Declarations):
         """
         self._drains.stop()
         self._running.stop(self._retry_for if timeout is None else timeout)
+        if self._exposure is not None:
+            self._exposure.close()
 
     # ---------------------------------------------------------------- starting
 
@@ -321,6 +342,8 @@ class Tracking(Declarations):
         return self._launch(self._assembly.native(writer.reads, checkpoint), start)
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        if self._exposure is not None:
+            self._exposure.open()
         if self._drains.under_way and tracked.fronts:
             tracked.rest()
         query = self._running.launch(self.spark, tracked, start)

@@ -28,7 +28,7 @@ class JobReader:
         self.query = query
         self._client = client
         # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
-        self._impatient = TrackerClient(client.address, ONE_ATTEMPT, 0, client.credentials)
+        self._impatient = TrackerClient(client.address, ONE_ATTEMPT, 0, client.credentials, client.metrics)
 
     def subscribe(
         self, after: int, segments: Sequence[str], log_id: str, max_age: timedelta | None, name: str | None = None

@@ -105,8 +105,11 @@ class Run(JobReader):
         """An empty report of an epoch."""
         return self._producer.epoch(epoch)
 
-    def send(self, report: Report, epoch: int) -> None:
+    def send(self, report: Report, epoch: int) -> list[Outcome]:
         """Reports what the driver has to say of an epoch, before Spark commits it.
+
+        Returns:
+            What became of each message.
 
         Raises:
             TrackingError: the tracker refuses it, or has it for committed.
@@ -123,6 +126,7 @@ class Run(JobReader):
                 f"{what_to_do}"
             )
         self.expect(epoch)
+        return [answer.outcome for _, answer in answers]
 
     def seal(self, epoch: int, units: Sequence[str]) -> None:
         """Fixes what counts of an epoch: the driver's report and these units. Spark may commit it afterwards.

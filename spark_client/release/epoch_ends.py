@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -9,6 +10,7 @@ from spark_client.plan.substreams import Substream
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision
 from spark_client.release.state import RowTally
+from tracker.client import Ended, Event, Late
 
 
 @dataclass
@@ -36,7 +38,43 @@ class EpochEnds:
     results: dict[tuple[Substream, int], int] = field(default_factory=dict)
 
     @property
+    def late_rows(self) -> int:
+        """How many rows came after the end."""
+        return sum(tally.rows for _, tally in self.late.values())
+
+    @property
+    def released_rows(self) -> int:
+        """Of how many rows the results are made."""
+        return sum(end.tally.rows for end in self.receipts)
+
+    @property
     def parts(self) -> set[str]:
         """All parts of the state that have to be read."""
         late = (parts for parts, _ in self.late.values())
         return set(chain.from_iterable(chain(self.whole.values(), (parts for _, parts in self.split), late)))
+
+
+def missed_ends(events: Iterable[Event], segment: str, query: str) -> set[tuple[str, str]]:
+    """Substreams that ended before the query's last committed batch took effect: scope and name.
+
+    What of a batch came too late is announced batch by batch. Earlier batches were committed before earlier events were
+    read, so it is the last one that is meant. Nothing is counted: steps may have dropped rows on the way.
+    """
+    return {
+        (kind.scope, kind.name)
+        for event in events
+        for kind in [event.kind]
+        if isinstance(kind, Late) and kind.segment == segment and kind.producer == query
+    }
+
+
+def substream_of(kind: Ended) -> Substream:
+    """The substream that has ended."""
+    return Substream(kind.scope, kind.name, kind.end_time)
+
+
+def completeness_of(continues: bool, by_drain: bool) -> str:
+    """What of a substream a result is of: see `Tracking.release`."""
+    if by_drain:
+        return "drained rest" if continues else "drained"
+    return "rest" if continues else "whole"

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from datetime import timedelta
 from functools import reduce
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +34,7 @@ from spark_client.plan.outputs import Counted, Output
 from spark_client.plan.releases import COMPLETENESS, REVISION, ReleasePlan
 from spark_client.plan.substreams import Substream
 from spark_client.release.aggregation import Aggregation
-from spark_client.release.epoch_ends import EpochEnds
+from spark_client.release.epoch_ends import EpochEnds, completeness_of, missed_ends, substream_of
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
 from spark_client.release.lateness import LateRows
@@ -45,6 +47,13 @@ from spark_client.storage.directories import publishing_after
 from tracker.client import Ended, Event, Late, label
 
 _REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
+
+
+class _Taken(NamedTuple):
+    """A batch's rows, which are a part of the state now."""
+
+    groups: list[Group]
+    late: int  #: rows that were set aside instead
 
 
 class ReleaseQuery:
@@ -115,45 +124,56 @@ class ReleaseQuery:
         before = state.substreams
         ends = self._ends_of(run, epoch)
 
-        groups: list[Group] = []
+        taken = _Taken([], 0)
+        bad = 0
         sent: Counted = {}
         if batch_input is None:
             sent = self._write_ended(ends, epoch, run, spark)
         elif self._plan.stream.steps or not self._output.concurrent:
-            groups = self._take_in(batch_input, ends, epoch, run)
+            taken = self._take_in(batch_input, ends, epoch, run)
             sent = self._write_ended(ends, epoch, run, spark)
         else:
             # The ends are of earlier batches' rows, so both can be written at once, and neither needs much of Spark.
             crossing = None if self._crossing is None else self._crossing * max(1, len(ends.parts))
             with exchanging(spark, crossing):
-                taken: Future[list[Group]] = Future()  # nothing appears of an epoch whose rows cannot be taken in
+                done: Future[None] = Future()  # nothing appears of an epoch whose rows cannot be taken in
 
                 def write() -> Counted:
-                    with publishing_after(taken.result):
+                    with publishing_after(done.result):
                         return self._write_ended(ends, epoch, run, spark)
 
                 writing = self._beside.submit(inheritable_thread_target(spark)(write))
                 try:
-                    groups = self._take_in(batch_input, ends, epoch, run)
-                    taken.set_result(groups)
+                    taken = self._take_in(batch_input, ends, epoch, run)
+                    done.set_result(None)
                 except BaseException as error:
-                    taken.set_exception(error)
+                    done.set_exception(error)
                     raise
                 finally:
                     wait([writing])
                 sent = writing.result()
         if batch_input is not None:
             batch_input.read_the_rest()
-            state.bad += batch_input.set_aside(self.quarantine)
+            bad = batch_input.set_aside(self.quarantine)
+            state.bad += bad
         if self._receipts is not None:
             self._receipts.write(ends.receipts, ends.results, state, run, epoch, spark)
         entered = state.substreams
         state.drop(ends.gone)
 
+        left = state.substreams
+        result = BatchResult(
+            sent,
+            groups=taken.groups,
+            set_aside={"late": taken.late + ends.late_rows, "quarantined": bad},
+            released=ends.released_rows,
+            ended=[end.event for end in ends.receipts],
+            kept=len(left),
+        )
         if self._state_segment is None:
-            return BatchResult(sent, groups=groups)
-        enter, leave = self._elements(entered - before, run.job), self._elements(entered - state.substreams, run.job)
-        return BatchResult({self._state_segment: enter, **sent}, {self._state_segment: leave}, groups)
+            return result
+        enter, leave = self._elements(entered - before, run.job), self._elements(entered - left, run.job)
+        return replace(result, sent={self._state_segment: enter, **sent}, received={self._state_segment: leave})
 
     def reported(self, epoch: int, spark: SparkSession) -> None:
         """The tracker has taken a batch's report: its state may appear."""
@@ -161,7 +181,7 @@ class ReleaseQuery:
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
 
-    def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> list[Group]:
+    def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> _Taken:
         """Makes a batch's rows part of the state, all but those that are late; counts all."""
         state, released = self._state, self._released
         counting = batch_input.plan
@@ -192,7 +212,7 @@ class ReleaseQuery:
             self._late.rows(None if late <= bare else batch_input.rows, partials, tallies, epoch)
         batch = None if self._receipts is None else planned(self._checkpoint, epoch)
         state.add(part, epoch, rows, late, batch, bare)
-        return groups
+        return _Taken(groups, sum(rows[substream].rows for substream in late))
 
     def sweep(self, query: str) -> None:
         """Removes what drivers of this query that were killed have left half written."""
@@ -258,14 +278,14 @@ class ReleaseQuery:
         ends = EpochEnds()
         overdue: list[Late] = []
         events = self._inbox.take(run, epoch)
-        missed = self._missed(events, run)
+        missed = missed_ends(events, self._segment, run.query)
         for event in events:
             kind = event.kind
             if not isinstance(kind, Ended | Late):
                 continue
             if kind.segment != self._segment:
                 if isinstance(kind, Ended) and kind.elements:
-                    state.upstream.setdefault(_substream(kind), {})[kind.segment] = kind.elements
+                    state.upstream.setdefault(substream_of(kind), {})[kind.segment] = kind.elements
                 continue
             revision = self._revisions.find(kind.scope, kind.name)
             if revision is not None:
@@ -282,22 +302,9 @@ class ReleaseQuery:
                 self._set_aside(ends, tardy, [name for _, name in state.of(tardy)])
         return ends
 
-    def _missed(self, events: Iterable[Event], run: Run) -> set[tuple[str, str]]:
-        """Substreams that ended before this query's last committed batch took effect: scope and name.
-
-        What of a batch came too late is announced batch by batch. Earlier batches were committed before earlier events
-        were read, so it is the last one that is meant. Nothing is counted: steps may have dropped rows on the way.
-        """
-        return {
-            (kind.scope, kind.name)
-            for event in events
-            for kind in [event.kind]
-            if isinstance(kind, Late) and kind.segment == self._segment and kind.producer == run.query
-        }
-
     def _end(self, ends: EpochEnds, event: Event, ended: Ended, missed: Set[tuple[str, str]]) -> None:
         """A substream is released; what its state has from after the end is set aside."""
-        substream = _substream(ended)
+        substream = substream_of(ended)
         parts = self._state.of(substream)
         last = self._state.epoch if (ended.scope, ended.name) in missed else None
         own, after = [name for epoch, name in parts if epoch != last], [name for epoch, name in parts if epoch == last]
@@ -314,7 +321,7 @@ class ReleaseQuery:
         elif not ended.by_drain:
             self._state.drained.pop(substream, None)
         if own:
-            ends.completeness[substream] = _completeness(before > 0, ended.by_drain)
+            ends.completeness[substream] = completeness_of(before > 0, ended.by_drain)
 
     def _set_aside(self, ends: EpochEnds, substream: Substream, parts: list[str]) -> int:
         """Its state is over: these parts of it came too late. Says how many rows are in them."""
@@ -384,14 +391,3 @@ class ReleaseQuery:
         segment = self._state_segment
         assert segment is not None
         return [(each, {"_rows": 1, "_xor": label(job, segment, each.scope, each.name)}) for each in substreams]
-
-
-def _substream(kind: Ended) -> Substream:
-    return Substream(kind.scope, kind.name, kind.end_time)
-
-
-def _completeness(continues: bool, by_drain: bool) -> str:
-    """What of a substream a result is of: see `Tracking.release`."""
-    if by_drain:
-        return "drained rest" if continues else "drained"
-    return "rest" if continues else "whole"

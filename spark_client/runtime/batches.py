@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -15,10 +16,12 @@ from spark_client.counting.runs import Run
 from spark_client.plan.outputs import BatchId
 from spark_client.runtime.failures import shortened
 from spark_client.runtime.gate import Stopped
+from spark_client.runtime.metrics import QueryMetrics
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import Read, TrackedQuery
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
+from tracker.client import Outcome
 
 #: What batches are run with, in the copy of the session that Spark makes for a query.
 _CONF = {
@@ -38,6 +41,9 @@ class BatchQuery(TrackedQuery):
         processor: what it does with its batches.
         probe: makes the executors' probe of a batch; None: the driver counts.
         manifest: records whose reports are kept; None: the driver counts.
+
+    Attributes:
+        metrics: counts the batches; None: nobody does.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class BatchQuery(TrackedQuery):
         self._probe = probe
         self._manifest = manifest
         self._swept = False
+        self.metrics: QueryMetrics | None = None
 
     @property
     def outlives_its_sources(self) -> bool:
@@ -85,6 +92,8 @@ class BatchQuery(TrackedQuery):
             raise
         except Exception as error:
             self.failed = error
+            if self.metrics is not None and self._run is not None:
+                self.metrics.failed(self._run.query)
             if (short := shortened(error)) is not error:
                 raise short from None  # Spark shows the whole chain, with the sentence at its end
             raise
@@ -92,6 +101,7 @@ class BatchQuery(TrackedQuery):
     def _process(self, batch: DataFrame, epoch: int) -> None:
         run = self.run
         with self.gate.passed(epoch):
+            started, outcomes = time.monotonic(), list[Outcome]()
             if run.failure is not None:
                 raise explained(run.failure)
             if not self._swept:
@@ -109,7 +119,7 @@ class BatchQuery(TrackedQuery):
                 if result is not None:
                     report = run.report(epoch)
                     result.add_to(report, batch_input)
-                    run.send(report, epoch)
+                    outcomes = run.send(report, epoch)
                     self.processor.reported(epoch, spark)
             except Exception as error:
                 explanation = error if batch_input is None else batch_input.explained(error)
@@ -119,6 +129,8 @@ class BatchQuery(TrackedQuery):
             if self._manifest is not None and self._seals:
                 run.seal(epoch, self._manifest.units)
             self.gate.done(epoch)
+            if self.metrics is not None:
+                self.metrics.processed(run.query, time.monotonic() - started, outcomes, result)
 
     def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
         """The rows of a batch; None: it has none."""

@@ -35,7 +35,7 @@ class DrainWatch:
 
     def __init__(self, client: TrackerClient, job: str, deployment: str, requested: Callable[[], object]) -> None:
         self._client = client
-        self._impatient = TrackerClient(client.address, ONE_ATTEMPT, 0, client.credentials)
+        self._impatient = TrackerClient(client.address, ONE_ATTEMPT, 0, client.credentials, client.metrics)
         self._job = job
         self._deployment = deployment
         self._requested = requested

@@ -39,8 +39,9 @@ class Forward:
             return None
         sent = self._output.write(batch_input.rows, run.batch(epoch), batch_input.layout)
         batch_input.read_the_rest()
-        batch_input.set_aside(self._quarantine)
-        return BatchResult(sent, groups=batch_input.count() if batch_input.plan.by_substream else None)
+        quarantined = batch_input.set_aside(self._quarantine)
+        groups = batch_input.count() if batch_input.plan.by_substream else None
+        return BatchResult(sent, groups=groups, set_aside={"quarantined": quarantined})
 
     def reported(self, epoch: int, spark: SparkSession) -> None:
         pass

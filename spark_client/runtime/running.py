@@ -49,6 +49,12 @@ class Running:
         with self._lock:
             return list(self._known.values())
 
+    @property
+    def active(self) -> int:
+        """How many queries run."""
+        with self._lock:
+            return len(self._followed)
+
     def launch(self, spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         """Starts a query.
 

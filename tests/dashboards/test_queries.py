@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from examples.services.processes import free_port
 from tests.alerts.scene import Scene
 from tests.relay.processes import Relay
+from tests.server.processes import ROOT
 from tests.server.tracking import define, ends, refused
 from tracker.client import JobSpec, TrackerClient, label
 from tracker.wire.gen import tracker_pb2 as wire
@@ -25,7 +31,7 @@ VARIABLES = {"instance": ".+", "job_name": "load", "query": ".+", "__rate_interv
 _PATIENCE_S = 120  # a query that has no data by then gets none
 
 
-RELAY = "substream-tracker-relay"  # in prometheus.yml
+RELAY, SPARK = "substream-tracker-relay", "substream-tracker-spark"  # in prometheus.yml
 
 
 @contextmanager
@@ -57,12 +63,33 @@ def relay_under_load(server: str) -> Iterator[str]:
                 relay.kill()
 
 
-def unanswered(scene: Scene) -> dict[str, str]:
+@contextmanager
+def driver(directory: Path, server: str) -> Iterator[str]:
+    """The Spark job of deploy/compose.yaml; where its metrics are."""
+    metrics = f"127.0.0.1:{free_port()}"
+    environment = {"TRACKER_SERVER": server, "METRICS": metrics, "CHECKPOINT": str(directory / "checkpoint")}
+    with (
+        (directory / "driver.log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "deploy" / "spark" / "job.py")],
+            stdout=log,
+            stderr=log,
+            cwd=directory,
+            env={**os.environ, **environment},
+        ) as job,
+    ):
+        try:
+            yield metrics
+        finally:
+            job.terminate()
+
+
+def unanswered(scene: Scene, names: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
     """The queries that get no numbers, by their place."""
     return {
         query.place: query.expression
-        for name in DASHBOARDS
-        for query in queries(name, VARIABLES)
+        for name in names
+        for query in queries(name, variables)
         if not any(math.isfinite(value) for _, value in scene.observer.query(query.expression))
     }
 
@@ -74,7 +101,17 @@ def test_each_query_gets_data(tmp_path: Path) -> None:
         scene.stub.Report(ends(0, received=[0]))
         watch = scene.stub.Watch(wire.WatchRequest(job="job"))
         until = time.monotonic() + _PATIENCE_S
-        while missing := unanswered(scene):
+        while missing := unanswered(scene, [name for name in DASHBOARDS if name != "spark"], VARIABLES):
             refused(scene.stub.Report, ends(1, run="old"))
             assert time.monotonic() < until, missing
         watch.cancel()
+
+
+@pytest.mark.spark
+def test_each_query_about_spark_gets_data(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    with driver(tmp_path, scene.server.address) as metrics, scene.under_load({SPARK: metrics}):
+        until = time.monotonic() + 2 * _PATIENCE_S
+        while missing := unanswered(scene, ["spark"], {**VARIABLES, "job_name": ".+", "__rate_interval": "30s"}):
+            assert time.monotonic() < until, f"{missing}\n{(tmp_path / 'driver.log').read_text()}"
+            time.sleep(0.5)

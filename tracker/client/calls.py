@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeVar
 
 import grpc
@@ -19,12 +20,15 @@ from tracker.client import forking
 from tracker.client.connection import Connection, connect
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.client.metrics import ClientMetrics
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.addresses import is_local
 from tracker.wire.gen import tracker_pb2
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+_UNCOUNTED: Final = nullcontext()
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
@@ -95,10 +99,19 @@ class Calls:
         timeout: seconds that one attempt may take.
         retry_for: seconds within which a failed call is repeated; 0: never.
         credentials: what the calls show.
+        metrics: what counts the calls; it stays in this process.
     """
 
-    def __init__(self, address: str, timeout: float, retry_for: float, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout: float,
+        retry_for: float,
+        credentials: Credentials,
+        metrics: ClientMetrics | None = None,
+    ) -> None:
         self.address = address
+        self.metrics = metrics
         self.credentials = credentials
         self.timeout = timeout
         self.retry_for = retry_for
@@ -133,12 +146,12 @@ class Calls:
         nearby = self._nearby
         if nearby is None or nearby.address != address:
             credentials = Credentials() if address.startswith("unix:") else self.credentials
-            nearby = self._nearby = Calls(address, self.timeout, 0, credentials)
+            nearby = self._nearby = Calls(address, self.timeout, 0, credentials, self.metrics)
         return nearby
 
     def with_patience(self, timeout: float, retry_for: float) -> Calls:
         """Returns calls to the same tracker, with the same credentials and other times in seconds."""
-        return Calls(self.address, timeout, retry_for, self.credentials)
+        return Calls(self.address, timeout, retry_for, self.credentials, self.metrics)
 
     def repeat(
         self,
@@ -166,7 +179,7 @@ class Calls:
         while True:
             call = method(self.connection())
             try:
-                with forking.using_grpc():
+                with forking.using_grpc(), self._counted(request):
                     return call(request, timeout=self.timeout)
             except grpc.RpcError as error:
                 refused = refusal(error)
@@ -199,7 +212,7 @@ class Calls:
         self.wait_until_reachable()
         call = method(self.connection())
         try:
-            with forking.using_grpc():
+            with forking.using_grpc(), self._counted(request):
                 return call(request, timeout=self.timeout)
         except grpc.RpcError as error:
             raise refusal(error) or self._unavailable(request, error, 1) from error
@@ -215,6 +228,9 @@ class Calls:
         """
         request = tracker_pb2.GetServerInfoRequest()
         self.repeat(lambda connection: connection.stubs.GetServerInfo, request, sleep=sleep)
+
+    def _counted(self, request: object) -> AbstractContextManager[None]:
+        return _UNCOUNTED if self.metrics is None else self.metrics.attempt(_name(request))
 
     def _unavailable(self, request: object, error: grpc.RpcError, attempts: int) -> TrackerUnavailable:
         tried = "one attempt" if attempts == 1 else f"{attempts} attempts"

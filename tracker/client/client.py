@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 
@@ -15,6 +15,7 @@ from tracker.client import forking, servers
 from tracker.client.calls import Backoff, Calls, refusal
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
+from tracker.client.metrics import ClientMetrics
 from tracker.client.producer import Producer
 from tracker.client.report import checked_epoch
 from tracker.client.subscription import Subscription
@@ -34,6 +35,9 @@ from tracker.contract.events import Ended
 from tracker.contract.status import DrainStatus
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made again
 
@@ -74,8 +78,11 @@ class TrackerClient:
             reached for so long.
         credentials: certificates and token; None: those that the environment names, if any
             (`Credentials.from_environment`).
+        metrics: counts calls and reports in this registry of prometheus-client (extra ``metrics``). It stays in this
+            process: a client that is pickled counts nothing where it is read.
 
     Raises:
+        ImportError: `metrics` is given, and prometheus-client is not installed.
         TrackerError: by any call: the tracker refuses it, for the reason in `reason`. Such calls are not repeated.
         TrackerUnavailable: by any call: no answer within `retry_for`.
 
@@ -90,8 +97,10 @@ class TrackerClient:
         timeout: float = 10.0,
         retry_for: float = 60.0,
         credentials: Credentials | None = None,
+        metrics: CollectorRegistry | None = None,
     ) -> None:
         self._address = address
+        self._metrics = metrics
         self._credentials = Credentials.from_environment() if credentials is None else credentials
         self._timeout = timeout
         self._retry_for = retry_for
@@ -128,6 +137,11 @@ class TrackerClient:
         """What the client shows to the tracker."""
         return self._credentials
 
+    @property
+    def metrics(self) -> CollectorRegistry | None:
+        """Where the client counts."""
+        return self._metrics
+
     def server_info(self) -> ServerInfo:
         """Returns the server's version and limits; with several servers, those of the first by name."""
         request = tracker_pb2.GetServerInfoRequest()
@@ -137,8 +151,9 @@ class TrackerClient:
     def _servers(self) -> dict[str, Calls]:
         """Returns the calls to each server, by name and in that order."""
         if not self._calls:
+            counting = None if self._metrics is None else ClientMetrics.of(self._metrics)
             self._calls = {
-                name: Calls(name, self._timeout, self._retry_for, self._credentials)
+                name: Calls(name, self._timeout, self._retry_for, self._credentials, counting)
                 for name in servers.names(self._address)
             }
         return self._calls

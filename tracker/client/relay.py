@@ -87,7 +87,7 @@ def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.Repo
     if relay and time.monotonic() >= _rests.get((relay, calls.address), 0.0):
         started = time.monotonic()
         try:
-            return calls.nearby(relay).repeat(partial(_to_relay, calls.address), message)
+            return _counted(calls, "relay", calls.nearby(relay).repeat(partial(_to_relay, calls.address), message))
         except TrackerUnavailable:
             pass
         except TrackerError as refused:
@@ -96,7 +96,13 @@ def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.Repo
             # This is not the tracker's refusal: the listener is not a relay, or cannot accept this report.
         ended = time.monotonic()
         _rests[relay, calls.address] = ended + max(_SHORTEST_REST, _REST * (ended - started))
-    return calls.repeat(lambda connection: connection.report, message)
+    return _counted(calls, "tracker", calls.repeat(lambda connection: connection.report, message))
+
+
+def _counted(calls: Calls, over: str, answer: tracker_pb2.ReportResponse) -> tracker_pb2.ReportResponse:
+    if calls.metrics is not None:
+        calls.metrics.reported(tracker_pb2.ReportResponse.Outcome.Name(answer.outcome), over)
+    return answer
 
 
 def _to_relay(

@@ -1,0 +1,187 @@
+"""What a driver's queries count, for Prometheus: by job and query, and by nothing that grows with the data.
+
+prometheus-client is imported only when metrics are asked for: executors, and drivers without metrics, do without it. A
+batch that Spark runs again is counted again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from spark_client.counting.batch_result import BatchResult
+from spark_client.errors import UsageError
+from tracker.client import Ended, Outcome
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_BATCH_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_DELAY_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+_QUERY: Final = ("job_name", "query")
+
+
+class _Families:
+    """The metrics of one registry, which all jobs of this process share."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        try:
+            from prometheus_client import Counter, Gauge, Histogram
+        except ImportError as error:
+            raise UsageError(
+                "metrics= needs prometheus-client: pip install 'substream-tracker[spark,metrics]', or leave it out"
+            ) from error
+        self.batches = Counter(
+            "tracker_spark_batches",
+            "Batches that this driver has run, by outcome: processed, or failed.",
+            (*_QUERY, "outcome"),
+            registry=registry,
+        )
+        self.batch_seconds = Histogram(
+            "tracker_spark_batch_seconds",
+            "Time that a batch took, from its begin to the tracker's answer to its report.",
+            _QUERY,
+            registry=registry,
+            buckets=_BATCH_S,
+        )
+        self.last_batch = Gauge(
+            "tracker_spark_last_batch_timestamp_seconds",
+            "Unix time at which the last batch was processed.",
+            _QUERY,
+            registry=registry,
+        )
+        self.reports = Counter(
+            "tracker_spark_reports",
+            "Messages of the driver's reports, by the tracker's outcome.",
+            (*_QUERY, "outcome"),
+            registry=registry,
+        )
+        self.rows = Counter(
+            "tracker_spark_rows",
+            "Rows that the driver has counted, by what became of them: received, sent on, released in a result, late, "
+            "or quarantined because they belong to no substream.",
+            (*_QUERY, "fate"),
+            registry=registry,
+        )
+        self.ends = Counter(
+            "tracker_spark_ends",
+            "Ends of substreams that a release has acted on, by reason.",
+            (*_QUERY, "reason"),
+            registry=registry,
+        )
+        self.delay = Histogram(
+            "tracker_spark_end_delay_seconds",
+            "Time from when the tracker announced an end to when its result was written and reported, by the clocks of "
+            "both machines.",
+            _QUERY,
+            registry=registry,
+            buckets=_DELAY_S,
+        )
+        self.state = Gauge(
+            "tracker_spark_state_substreams",
+            "Substreams that a release's state holds.",
+            _QUERY,
+            registry=registry,
+        )
+        self.queries = Gauge(
+            "tracker_spark_queries", "Queries of the job that this driver runs.", ("job_name",), registry=registry
+        )
+        self.drains = Gauge(
+            "tracker_spark_waiting_drains",
+            "1 while this driver carries out a drain that is not over, else 0.",
+            ("job_name",),
+            registry=registry,
+        )
+
+
+_lock = threading.Lock()
+_families: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
+
+
+def _of(registry: CollectorRegistry) -> _Families:
+    with _lock:
+        families = _families.get(registry)
+        if families is None:
+            families = _families[registry] = _Families(registry)
+        return families
+
+
+class JobMetrics:
+    """The metrics of one job in this driver.
+
+    Args:
+        registry: where they are registered.
+        job: its name.
+
+    Raises:
+        UsageError: prometheus-client is not installed.
+    """
+
+    def __init__(self, registry: CollectorRegistry, job: str) -> None:
+        self._families = _of(registry)
+        self._job = job
+
+    def watch(self, queries: Callable[[], int], drains: Callable[[], bool]) -> None:
+        """Shows with each scrape what goes on then.
+
+        Args:
+            queries: how many queries run.
+            drains: whether a drain is not over.
+        """
+        self._families.queries.labels(self._job).set_function(queries)
+        self._families.drains.labels(self._job).set_function(drains)
+
+    def query(self, name: str | None) -> QueryMetrics:
+        """The metrics of a query.
+
+        Args:
+            name: as Spark shows it; None: it has none, and its id stands for it.
+        """
+        return QueryMetrics(self._families, self._job, name)
+
+
+class QueryMetrics:
+    """The metrics of one query: see `JobMetrics.query`."""
+
+    def __init__(self, families: _Families, job: str, name: str | None) -> None:
+        self._families = families
+        self._job = job
+        self._name = name
+
+    def failed(self, query: str) -> None:
+        """Counts a batch that failed.
+
+        Args:
+            query: the query's id.
+        """
+        self._families.batches.labels(self._job, self._name or query, "failed").inc()
+
+    def processed(self, query: str, seconds: float, outcomes: Sequence[Outcome], result: BatchResult | None) -> None:
+        """Counts a batch whose report the tracker has taken.
+
+        Args:
+            query: the query's id.
+            seconds: that the batch took.
+            outcomes: of the report's messages.
+            result: what the batch has done; None: nothing was to be done.
+        """
+        families, labels = self._families, (self._job, self._name or query)
+        families.batches.labels(*labels, "processed").inc()
+        families.batch_seconds.labels(*labels).observe(seconds)
+        families.last_batch.labels(*labels).set_to_current_time()
+        for outcome in outcomes:
+            families.reports.labels(*labels, outcome.name.lower()).inc()
+        if result is None:
+            return
+        for fate, rows in result.rows.items():
+            families.rows.labels(*labels, fate).inc(rows)
+        if result.kept is not None:
+            families.state.labels(*labels).set(result.kept)
+        now = time.time()
+        for event in result.ended:
+            if isinstance(event.kind, Ended):
+                families.ends.labels(*labels, event.kind.reason.name.lower()).inc()
+                families.delay.labels(*labels).observe(max(0.0, now - event.at.timestamp()))
