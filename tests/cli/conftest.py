@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.shell import Shell
-from tests.client.conftest import client, job, shared_server  # noqa: F401 - fixtures
+from tests.client.conftest import client, job, server, shared_server  # noqa: F401 - fixtures
 from tests.client.processes import Server
 
 

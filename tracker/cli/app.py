@@ -34,6 +34,7 @@ PREFIX: Final = "TRACKER"
 #: The sections of the help, and of each command its module and a summary.
 SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Look": {
+        "top": ("top", "show all jobs live: what is open, how fast it moves, what is silent"),
         "jobs": ("jobs", "list the jobs"),
         "job": ("jobs", "show a job's state"),
         "substreams": ("substreams", "list open substreams, and what they wait for"),
@@ -73,6 +74,7 @@ Exit status: 0 done; 1 the tracker refused; 2 the command line is wrong; 3 no tr
 Examples:
   tracker dev                                  a look around: a tracker, its page, and a job with stuck substreams
   tracker serve                                a tracker on 127.0.0.1:7654 that keeps everything in ./tracker.db
+  tracker top                                  all jobs, live: what is open, and what it waits for
   tracker watch flights                        what has ended, as it ends
   tracker substreams flights --stalled         what does not end, and where its elements are
   tracker explain flights JFK 2013-01-01       why one of them does not

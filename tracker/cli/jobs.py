@@ -11,6 +11,7 @@ from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.output import print_done, print_json, print_line
+from tracker.cli.statuses import read_statuses
 from tracker.cli.tables import print_rows
 
 commands = new_commands()
@@ -20,16 +21,9 @@ commands = new_commands()
 def jobs(at: Connection, form: Form) -> int:
     """List the jobs, with their open substreams and elements in flight."""
     from tracker.cli.views.jobs import JOBS
-    from tracker.client import TrackerError
 
     with at.client() as client:
-        statuses = []
-        for job in client.jobs():
-            try:
-                statuses.append(client.job(job))
-            except TrackerError as refused:
-                if refused.reason != "UNKNOWN_JOB":  # the job was deleted since it was listed
-                    raise
+        statuses = list(read_statuses(client))
     if form is Form.JSON:
         print_json(statuses, indent=2)
         return 0

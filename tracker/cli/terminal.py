@@ -1,6 +1,6 @@
-"""What only a terminal shows: tables that fit its width, colours, progress bars. Nothing else loads rich.
+"""What only a terminal shows: tables that fit its width, colours, progress bars.
 
-Texts are never read as rich's markup: names that users gave are in them.
+Only this module and `tracker top` load rich. Texts are never read as rich's markup: names that users gave are in them.
 """
 
 from __future__ import annotations

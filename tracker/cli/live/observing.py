@@ -1,0 +1,248 @@
+"""What `tracker top` shows, as values: the jobs, how fast they move, and what the oldest substreams of one wait for.
+
+A look is one call for each job, and one page of the oldest open substreams of a single job. Its cost does not depend on
+how many substreams are open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Final
+
+from tracker.cli.statuses import read_statuses
+from tracker.client import DrainStatus, FrontStatus, JobStatus, SegmentStatus, SubstreamStatus, TrackerClient
+from tracker.client.errors import TrackerError
+from tracker.python310 import StrEnum
+from tracker.sharded import ShardedClient
+
+SAMPLE: Final = 1000  #: the most substreams whose reasons are counted: what the server puts on one page
+_SAMPLE_CELLS: Final = 10_000  # the same in pairs of a substream and a segment, for jobs of many segments
+
+
+class Kind(StrEnum):
+    """What an open substream waits for."""
+
+    FRONT = "front"  #: the promise of a front
+    ELEMENTS = "elements"  #: elements that are in flight on a segment
+    COMMIT = "commit"  #: a commit that a producer owes, for a revoked epoch
+    ORDER = "order"  #: the ends of substreams with earlier end times
+    OTHER = "other"  #: something that its state does not show, such as a staged epoch
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How many substreams wait for the same thing. A substream that waits for several things counts for each.
+
+    Args:
+        kind: what it is.
+        name: of which front, segment or producer; empty for the other kinds.
+        substreams: how many wait for it.
+    """
+
+    kind: Kind
+    name: str
+    substreams: int
+
+
+@dataclass(frozen=True)
+class SilentFront:
+    """A front that has not finished, and has promised nothing for long.
+
+    Args:
+        front: its name.
+        last_promise: when it promised last; None: never.
+    """
+
+    front: str
+    last_promise: datetime | None
+
+
+@dataclass(frozen=True)
+class JobLook:
+    """A job at one moment. Rates are per second since the look before, and None in the first look.
+
+    Args:
+        job: its name.
+        deployment: its deployment.
+        open: how many substreams are open.
+        in_flight: elements sent and not received.
+        staged: epochs and units that are reported and not committed.
+        late: late reports so far.
+        events_per_s: new events; nearly all are ends of a substream on a segment.
+        epochs_per_s: epochs that producers have committed.
+        late_per_s: late reports.
+        last_report: when a producer reported last.
+        running_fronts: how many fronts have not finished.
+        silent_fronts: which of them have promised nothing for long.
+        drain: the drain of its deployment.
+    """
+
+    job: str
+    deployment: str
+    open: int
+    in_flight: int
+    staged: int
+    late: int
+    events_per_s: float | None
+    epochs_per_s: float | None
+    late_per_s: float | None
+    last_report: datetime | None
+    running_fronts: int
+    silent_fronts: tuple[SilentFront, ...]
+    drain: DrainStatus
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What the oldest open substreams of a job wait for.
+
+    Args:
+        job: the job.
+        counted: how many substreams were counted: all that are open, or the oldest.
+        waits: what they wait for, the most frequent first.
+        oldest: the oldest open substream.
+    """
+
+    job: str
+    counted: int
+    waits: tuple[Wait, ...]
+    oldest: SubstreamStatus | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """Everything at one moment.
+
+    Args:
+        at: when it was.
+        version: the server's version; of several servers, that of the first by name; empty if they share each job.
+        journal: its journal, likewise.
+        jobs: the jobs, in the order of their names.
+        waiting: what the substreams of the chosen job wait for; None: there is no such job.
+        took: the seconds that the calls took.
+    """
+
+    at: datetime
+    version: str
+    journal: str
+    jobs: tuple[JobLook, ...]
+    waiting: Waiting | None
+    took: float
+
+
+class Observer:
+    """Looks at a tracker again and again, and keeps what the rates need.
+
+    Args:
+        client: calls the tracker.
+        silent_after: after how long without a promise a front counts as silent.
+    """
+
+    def __init__(self, client: TrackerClient | ShardedClient, silent_after: timedelta) -> None:
+        self._client = client
+        self._silent_after = silent_after
+        self._before: dict[str, tuple[float, JobStatus]] = {}
+
+    def look(self, choose: Callable[[Sequence[JobLook]], str | None]) -> Look:
+        """Looks at all jobs, and at the substreams of one.
+
+        Args:
+            choose: the job whose substreams are looked at; None: no job's.
+
+        Raises:
+            TrackerError: the tracker refuses to answer.
+            TrackerUnavailable: it cannot be reached.
+        """
+        started = time.monotonic()
+        server = self._client.server_info() if isinstance(self._client, TrackerClient) else None
+        before, self._before = self._before, {}
+        jobs = []
+        for status in read_statuses(self._client):
+            name = status.spec.job
+            self._before[name] = (time.monotonic(), status)
+            jobs.append(self._job(status, before.get(name)))
+        jobs.sort(key=lambda each: each.job)
+        chosen = choose(jobs)
+        waiting = None if chosen not in self._before else self._waiting(self._before[chosen][1])
+        version, journal = (server.version, server.journal) if server else ("", "")
+        return Look(datetime.now(timezone.utc), version, journal, tuple(jobs), waiting, time.monotonic() - started)
+
+    def _job(self, now: JobStatus, before: tuple[float, JobStatus] | None) -> JobLook:
+        # A job that was deleted and defined again has another log, and no rates yet.
+        moment, then = before if before is not None and before[1].log_id == now.log_id else (0.0, None)
+        elapsed = max(time.monotonic() - moment, 1e-6)
+
+        def rate(count: Callable[[JobStatus], int]) -> float | None:
+            return None if then is None else (count(now) - count(then)) / elapsed
+
+        return JobLook(
+            now.spec.job,
+            now.spec.deployment,
+            now.open_substreams,
+            now.in_flight,
+            now.staged_units,
+            now.late_reports,
+            rate(lambda status: status.last_seq),
+            None if then is None else _committed(now, then) / elapsed,
+            rate(lambda status: status.late_reports),
+            max((each.last_heard for each in now.producers), default=None),
+            sum(not front.finished for front in now.fronts),
+            tuple(SilentFront(each.front, each.last_promise) for each in now.fronts if self._is_silent(each)),
+            now.drain,
+        )
+
+    def _is_silent(self, front: FrontStatus) -> bool:
+        if front.finished:
+            return False
+        return front.last_promise is None or datetime.now(timezone.utc) - front.last_promise >= self._silent_after
+
+    def _waiting(self, job: JobStatus) -> Waiting | None:
+        name, most = job.spec.job, max(1, min(SAMPLE, _SAMPLE_CELLS // len(job.spec.segments)))
+        try:
+            found = list(islice(self._client.substreams(name), most))
+        except TrackerError as refused:
+            if refused.reason != "UNKNOWN_JOB":
+                raise
+            return None
+        waits = Counter(wait for each in found for wait in set(waits_of(each, job.spec.ordering != "none")))
+        ranked = sorted(waits.items(), key=lambda each: (-each[1], each[0]))
+        return Waiting(
+            name,
+            len(found),
+            tuple(Wait(kind, of, count) for (kind, of), count in ranked),
+            found[0] if found else None,
+        )
+
+
+def _committed(now: JobStatus, then: JobStatus) -> int:
+    """Counts the epochs that were committed between two looks, by producers that both have."""
+    earlier = {each.producer: each.committed_epoch for each in then.producers}
+    total = 0
+    for each in now.producers:
+        if each.committed_epoch is not None and each.producer in earlier:
+            last = earlier[each.producer]
+            # The first epoch of a producer may have any number, and one that was forgotten may begin again.
+            total += 1 if last is None else max(0, each.committed_epoch - last)
+    return total
+
+
+def waits_of(substream: SubstreamStatus, ordered: bool) -> list[tuple[Kind, str]]:
+    """Returns what an open substream waits for.
+
+    Args:
+        substream: the substream.
+        ordered: whether ends of its job wait for those of earlier end times.
+    """
+    waits = [(Kind.FRONT, front) for front in substream.waiting_for]
+    waits += [(Kind.ELEMENTS, each.segment) for each in substream.segments if not each.ended and not _is_even(each)]
+    waits += [(Kind.COMMIT, producer) for producer in substream.held_by]
+    return waits or [(Kind.ORDER if ordered else Kind.OTHER, "")]
+
+
+def _is_even(segment: SegmentStatus) -> bool:
+    return segment.sent == segment.received and not segment.xor and not segment.missing

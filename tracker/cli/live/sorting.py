@@ -1,0 +1,31 @@
+"""The orders in which `tracker top` lists jobs, and their keys. It loads no client, so help is quick."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracker.python310 import StrEnum
+
+
+class Sort(StrEnum):
+    """An order of the jobs."""
+
+    NAME = "name"
+    OPEN = "open"
+    IN_FLIGHT = "in-flight"
+    EVENTS = "events"
+    EPOCHS = "epochs"
+    LATE = "late"
+    SILENT = "silent"
+
+
+#: The key of each order.
+KEYS: Final = {
+    "n": Sort.NAME,
+    "o": Sort.OPEN,
+    "i": Sort.IN_FLIGHT,
+    "e": Sort.EVENTS,
+    "c": Sort.EPOCHS,
+    "l": Sort.LATE,
+    "s": Sort.SILENT,
+}
