@@ -5,10 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
+import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +20,6 @@ from types import TracebackType
 import pyte
 
 from tests.cli.shell import Shell
-from tests.client.processes import TRACKER
 
 _PATIENCE_S = 60.0  # a busy machine is no fault
 _COLOURS = {"brown": "yellow"}  # as pyte names them, and as everybody does
@@ -33,7 +35,8 @@ class Terminal:
         arguments: the command line without the program's name.
         columns: the terminal's width.
         lines: its height.
-        only: the streams that are the terminal; the others are a pipe.
+        program: the module that is run.
+        only: the streams that are the terminal; the others are pipes.
         variables: what the environment has besides.
     """
 
@@ -43,6 +46,7 @@ class Terminal:
         *arguments: str,
         columns: int = 100,
         lines: int = 24,
+        program: str = "tracker.cli.main",
         only: Sequence[str] = ("stdin", "stdout", "stderr"),
         **variables: str,
     ) -> None:
@@ -54,7 +58,7 @@ class Terminal:
         self._modes = termios.tcgetattr(self._theirs)
         kept = {name: value for name, value in shell.environment.items() if name not in ("NO_COLOR", "COLUMNS")}
         self.process = subprocess.Popen(
-            [*TRACKER, *arguments],
+            [sys.executable, "-m", program, *arguments],
             env={**kept, "TERM": "xterm-256color", **variables},
             **{name: self._theirs if name in only else subprocess.PIPE for name in ("stdin", "stdout", "stderr")},  # type: ignore[call-overload]
             start_new_session=True,
@@ -118,6 +122,22 @@ class Terminal:
         while self._read(0.0):
             pass
         return self.process.returncode
+
+    def finish_and_read_stdout(self) -> bytes:
+        """Reads a stdout that is a pipe, and the terminal, until the command ends well; what came out of the pipe."""
+        parts: list[bytes] = []
+        stdout = self.process.stdout
+        if stdout is not None:
+            reading = threading.Thread(target=lambda: parts.append(stdout.read()))
+            reading.start()
+        assert self.finish() == 0
+        if stdout is not None:
+            reading.join()
+        return b"".join(parts)
+
+    def plain_lines(self) -> list[str]:
+        """The lines that the terminal was sent, however long, without colours and styles."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.written.decode()).splitlines()
 
     def is_as_before(self) -> bool:
         """Whether the terminal is as it was before the command: its modes, its screen, its cursor."""

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 HOME = Path(__file__).parent / "snapshots"
+_TIME = (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "TIME")
 _MASKS = [
     (r"127\.0\.0\.1:\d{4,5}", "ADDRESS"),
-    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "TIME"),
+    _TIME,
+    (r"/\S+/config\.toml", "FILE"),
+    (r"(version\W+)\d+\.\d+\.\w+", r"\1VERSION"),
     (r"\d+[smhd] ago", "AGO"),
     (r"\b[0-9a-f]{12}-\d+\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b", "ID"),
     (r'("log_id": )"[^"]*"', r'\1"ID"'),
@@ -22,6 +25,11 @@ def masked(output: str) -> str:
     for pattern, mask in _MASKS:
         output = re.sub(pattern, mask, output)
     return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
+
+
+def masked_times(output: str) -> str:
+    """Returns output without times, whose columns are of one width whatever the time."""
+    return re.sub(_TIME[0], _TIME[1], output)
 
 
 def compare(name: str, output: str, home: Path = HOME) -> None:

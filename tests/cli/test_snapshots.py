@@ -36,7 +36,12 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         staged.received("raw", "LGA", "2013-01-02", label("b"), end_time=48)
         staged.report(units=["c"])
         client.subscribe("flights", "mailer", segments=["raw"])
-    yield Shell(server.address)
+        client.define_job(spec("taxis", fronts=["meter"]))
+        client.drain("taxis", "d1", "night")
+    shell = Shell(server.address)
+    shell.environment["TRACKER_CONFIG"] = str(tmp_path_factory.mktemp("home") / "config.toml")
+    shell("context", "set", "production", "--server", "tracker:7654", "--tls-ca", "/etc/ca.pem", "--token-file", "/t")
+    yield shell
     server.stop()
 
 
@@ -49,6 +54,9 @@ LOOKS = {
     "wait": ["wait", "flights", "raw", "JFK", "2013-01-01"],
     "subscriptions": ["subscriptions", "flights"],
     "context-list": ["context", "list"],
+    "context-show": ["context", "show", "production"],
+    "info": ["info"],
+    "drain": ["drain", "taxis", "d1", "--id", "night"],
 }
 
 

@@ -83,6 +83,8 @@ def _remaining(job: str, status: DrainStatus) -> str:
         waits.append(f"unfinished fronts: {', '.join(status.unfinished_fronts)}")
     if status.uncommitted_producers:
         waits.append(f"not committed: {', '.join(status.uncommitted_producers)}")
+    if len(waits) == 2 and not status.open_substreams and status.open_producers:
+        waits.append(f"open runs: {', '.join(status.open_producers)}")  # a job without fronts waits for their ends
     return f"{job} is {status.state}: {'; '.join(waits)}"
 
 

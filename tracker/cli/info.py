@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
@@ -17,7 +19,7 @@ def info(at: Connection, form: Form) -> int:
     with at.single_client() as client:
         found = client.server_info()
     if form is Form.JSON:
-        print_json(found, indent=2)
+        print_json(replace(found, limits=dict(sorted(found.limits.items()))), indent=2)
         return 0
     print_pairs([("server", at.server), ("version", found.version), ("journal", found.journal)])
     print_line()

@@ -84,7 +84,7 @@ def bar() -> Iterator[Show]:
     """Shows a progress bar on stderr, with a text beside it."""
     columns = [
         BarColumn(bar_width=24),
-        TaskProgressColumn(markup=False),
+        TaskProgressColumn(),  # of its own text, which is rich's markup
         TextColumn("{task.description}", markup=False),
     ]
     # Only `show` draws it: a thread that drew by itself would be lost in processes that the work forks.
