@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -67,6 +68,7 @@ class Terminal:
 
     def _take(self) -> None:
         """Makes the terminal that of the session, so that Ctrl-C and a new size are told to the command."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job, such as this test's, ignores it
         fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
 
     def __enter__(self) -> Terminal:
