@@ -18,7 +18,7 @@ from pathlib import Path
 from examples.services.kafka import Kafka
 from tests.chaos import truth
 from tests.chaos.plan import BROKERS, IN_A_DRAIN, TOPIC, Fault, Shape, faults_in_a_drain, files, shape
-from tests.chaos.processes import MARK, Role, below, kill_all, processes, send
+from tests.chaos.processes import MARK, Role, below, kill_all, processes, processor_seconds, send
 from tests.chaos.spark_home import spark_home
 from tests.client.processes import Line, Server
 from tests.spark.feed import Feed
@@ -31,6 +31,8 @@ _WHILE_IT_STARTS = 0.5  #: of the drivers that are killed: before they have comm
 _IDLES = 30.0  #: seconds after which a driver that has committed nothing is killed nevertheless
 _TRIES = 8  #: drivers that may fail one after the other
 _SETTLES = 300.0  #: seconds without any progress after which a round is over
+_HAS_WORKED = 0.3  #: of these waits, what its processes must have had of a processor: a machine may be busy elsewhere
+_STANDS_STILL = 3600.0  #: seconds after which a wait is over nevertheless
 _GROWS = 16 << 20  #: bytes that a tracker may hold more after a round than before it; 3 to 4 MiB were seen
 _RECORD = b"tracker-epoch"  #: the header that each record of a channel has
 _REPOSITORY = Path(__file__).parents[2]
@@ -63,6 +65,29 @@ class Outcome:
     seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
     copies: int = 0
+
+
+class _Patience:
+    """A wait for a round's processes that is over after a while in which they could have done something.
+
+    Args:
+        mark: theirs.
+        seconds: for which they are waited for, on a machine that has nothing else to do.
+    """
+
+    def __init__(self, mark: str, seconds: float) -> None:
+        self._mark = mark
+        self._seconds = seconds
+        self._since = time.monotonic()
+        self._had = processor_seconds(processes(mark))
+
+    def is_over(self) -> bool:
+        """Whether they have had their time."""
+        waited = time.monotonic() - self._since
+        if waited < self._seconds:
+            return False
+        worked = processor_seconds(processes(self._mark)) - self._had
+        return worked > _HAS_WORKED * self._seconds or waited > _STANDS_STILL
 
 
 class Round:
@@ -326,8 +351,10 @@ class Round:
             time.sleep(0.1)
 
     def _wait_until(self, holds: Callable[[], bool], otherwise: str, seconds: float = _COMES_UP) -> None:
-        if not self._comes_true(holds, seconds):
-            raise Lost(otherwise)
+        patience = _Patience(self._mark, seconds)
+        while not self._comes_true(holds, 1.0):
+            if patience.is_over():
+                raise Lost(otherwise)
 
     def _comes_true(self, holds: Callable[[], bool], seconds: float) -> bool:
         until = time.monotonic() + seconds
@@ -358,14 +385,15 @@ class Round:
             self._patiently(lambda: False, "the job does not stop")
 
     def _patiently(self, holds: Callable[[], bool], otherwise: str) -> None:
-        """Waits for as long as there is progress."""
-        seen, since = "", time.monotonic()
+        """Waits for as long as there is progress, or as the machine leaves the job no time for any."""
+        settles = _SETTLES if self._without is None else _SETTLES / 3
+        seen, patience = "", _Patience(self._mark, settles)
         while not holds():
             self._keep_up()
             now = self._progress()
             if now != seen:
-                seen, since = now, time.monotonic()
-            if time.monotonic() - since > (_SETTLES if self._without is None else _SETTLES / 3):
+                seen, patience = now, _Patience(self._mark, settles)
+            if patience.is_over():
                 raise Lost(otherwise)
             time.sleep(0.3)
 
