@@ -7,6 +7,7 @@ from .interface import (
     Journal,
     JournalError,
     JournalFullError,
+    JournalGoneError,
     JournalLockedError,
     JournalLossError,
     Record,
@@ -20,6 +21,7 @@ __all__ = [
     "Journal",
     "JournalError",
     "JournalFullError",
+    "JournalGoneError",
     "JournalLockedError",
     "JournalLossError",
     "MemoryJournal",
@@ -34,7 +36,7 @@ def open_journal(where: str) -> Journal:
     """Open a journal, which this process owns until it is closed.
 
     Args:
-        where: ``memory`` or ``sqlite:PATH``.
+        where: ``memory``, ``sqlite:PATH``, or an address in Redis (`tracker.journal.redis.RedisAddress`).
 
     Raises:
         ValueError: `where` has another form.
@@ -49,4 +51,9 @@ def open_journal(where: str) -> Journal:
         return MemoryJournal()
     if kind == "sqlite" and path:
         return SqliteJournal(path)
-    raise ValueError(f"{where!r} is not a journal; use 'memory' or 'sqlite:PATH'")
+    if kind.startswith("redis"):
+        # Loaded when used: the package `redis` takes a while.
+        from .redis import RedisAddress, RedisJournal
+
+        return RedisJournal(RedisAddress.parse(where))
+    raise ValueError(f"{where!r} is not a journal; use 'memory', 'sqlite:PATH' or 'redis://HOST:PORT'")

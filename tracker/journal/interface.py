@@ -9,7 +9,7 @@ snapshot covers. `recover` returns the newest state that can be read, and the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -75,6 +75,14 @@ class JournalLockedError(JournalError):
     """Another process owns the journal."""
 
 
+class JournalGoneError(JournalError):
+    """The journal is no longer this process's, or has lost records that this process has acknowledged.
+
+    Whether the records of the failed call count is unknown. The process must stop: what it would answer from now on
+    could differ from what the journal's next owner answers.
+    """
+
+
 class Journal(Protocol):
     """A command log, owned by one process.
 
@@ -89,6 +97,12 @@ class Journal(Protocol):
     @property
     def instant(self) -> bool:
         """Whether `append` returns at once, so that it may be called on an event loop."""
+
+    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
+        """Name what is called, in any thread, once the journal finds out that it is no longer this process's."""
+
+    def interrupt(self) -> None:
+        """Make an `append` that waits for its storage fail with `JournalGoneError`, now and later."""
 
     def recover(self, accept_loss: bool = False) -> Recovery:
         """Read the journal; call this first. Damage that has cost no acknowledged records is repaired and reported.
@@ -119,6 +133,7 @@ class Journal(Protocol):
         """Make a group of records durable, and return the number of the last one.
 
         Raises:
+            JournalGoneError: whether the group is durable is unknown, and will not be found out.
             JournalError: the group is not durable; the journal is as before.
         """
 

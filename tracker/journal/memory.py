@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .interface import Record, Recovery
+from .interface import JournalGoneError, Record, Recovery
 
 
 class MemoryJournal:
@@ -16,6 +16,12 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._last = 0
+
+    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
 
     def recover(self, accept_loss: bool = False) -> Recovery:  # noqa: ARG002
         return Recovery(state=None, number=0, records=iter(()))

@@ -26,16 +26,15 @@ import errno
 import json
 import os
 import sqlite3
-import struct
 import time
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .interface import Damage, JournalError, JournalFullError, JournalLossError, Record, Recovery
+from .groups import checksum, pack, unpack
+from .interface import Damage, JournalError, JournalFullError, JournalGoneError, JournalLossError, Record, Recovery
 from .mark import Mark
 from .ownership import Ownership
 from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
@@ -45,7 +44,6 @@ _PAGE = 16384
 _SMALLEST = 512  # bytes: SQLite's smallest page
 _CHECKPOINT = 64 << 20  # bytes: when the write-ahead log is so large, SQLite moves it into the file
 _TRIM = 4  # the most old rows that are removed with each group
-_HEAD = struct.Struct("<HqI")  # of a record: method, time, length
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +295,16 @@ class SqliteJournal:
 
     # ---------------------------------------------------------------- writing
 
+    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
+        pass  # its lock is this process's until it ends
+
+    def interrupt(self) -> None:
+        pass  # a disk that does not answer cannot be interrupted
+
     def append(self, records: Sequence[Record]) -> int:
         connection = self._writable()
         first = self._last + 1
-        data = b"".join(
-            part for method, at, payload in records for part in (_HEAD.pack(method, at, len(payload)), payload)
-        )
+        data = pack(records)
         try:
             connection.execute("BEGIN IMMEDIATE")
             _insert(connection, _Row(first, len(records), data))
@@ -374,11 +376,10 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _insert(connection: sqlite3.Connection, row: _Row) -> None:
-    connection.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (row.first, row.count, _checksum(row), row.data))
-
-
-def _checksum(row: _Row) -> int:
-    return zlib.crc32(row.data, zlib.crc32(f"{row.first},{row.count}".encode()))
+    connection.execute(
+        "INSERT INTO log VALUES (?, ?, ?, ?)",
+        (row.first, row.count, checksum(row.first, row.count, row.data), row.data),
+    )
 
 
 def _check(connection: sqlite3.Connection) -> str | None:
@@ -400,14 +401,14 @@ class _Rows:
 
     def __iter__(self) -> Iterator[_Row]:
         try:
-            for first, count, checksum, data in self._connection.execute(
+            for first, count, written, data in self._connection.execute(
                 "SELECT first, count, checksum, data FROM log WHERE first >= ? ORDER BY first", (self._next,)
             ):
                 if first != self._next:
                     self.problem = f"records {self._next} to {first - 1} are missing"
                     return
                 row = _Row(first, count, data)
-                if not isinstance(count, int) or not isinstance(data, bytes) or _checksum(row) != checksum:
+                if not isinstance(count, int) or not isinstance(data, bytes) or checksum(first, count, data) != written:
                     self.problem = "a checksum is wrong"
                     return
                 self._next = first + count
@@ -418,11 +419,6 @@ class _Rows:
 
 def _records(rows: _Rows) -> Iterator[Record]:
     for row in rows:
-        at = 0
-        while at < len(row.data):
-            method, time_ns, length = _HEAD.unpack_from(row.data, at)
-            at += _HEAD.size
-            yield Record(method, time_ns, row.data[at : at + length])
-            at += length
+        yield from unpack(row.data)
     if rows.problem:
         raise JournalError(f"the journal could be read a moment ago and now cannot: {rows.problem}")

@@ -1,0 +1,95 @@
+"""Real servers of Redis or Valkey, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from examples.services.processes import free_port
+
+#: The program. `TEST_REDIS_SERVER` names another one, such as a newer Redis, or Valkey.
+PROGRAM = os.environ.get("TEST_REDIS_SERVER") or shutil.which("redis-server") or shutil.which("valkey-server")
+needs_redis = pytest.mark.skipif(
+    PROGRAM is None, reason="there is no redis-server here: `apt-get install redis-server` brings it"
+)
+_DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": ""}
+
+
+class RedisServer:
+    """A server that keeps its port and its directory from one start to the next."""
+
+    def __init__(self, directory: Path, **options: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.port = free_port()
+        self._options = _DURABLE | {name.replace("_", "-"): value for name, value in options.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        assert PROGRAM is not None
+        values = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.directory), **self._options}
+        arguments = [part for name, value in values.items() for part in (f"--{name}", *(value.split() or [""]))]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen([PROGRAM, *arguments], stdout=log, stderr=log)
+        if values["port"] != "0":
+            self.wait_until(lambda: self.client().ping())
+
+    def client(self) -> Any:
+        """Returns a client with which a test looks at the server."""
+        return redis.Redis(
+            port=self.port,
+            password=self._options.get("requirepass"),
+            decode_responses=True,
+            encoding_errors="replace",
+        )
+
+    def address(self, options: str = "") -> str:
+        """Returns the journal's address on it; its lease is short."""
+        return f"redis://127.0.0.1:{self.port}/0?lease=1{options}"
+
+    def wait_until(self, holds: Any) -> None:
+        """Waits until something holds; an error of the server means that it does not yet."""
+        assert self._process is not None
+        while True:
+            try:
+                if holds():
+                    return
+            except redis.RedisError:
+                pass
+            assert self._process.poll() is None, (self.directory / "log").read_text()
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """kill -9."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+    def freeze(self) -> None:
+        """It stands still, its connections open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+def replica_of(server: RedisServer, directory: Path, **options: str) -> RedisServer:
+    """Returns a replica that has caught up."""
+    replica = RedisServer(directory, replicaof=f"127.0.0.1 {server.port}", **options)
+    replica.wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+    return replica

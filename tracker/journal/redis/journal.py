@@ -1,0 +1,242 @@
+"""The journal in Redis or Valkey: a replicated log, snapshots beside it, and a lease on both.
+
+See `scripts` for the keys and the atomic steps, and docs/journals.md for what each level of durability loses when.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import redis
+
+from ..groups import unpack
+from ..interface import (
+    Damage,
+    JournalError,
+    JournalGoneError,
+    JournalLossError,
+    Record,
+    Recovery,
+)
+from ..snapshots import SnapshotDamagedError
+from .address import RedisAddress
+from .connecting import LOST
+from .keys import Keys
+from .lease import Lease
+from .log import Log, Reading, lost
+from .marks import Marked, Marks
+from .snapshots import RedisSnapshots
+from .top import NOTHING, Top
+
+
+class RedisJournal:
+    """A journal on a server of Redis (6.2 or newer) or Valkey.
+
+    Args:
+        address: of the server, with the wanted durability.
+
+    Raises:
+        JournalLockedError: another tracker uses it.
+        JournalError: the server cannot be reached, or does not give the wanted durability.
+    """
+
+    name = "redis"
+    instant = False
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._keys = Keys(address)
+        self._log = Log(self._keys)
+        self._snapshots = RedisSnapshots(self._keys)
+        self._marks = Marks(self._keys)
+        self._lease = Lease(self._keys)
+        self._gone: JournalGoneError | None = None
+        self._tell: Callable[[JournalGoneError], None] | None = None
+        self._telling = threading.Lock()
+        self._closed = False
+        try:
+            self._log.check()
+            self._lease.acquire()
+        except redis.RedisError as error:
+            self.close()
+            raise self._unusable(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
+        with self._telling:
+            self._tell = gone
+            if self._gone is not None:
+                gone(self._gone)
+
+    def interrupt(self) -> None:
+        self._log.interrupt()
+
+    # ---------------------------------------------------------------- reading
+
+    def recover(self, accept_loss: bool = False) -> Recovery:
+        try:
+            return self._recover(accept_loss)
+        except redis.RedisError as error:
+            raise self._unusable(error) from error
+
+    def _recover(self, accept_loss: bool) -> Recovery:
+        where = str(self._keys.address)
+        aside = self._keys.damaged(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
+        top = self._log.top()
+        state, number, entry, damage = self._newest_snapshot(aside)
+        reading = self._log.read(entry, number)
+        for _ in reading:
+            pass
+        problem = reading.problem
+        if problem is None and reading.number < top.last:
+            problem = "its end is missing"
+        missing = max(top.last, top.lost) - reading.number
+        if problem is not None or missing > 0:
+            kept = f"{aside}:log" if reading.problem is not None else ""
+            reason = problem or "the server has lost the end of the log, which was noted"
+            damage.append(Damage(where, reason, reading.number + 1, missing if missing > 0 else None, kept))
+        if not accept_loss and any(each.lost != 0 for each in damage):
+            raise self._loss(damage)
+        for each in damage:
+            if each.lost == 0:
+                self._snapshots.set_aside(each.file.rpartition(" ")[2], each.set_aside)
+        if reading.problem is not None:
+            self._log.cut(reading.entry, f"{aside}:log")
+        self._marks.read()
+        self._log.claim(self._lease.holder, top, reading.number, self._lease.holder, accept_loss)
+        self._marks.begin(self._log.term)
+        self._lease.watch(lambda: self._log.last, self._look, self._log.term)
+        self._snapshots.clear()
+        found = self._marks.found
+        names = self._log.client.hkeys(self._keys.set_aside)
+        return Recovery(
+            state,
+            number,
+            self._records(self._log.read(entry, number), reading.number),
+            tuple(damage),
+            found.replayed,
+            found.starts,
+            frozenset(found.carried),
+            frozenset(int(name) for name in names),
+        )
+
+    def _newest_snapshot(self, aside: str) -> tuple[Any, int, str, list[Damage]]:
+        """Return the newest readable snapshot, its record and entry, and the damage of newer ones."""
+        damage: list[Damage] = []
+        for entry in self._snapshots.entries():
+            try:
+                number, state = self._snapshots.read(entry)
+            except SnapshotDamagedError as error:
+                record = int(entry.partition("-")[2])
+                problem = f"the snapshot cannot be used: {error}"
+                damage.append(Damage(f"snapshot {entry}", problem, record, 0, f"{aside}:{entry}"))
+            else:
+                return state, number, entry, damage
+        return None, 0, NOTHING, damage
+
+    def _records(self, reading: Reading, last: int) -> Iterator[Record]:
+        """Return the records up to record `last`, in order."""
+        if reading.number < last:
+            for group in reading:
+                yield from unpack(group.data)
+                if reading.number == last:
+                    return
+            raise JournalError(f"{self._keys.address} could be read a moment ago and now cannot: {reading.problem}")
+
+    def _loss(self, damage: list[Damage]) -> JournalLossError:
+        found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
+        lost = damage[-1].lost
+        what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
+        return JournalLossError(
+            f"{what} ({found}). Nothing was changed. Bring back a server that has them, or start once with "
+            "--accept-loss to continue without the lost records"
+        )
+
+    # ---------------------------------------------------------------- what is left out
+
+    def replaying(self, number: int) -> None:
+        found = self._marks.found
+        starts = found.starts + 1 if number and number == found.replayed else 1
+        # The records without an answer stay noted until the state is restored.
+        self._marks.note(Marked(number, starts if number else 0, found.carried if number else ()))
+
+    def carrying(self, numbers: Sequence[int]) -> None:
+        self._marks.note(Marked(carried=tuple(numbers)))
+
+    def set_aside(self, number: int, record: Record, why: str) -> None:
+        text = {
+            "method": record.method,
+            "at": record.at,
+            "why": why,
+            "payload": base64.b64encode(record.payload).decode(),
+        }
+        try:
+            self._log.client.hset(self._keys.set_aside, str(number), json.dumps(text))
+        except redis.RedisError as error:
+            raise self._unusable(error) from error
+
+    # ---------------------------------------------------------------- writing
+
+    def append(self, records: Sequence[Record]) -> int:
+        if self._closed:
+            raise JournalError(f"the journal {self._keys.address} is closed")
+        if self._gone is not None:
+            raise self._gone
+        try:
+            return self._log.append(records)
+        except JournalGoneError as error:
+            self._is_gone(error)
+            raise
+
+    def snapshot(self, number: int, state: Any) -> int:
+        try:
+            return self._snapshots.write(self._log.term, number, state)
+        except JournalGoneError as error:
+            self._is_gone(error)
+            raise
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._lease.close()
+        self._marks.close()
+        self._snapshots.close()
+        self._log.close()
+
+    def _look(self, acknowledged: int, top: Top) -> None:
+        """Look at the end of the log, after the lease was renewed: an idle tracker must find out, too."""
+        try:
+            if top.lost:
+                raise lost(self._keys, top.lost)
+            if top.term != self._log.term or top.last < acknowledged:
+                self._log.moved()
+        except JournalGoneError as error:
+            self._is_gone(error)
+
+    def _is_gone(self, error: JournalGoneError) -> None:
+        self.interrupt()
+        with self._telling:
+            if self._gone is None:
+                self._gone = error
+                if self._tell is not None:
+                    self._tell(error)
+
+    def _unusable(self, error: redis.RedisError) -> JournalError:
+        where = self._keys.address
+        if isinstance(error, redis.AuthenticationError) or str(error).startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
+            return JournalError(
+                f"{where} does not let this tracker in: {error}; set its user (?user=NAME) and password "
+                "($TRACKER_JOURNAL_PASSWORD or ?password-file=FILE), and allow keys, scripts and INFO"
+            )
+        if isinstance(error, LOST):
+            return JournalError(f"{where} cannot be reached: {error}; check that it runs, and its address")
+        if str(error).startswith("WRONGTYPE"):
+            return JournalError(f"keys of {where} belong to something else; give another ?prefix=…")
+        return JournalError(f"{where} cannot be used: {error}")

@@ -1,0 +1,143 @@
+"""The lease of a journal in Redis: who may claim the log. It keeps others from claiming it by mistake.
+
+The lease decides who begins a term, and the term decides who can write: a tracker that slept through the end of its
+lease writes nothing after another one's claim. So clocks need not agree, and the lease's length decides only how soon
+another tracker takes over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from ..interface import JournalLockedError
+from . import scripts
+from .connecting import connect
+from .keys import Keys
+from .top import Top
+
+_RENEWALS: Final = 3  # in the time of a lease
+_LOOK_S: Final = 0.1  # between two attempts to get a lease that another tracker has
+
+
+class Lease:
+    """The lease.
+
+    Args:
+        keys: the journal's.
+
+    Attributes:
+        holder: identifies this process, as JSON that people can read.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._client = connect(keys.address, answer_s=max(1.0, keys.address.lease / _RENEWALS))
+        self._ms = int(keys.address.lease * 1000)
+        self.holder = json.dumps({**_here(), "name": secrets.token_hex(4)})
+        self._closed = threading.Event()
+        self._renewing: threading.Thread | None = None
+        self._watch: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
+
+    def acquire(self) -> None:
+        """Get the lease: at once if nobody has it, or once it has run out because nobody renewed it; then renew it.
+
+        Raises:
+            JournalLockedError: another tracker renews it.
+            redis.RedisError: the server cannot be used.
+        """
+        seen = ""
+        until = time.monotonic() + self._ms / 1000
+        while other := self._try(seen if _is_dead(seen) else ""):
+            if time.monotonic() > until:
+                raise JournalLockedError(
+                    f"the journal {self._keys.address} is in use by another tracker ({_describe(other)}); stop it, "
+                    "or name another journal or ?prefix=…"
+                )
+            if other == seen:
+                self._closed.wait(_LOOK_S)
+            seen = other
+        self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._renewing.start()
+
+    def watch(self, acknowledged: Callable[[], int], look: Callable[[int, Top], None], term: int) -> None:
+        """Look at the end of the log with each renewal from now on.
+
+        Args:
+            acknowledged: returns the newest record that this tracker has acknowledged.
+            look: called, in a thread, with what `acknowledged` returned before a renewal, and the end of the log at it.
+            term: this tracker's.
+        """
+        self._watch = acknowledged, look, term
+
+    def close(self) -> None:
+        """Give the lease back, if it is this tracker's, and close the connection."""
+        self._closed.set()
+        if self._renewing is not None:
+            self._renewing.join()
+        with suppress(redis.RedisError):
+            self._client.eval(scripts.LET_GO, 1, self._keys.lease, self.holder)
+        self._client.close()
+
+    def _try(self, dead: str) -> str:
+        """Try to get the lease; return its holder, if that is another one."""
+        held = self._client.eval(scripts.ACQUIRE, 1, self._keys.lease, self.holder, self._ms, dead)
+        return held.decode() if held else ""
+
+    def _renew(self) -> None:
+        while not self._closed.wait(self._ms / 1000 / _RENEWALS):
+            # A server that cannot be reached is none of the lease's business: writes wait for it, too.
+            with suppress(redis.RedisError):
+                if self._watch is None:
+                    self._try("")
+                    continue
+                acknowledged, look, term = self._watch
+                known = acknowledged()
+                keys = [self._keys.lease, self._keys.top]
+                top = self._client.eval(scripts.RENEW, len(keys), *keys, self.holder, self._ms, term)
+                look(known, Top.read(*top))
+
+
+def _here() -> dict[str, Any]:
+    """Return which process this is, so that another one of the same machine can find out that it has ended."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "machine": _machine()}
+
+
+def _machine() -> str:
+    """Return what two processes have in common that see each other's process numbers; empty: it cannot be found out."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _is_dead(holder: str) -> bool:
+    """Tell whether the holder of a lease was a process of this machine that has ended."""
+    try:
+        held = json.loads(holder)
+        if not held["machine"] or held["machine"] != _machine():
+            return False
+        os.kill(held["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, KeyError, TypeError, OSError):
+        return False
+    return False
+
+
+def _describe(holder: str) -> str:
+    try:
+        held = json.loads(holder)
+        return f"process {held['pid']} on {held['host']}"
+    except (ValueError, KeyError, TypeError):
+        return holder

@@ -1,0 +1,259 @@
+"""The log of a journal in Redis: a stream with an entry for each group of records, written by one tracker at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import redis
+
+from ..groups import checksum, pack
+from ..interface import JournalError, JournalFullError, JournalGoneError, JournalLossError, Record
+from . import scripts
+from .connecting import LOST, connect, is_full, is_soon
+from .durability import Durability
+from .keys import Keys
+from .top import NOTHING, Top
+
+_BATCH: Final = 8  # entries that are read at once: one has up to 32 MiB
+_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An entry with records."""
+
+    entry: str
+    first: int  #: the number of its first record
+    data: bytes
+
+
+class Reading:
+    """The groups after an entry, up to the first that does not match; once they are read, `problem` describes it.
+
+    Args:
+        client: of the server.
+        log: the stream's key.
+        after: the entry.
+        number: the number of the last record up to it.
+    """
+
+    def __init__(self, client: Any, log: str, after: str, number: int) -> None:
+        self.client = client
+        self._log = log
+        self.entry = after
+        self.number = number
+        self.problem: str | None = None
+
+    def __iter__(self) -> Iterator[Group]:
+        start = self.entry
+        while batch := self._read(start):
+            for name, fields in batch:
+                start = name.decode()
+                if b"base" in fields:
+                    if int(fields[b"base"]) != self.number:
+                        self.problem = f"records {self.number + 1} to {fields[b'base'].decode()} are missing"
+                        return
+                else:
+                    group = self._group(start, fields)
+                    if group is None:
+                        return
+                    yield group
+                self.entry = start
+
+    def _read(self, after: str) -> Any:
+        return self.client.xrange(self._log, f"({after}", "+", count=_BATCH)
+
+    def _group(self, entry: str, fields: dict[bytes, bytes]) -> Group | None:
+        first, data = self.number + 1, fields.get(b"data", b"")
+        count = int(fields.get(b"count", 0))
+        number = int(entry.partition("-")[2])
+        if number != self.number + count:
+            self.problem = f"records {first} to {number - count} are missing"
+        elif checksum(first, count, data) != int(fields.get(b"sum", -1)):
+            self.problem = f"the checksum of entry {entry} is wrong"
+        else:
+            self.number = number
+            return Group(entry, first, data)
+        return None
+
+
+class Log:
+    """The log, as one tracker reads and writes it.
+
+    Args:
+        keys: the journal's.
+
+    Attributes:
+        client: for reading, before the first `append`.
+        term: this tracker's, once it has claimed the log.
+        last: the newest record that is durable.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self.client = connect(keys.address)
+        self._durability = Durability(keys.address)
+        self._checked = False  # whether the server of this connection gives the wanted durability
+        self._interrupted = threading.Event()
+        self._append = self.client.register_script(scripts.APPEND)
+        self._entry, self.last, self.term = NOTHING, 0, 0
+
+    def check(self) -> None:
+        """Find out whether the server gives the wanted durability.
+
+        Raises:
+            JournalError: it does not.
+        """
+        self._durability.check(self.client)
+        self._checked = True
+
+    # ---------------------------------------------------------------- reading
+
+    def top(self) -> Top:
+        """Return the end of the log."""
+        values = self.client.hmget(self._keys.top, ["id", "last", "lost"])
+        return Top.read(*values)
+
+    def read(self, after: str, number: int) -> Reading:
+        """Return the groups after an entry that ends with record `number`."""
+        return Reading(self.client, self._keys.log, after, number)
+
+    # ---------------------------------------------------------------- owning
+
+    def claim(self, holder: str, top: Top, number: int, who: str, accept_loss: bool) -> None:
+        """Begin a term, in which only this tracker can write.
+
+        Args:
+            holder: of the lease.
+            top: the end of the log, as it was read.
+            number: the last record that counts.
+            who: this tracker, for people.
+            accept_loss: whether a loss that was noted is accepted.
+
+        Raises:
+            JournalError: another tracker was faster.
+            JournalLossError: a loss was noted meanwhile.
+        """
+        keys = [self._keys.log, self._keys.top, self._keys.lease]
+        try:
+            claim = self.client.eval(scripts.CLAIM, len(keys), *keys, holder, top.entry, number, who, int(accept_loss))
+        except redis.ResponseError as error:
+            if str(error).startswith("TAILLOST"):
+                raise JournalLossError(f"acknowledged records up to {str(error)[9:]} are lost") from error
+            if str(error).startswith(("NOTLAST", "NOLEASE")):
+                raise JournalError(
+                    f"another tracker has taken over {self._keys.address} in this moment; start again"
+                ) from error
+            raise
+        self._entry, self.last = claim.decode(), number
+        self.term = int(self._entry.partition("-")[0])
+
+    def cut(self, after: str, aside: str) -> None:
+        """Move all entries after an entry into another stream."""
+        while batch := self.client.xrange(self._keys.log, f"({after}", "+", count=_BATCH):
+            for name, fields in batch:
+                self.client.xadd(aside, fields, id="*")
+                self.client.xdel(self._keys.log, name)
+
+    # ---------------------------------------------------------------- writing
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Make a group durable, and return the number of its last record. Wait for as long as that takes.
+
+        Raises:
+            JournalGoneError: the log is no longer this tracker's, has lost its tail, or `interrupt` was called.
+            JournalFullError, JournalError: the server has refused the group, which is not in the log.
+        """
+        number = self.last + len(records)
+        entry, data = f"{self.term}-{number}", pack(records)
+        sum_ = checksum(self.last + 1, len(records), data)
+        arguments = [entry, self._entry, number, len(records), sum_, data]
+        pause, unsure = _PAUSE_S, False
+        while True:
+            try:
+                if not self._checked:
+                    self.check()
+                answer, waited = self._write(arguments)
+                if not isinstance(answer, Exception):
+                    unsure = True  # it is in the log, and may not be durable yet
+                    if isinstance(waited, Exception):
+                        raise waited
+                    if self._durability.command == () or self._durability.is_reached(waited):
+                        break
+                else:
+                    raise answer
+            except LOST:
+                unsure, self._checked = True, False
+            except redis.ResponseError as error:
+                self._refused(error, unsure)
+            except JournalError:
+                if not unsure:
+                    raise  # another server does not give the wanted durability, and has got nothing
+            if self._interrupted.wait(pause):
+                raise JournalGoneError(
+                    f"{self._keys.address} has not answered; whether the last commands count is unknown"
+                )
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._entry, self.last = entry, number
+        return number
+
+    def _write(self, arguments: list[Any]) -> tuple[Any, Any]:
+        """Send a group and wait for its durability, in one round trip; return both answers, which may be errors."""
+        keys = [self._keys.log, self._keys.top]
+        with self.client.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command("EVALSHA", self._append.sha, len(keys), *keys, *arguments)
+            if self._durability.command:
+                pipeline.execute_command(*self._durability.command)
+            answer, *waited = pipeline.execute(raise_on_error=False)
+        if isinstance(answer, redis.exceptions.NoScriptError):
+            self.client.script_load(scripts.APPEND)
+            return self._write(arguments)
+        return answer, waited[0] if waited else None
+
+    def _refused(self, error: redis.ResponseError, unsure: bool) -> None:
+        """Raise what a refusal of the server means, or return if the write is to be repeated."""
+        text = str(error)
+        if text.startswith("NOTLAST"):
+            self.moved()
+        if text.startswith("TAILLOST"):
+            raise lost(self._keys, int(text.partition(" ")[2]))
+        self._checked = False
+        if unsure or is_soon(error):
+            return
+        if is_full(error):
+            raise JournalFullError(f"{self._keys.address} has no room ({text}); free some and retry") from error
+        raise JournalError(f"{self._keys.address} has refused a write: {text}") from error
+
+    def moved(self) -> NoReturn:
+        """Raise what it means that the newest entry is not this tracker's; write a loss down, if that is why."""
+        keys = [self._keys.log, self._keys.top]
+        client = connect(self._keys.address)  # the other one may be waiting for an answer, in another thread
+        try:
+            base = client.eval(scripts.NOTE_LOSS, len(keys), *keys, self.term, self.last)
+        except redis.RedisError as error:
+            raise JournalGoneError(
+                f"the log on {self._keys.address} does not end as this tracker has left it, and the server does not "
+                f"tell why: {error}"
+            ) from error
+        finally:
+            client.close()
+        if base is not None:
+            raise lost(self._keys, self.last, int(base) + 1)
+        raise JournalGoneError(f"another tracker has taken over {self._keys.address}")
+
+    def interrupt(self) -> None:
+        """Make an `append` that waits fail, now and later."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+
+def lost(keys: Keys, last: int, first: int | None = None) -> JournalGoneError:
+    """Return the error that acknowledged records are lost, up to `last`."""
+    which = f"up to {last}" if first is None else f"{first} to {last}"
+    return JournalGoneError(f"{keys.address} has lost the records {which}, which were acknowledged")

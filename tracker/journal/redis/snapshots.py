@@ -1,0 +1,138 @@
+"""The snapshots of a journal in Redis: each in pieces, with a description that makes them count, and trims the log."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import redis
+
+from ..interface import JournalError, JournalFullError, JournalGoneError
+from ..snapshots import SnapshotDamagedError, decode, encode
+from . import scripts
+from .connecting import LOST, connect, is_full
+from .keys import Keys
+
+_PIECE: Final = 8 << 20  # bytes
+_KEEP: Final = 2
+
+
+class RedisSnapshots:
+    """The snapshots.
+
+    Args:
+        keys: the journal's.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._client = connect(keys.address)
+
+    def entries(self) -> list[str]:
+        """Return the entries after which a snapshot was taken, newest first."""
+        names = self._client.hkeys(self._keys.snapshots)
+        return sorted((name.decode() for name in names), key=_order, reverse=True)
+
+    def read(self, entry: str) -> tuple[int, Any]:
+        """Return the record after which a snapshot was taken, and its state.
+
+        Raises:
+            SnapshotDamagedError: it is not what was written.
+        """
+        text = self._client.hget(self._keys.snapshots, entry)
+        description = json.loads(text)
+        data = bytearray()
+        for place in range(description["pieces"]):
+            piece = self._client.get(self._keys.piece(entry, place))
+            if piece is None:
+                raise SnapshotDamagedError(f"piece {place} of {description['pieces']} is missing")
+            data += piece
+        if zlib.crc32(data) != description["checksum"]:
+            raise SnapshotDamagedError("its checksum is wrong")
+        return description["number"], decode(bytes(data))
+
+    def write(self, term: int, number: int, state: Any) -> int:
+        """Keep a state, remove older ones except one, trim the log, and return the state's size in bytes.
+
+        Args:
+            term: the writer's.
+            number: the record after which it was taken.
+            state: what `tracker.journal.snapshots.encode` takes.
+
+        Raises:
+            JournalGoneError: another tracker has taken over.
+            JournalError: it could not be kept.
+        """
+        entry = f"{term}-{number}"
+        try:
+            self._client.sadd(self._keys.unfinished, entry)
+            size = checksum = pieces = 0
+            for pieces, piece in enumerate(_pieces(encode(state)), 1):
+                self._client.set(self._keys.piece(entry, pieces - 1), piece)
+                size, checksum = size + len(piece), zlib.crc32(piece, checksum)
+            text = json.dumps({"number": number, "pieces": pieces, "bytes": size, "checksum": checksum})
+            keys = [self._keys.log, self._keys.top, self._keys.snapshots]
+            dropped = self._client.eval(scripts.KEEP, len(keys), *keys, term, entry, text, _KEEP)
+            self._client.srem(self._keys.unfinished, entry)
+            self._remove(name.decode() for name in dropped)
+        except redis.RedisError as error:
+            raise self._failure(error) from error
+        return size
+
+    def clear(self) -> None:
+        """Remove the pieces of snapshots that were never finished."""
+        begun = self._client.smembers(self._keys.unfinished)
+        self._remove({name.decode() for name in begun} - set(self.entries()))
+        self._client.delete(self._keys.unfinished)
+
+    def set_aside(self, entry: str, where: str) -> None:
+        """Move a snapshot that cannot be used to a key, and its pieces to `where:0`, `where:1`, …"""
+        text = self._client.hget(self._keys.snapshots, entry)
+        self._client.set(where, text)
+        for place in range(json.loads(text)["pieces"]):
+            with suppress(redis.ResponseError):  # it is missing
+                self._client.rename(self._keys.piece(entry, place), f"{where}:{place}")
+        self._client.hdel(self._keys.snapshots, entry)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _remove(self, entries: Iterable[str]) -> None:
+        for entry in entries:
+            place = 0
+            while self._client.unlink(self._keys.piece(entry, place)):
+                place += 1
+
+    def _failure(self, error: redis.RedisError) -> JournalError:
+        where = self._keys.address
+        if isinstance(error, LOST):
+            return JournalError(f"{where} has not answered while a snapshot was written: {error}")
+        if str(error).startswith("NOTLAST"):
+            return JournalGoneError(f"another tracker has taken over {where}")
+        if is_full(error):
+            return JournalFullError(f"{where} has no room for a snapshot ({error}); free some and retry")
+        return JournalError(f"{where} has refused a snapshot: {error}")
+
+
+def _order(entry: str) -> tuple[int, int]:
+    term, _, number = entry.partition("-")
+    return int(term), int(number)
+
+
+def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    piece = bytearray()
+    for part in parts:
+        rest = memoryview(part)
+        while rest.nbytes:
+            taken = rest[: _PIECE - len(piece)]
+            piece += taken
+            rest = rest[len(taken) :]
+            if len(piece) == _PIECE:
+                yield bytes(piece)
+                piece.clear()
+    if piece:
+        yield bytes(piece)
