@@ -24,7 +24,7 @@ class Server:
 
     def __init__(self, directory: Path, journal: str = "sqlite", *options: str) -> None:
         self._log = directory / "tracker.log"
-        self._journal = "memory" if journal == "memory" else f"sqlite:{directory / 'tracker.db'}"
+        self._journal = f"sqlite:{directory / 'tracker.db'}" if journal == "sqlite" else journal
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.address = f"127.0.0.1:{free_port()}"
@@ -43,6 +43,16 @@ class Server:
         said = self._process.stdout.readline()
         assert said.startswith("listening on "), self._log.read_text()
         self.address = said.split()[-1]
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log.read_text()
+
+    def ended(self) -> int:
+        """Waits until it has ended by itself, and returns its exit status."""
+        assert self._process is not None
+        return self._process.wait()
 
     def kill(self) -> None:
         """kill -9."""

@@ -36,13 +36,14 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        assert PROGRAM is not None
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+        self.wait_until(lambda: self.client().ping())
+
+    def _command(self) -> list[str]:
         values = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.directory), **self._options}
         arguments = [part for name, value in values.items() for part in (f"--{name}", *(value.split() or [""]))]
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen([PROGRAM, *arguments], stdout=log, stderr=log)
-        if values["port"] != "0":
-            self.wait_until(lambda: self.client().ping())
+        return [str(PROGRAM), *arguments]
 
     def client(self) -> Any:
         """Returns a client with which a test looks at the server."""
@@ -86,6 +87,22 @@ class RedisServer:
         """It goes on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+
+class Sentinel(RedisServer):
+    """A sentinel that watches a server, under the name `main`, and promotes a replica soon after its death."""
+
+    def __init__(self, directory: Path, server: RedisServer) -> None:
+        directory.mkdir()
+        (directory / "sentinel.conf").write_text(
+            f"sentinel monitor main 127.0.0.1 {server.port} 1\n"
+            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 5000\n"
+        )
+        super().__init__(directory)
+
+    def _command(self) -> list[str]:
+        file = str(self.directory / "sentinel.conf")
+        return [str(PROGRAM), file, "--sentinel", "--port", str(self.port), "--bind", "127.0.0.1"]
 
 
 def replica_of(server: RedisServer, directory: Path, **options: str) -> RedisServer:

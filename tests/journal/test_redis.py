@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.services.processes import free_port
 from tests.client.processes import Line
-from tests.journal.redis_server import RedisServer, needs_redis, replica_of
+from tests.journal.redis_server import RedisServer, Sentinel, needs_redis, replica_of
 from tracker.journal import (
     Journal,
     JournalError,
@@ -455,6 +457,36 @@ def test_a_promoted_replica_goes_on_where_the_killed_server_was(server: RedisSer
         replica.kill()
 
 
+def test_behind_sentinels_a_promoted_replica_is_found_and_the_tracker_goes_on(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    replica = replica_of(server, tmp_path / "replica")
+    sentinel = Sentinel(tmp_path / "sentinel", server)
+    try:
+        sentinel.wait_until(lambda: sentinel.client().sentinel_slaves("main"))
+        address = f"redis+sentinel://127.0.0.1:{sentinel.port}/main?replicas=%d&lease=60"
+        journal, _, _ = opened(address % 1)
+        told = records(20)
+        for record in told[:10]:
+            journal.append([record])
+        journal.close()
+        journal, _, _ = opened(address % 0)
+        journal.append(told[10:11])
+        replica.wait_until(lambda: replica.client().hget("{tracker}:top", "last") == "11")
+        server.kill()
+        for record in told[11:]:
+            journal.append([record])
+        assert replica.client().info("replication")["role"] == "master"
+        journal.close()
+        journal, recovery, found = opened(address % 0)
+        assert found == told
+        assert recovery.damage == ()
+        journal.close()
+    finally:
+        sentinel.kill()
+        replica.kill()
+
+
 # ---------------------------------------------------------------- commands that end the process
 
 
@@ -493,6 +525,70 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path: Path, monke
         with pytest.raises(JournalError, match="does not let this tracker in") as refused:
             open_journal(server.address())
         assert "wrong" not in str(refused.value).replace("WRONGPASS", "")
+    finally:
+        server.kill()
+
+
+def test_a_user_with_the_rights_that_the_docs_list_can_keep_a_journal(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "journals.md").read_text()
+    listed = guide.partition("and the commands")[2].partition(".\n")[0]
+    rights = [f"+{name.lower()}" for name in re.findall(r"`([A-Z|]+)`", listed)]
+    if not server.client().execute_command("COMMAND INFO", "WAITAOF")[0]:
+        rights.remove("+waitaof")
+    server.client().execute_command("ACL", "SETUSER", "tracker", "on", ">secret", "~{tracker}:*", *rights)
+    monkeypatch.setenv("TRACKER_JOURNAL_PASSWORD", "secret")
+    address = server.address("&user=tracker")
+    journal, _, _ = opened(address)
+    for number in (1, 2, 3):
+        journal.append(records(1, start=number))
+        journal.carrying([number])
+        journal.snapshot(number, {"number": number})
+    journal.append(records(1, start=4))
+    journal.close()
+    server.client().set("{tracker}:snapshot:1-3:0", "damaged")
+    journal, recovery, found = opened(address)
+    assert (recovery.number, len(found), len(recovery.damage)) == (2, 2, 1)
+    journal.set_aside(4, found[0], "a test")
+    journal.close()
+    server.client().xdel("{tracker}:log", "1-3")
+    opened(address, accept_loss=True)[0].close()
+    denied = server.client().acl_log()
+    assert [(entry["reason"], entry["object"]) for entry in denied] == []
+
+
+def test_a_connection_is_encrypted_and_both_ends_are_checked(tmp_path: Path) -> None:
+    def certificate(name: str) -> tuple[Path, Path]:
+        key, cert = tmp_path / f"{name}.key", tmp_path / f"{name}.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+        return cert, key
+
+    cert, key = certificate("server")
+    mine, my_key = certificate("client")
+    secure = free_port()
+    server = RedisServer(
+        tmp_path / "redis",
+        tls_port=str(secure),
+        tls_cert_file=str(cert),
+        tls_key_file=str(key),
+        tls_ca_cert_file=str(mine),
+    )
+    try:
+        address = f"rediss://127.0.0.1:{secure}?lease=1&ca="
+        with pytest.raises(JournalError, match="cannot be reached"):
+            open_journal(f"{address}{mine}&cert={mine}&key={my_key}")
+        with pytest.raises(JournalError, match="cannot be reached"):
+            open_journal(f"{address}{cert}")
+        journal, _, _ = opened(f"{address}{cert}&cert={mine}&key={my_key}")
+        journal.append(records(1))
+        journal.carrying([1])
+        journal.close()
+        journal, recovery, found = opened(f"{address}{cert}&cert={mine}&key={my_key}")
+        assert (found, recovery.unanswered) == (records(1), {1})
+        journal.close()
     finally:
         server.kill()
 

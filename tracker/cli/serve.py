@@ -26,7 +26,10 @@ def serve(
     ] = "127.0.0.1:7654",
     journal: Annotated[
         str,
-        typer.Option(metavar="KIND", help="`sqlite:PATH` keeps the state in a file, `memory` loses it at a restart"),
+        typer.Option(
+            metavar="KIND",
+            help="`sqlite:PATH` keeps the state in a file, `redis://HOST:PORT` in Redis, `memory` loses it at a restart",
+        ),
     ] = "sqlite:tracker.db",
     retention: Annotated[
         float,

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from starlette.middleware import Middleware
 
 import tracker
-from tracker.journal import Journal, open_journal
+from tracker.journal import Journal, JournalGoneError, open_journal
 from tracker.page.application import Page
 from tracker.security.certificates import Certificate
 from tracker.security.guard import Guard
@@ -71,7 +71,9 @@ class Options:
     """
 
     listen: str = "127.0.0.1:7654"  #: HOST:PORT; port 0 picks one
-    journal: str = "sqlite:tracker.db"  #: ``memory`` or ``sqlite:PATH``
+    journal: str = (
+        "sqlite:tracker.db"  #: ``memory``, ``sqlite:PATH`` or ``redis://…``, see `tracker.journal.open_journal`
+    )
     retention_s: int = 24 * 3600  #: seconds that ended substreams and events are kept, for jobs without a retention
     snapshot_bytes: int = 256 << 20  #: bytes that are journaled between two snapshots, at least
     limits: Limits = field(default_factory=Limits)
@@ -248,7 +250,25 @@ async def _run(
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     if options.reflection:
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+<<<<<<< HEAD
     host, port = _bind(server, options.listen, certificate)
+=======
+    host, port = _bind(server, options.listen)
+    gone: list[JournalGoneError] = []
+
+    def leave(error: JournalGoneError) -> None:
+        log.error("this server cannot continue: %s", error)
+        gone.append(error)
+        sequencer.leave()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+
+    def leave_soon(error: JournalGoneError) -> None:
+        loop.call_soon_threadsafe(leave, error)
+
+    journal.when_gone(leave_soon)
+>>>>>>> 892ae70 (Server: a journal that is late or gone is noticed; Redis journals documented, with Sentinel, TLS and rights tried)
     sequencer.start()
     ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
     background = [asyncio.create_task(ticker.run()), asyncio.create_task(guard.follow())]
@@ -278,10 +298,12 @@ async def _run(
             await each
     readers.stop()
     service.stop()
-    await server.stop(_GRACE_S)
+    await server.stop(0 if gone else _GRACE_S)
     await sequencer.stop()
     lanes.close()
     log.info("stopped")
+    if gone:
+        raise gone[0]
 
 
 async def _set_health(service: health.aio.HealthServicer, works: bool) -> None:

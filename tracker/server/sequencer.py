@@ -21,10 +21,11 @@ from typing import Any
 from tracker.contract.answers import Answer
 from tracker.contract.commands import Command, DefineJob, Tick
 from tracker.core import Refused
-from tracker.journal import Journal, JournalError, JournalFullError, Record
+from tracker.journal import Journal, JournalError, Record
 from tracker.wire.codec import Method
 
 from .clock import Clock
+from .journalhealth import LATE_S, JournalHealth
 from .lanes import Lanes
 from .limits import Limits
 from .measures import Measures
@@ -37,6 +38,7 @@ _GROUP_BYTES = 32 << 20
 _TURN_S = 0.005  # seconds for which a group is carried out before other tasks get a turn
 _RECORD_COST = 4096  # bytes: the cost of a record at recovery, in addition to its own bytes
 _PROBE_S = 1.0  # seconds between attempts to use a journal that failed
+_PATIENCE_S = 20.0  # seconds for which a stop waits for such a group
 _NOBODY = "\0"  # not the name of a job: a tick for it changes nothing, but shows whether the journal works
 
 
@@ -75,7 +77,7 @@ class Sequencer:
         clock: gives each command its time.
         woken: called with a job's name when the job's event log grew or the job was deleted, and with the time of the
             command that caused it.
-        works: called with False when the journal fails, and with True when it works again.
+        works: called with False when the journal fails or is late, and with True when it works again.
         snapshot_bytes: bytes that are journaled between two snapshots, at least.
         measures: counts syncs and snapshots.
     """
@@ -100,7 +102,7 @@ class Sequencer:
         self._limits = limits
         self._clock = clock
         self._woken = woken
-        self._works = works
+        self._health = JournalHealth(works, measures)
         self._measures = measures
         self._defining: asyncio.Future[Any] | None = None  # the newest definition that is under way
         self._pending: list[_Pending] = []
@@ -109,7 +111,6 @@ class Sequencer:
         self._wanted = asyncio.Event()  # something is pending
         self._taken = asyncio.Event()  # a pending command was carried out or refused
         self._stopping = False
-        self._failing = False
         self._sync_thread = ThreadPoolExecutor(1, "journal")
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._snapshot_bytes = self._snapshot_at = snapshot_bytes
@@ -139,8 +140,9 @@ class Sequencer:
             Refused: by the core, or because the server cannot accept the command now. Awaiting the future can
                 raise it, too.
         """
-        if self._stopping:
+        if self._stopping or self._health.gone:
             raise stopping()
+        self._health.check()
         at = self._clock.now()
         if self._journal.instant:
             return self._carry_out(command, at)
@@ -164,10 +166,21 @@ class Sequencer:
             self._taken.clear()
             await self._taken.wait()
 
+    def leave(self) -> None:
+        """Accept nothing more: the journal is no longer this server's."""
+        self._health.gone = True
+
     async def stop(self) -> None:
-        """Accept no more commands, finish those that were accepted, and write a snapshot."""
+        """Accept no more commands, finish those that were accepted, and write a snapshot.
+
+        A journal that does not answer is given a while for the commands that were accepted. Their callers then get no
+        answer, and have to repeat them.
+        """
         self._stopping = True
         self._wanted.set()
+        impatient = asyncio.get_running_loop().call_later(
+            0.0 if self._health.gone else _PATIENCE_S, self._journal.interrupt
+        )
         if self._prober is not None:
             self._prober.cancel()
             with suppress(asyncio.CancelledError):
@@ -177,7 +190,8 @@ class Sequencer:
         await self._lanes.idle()
         if self._snapshot is not None:
             await self._snapshot
-        if not self._journal.instant:
+        impatient.cancel()
+        if not self._journal.instant and not self._health.gone:
             await self._keep_snapshot(self._new_cut())
         self._sync_thread.shutdown()
         self._snapshot_thread.shutdown()
@@ -252,6 +266,10 @@ class Sequencer:
             durable = group if sync is not None and await sync else None
 
     def _next_group(self) -> _Group | None:
+        if self._health.gone:
+            for pending in self._pending:
+                self._answered(pending, None, stopping())
+            self._pending.clear()
         if not self._pending:
             return None
         group = _Group()
@@ -269,45 +287,33 @@ class Sequencer:
     async def _make_durable(self, group: _Group) -> bool:
         """Journal a group; if that fails, refuse all its commands."""
         records = [pending.record for pending in group.commands]
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(LATE_S, self._health.is_late)
+        failed: Exception | None = None
         try:
-            group.number, took = await asyncio.get_running_loop().run_in_executor(
-                self._sync_thread, self._append, records
-            )
+            group.number, took = await loop.run_in_executor(self._sync_thread, self._append, records)
+            self._measures.synced(took, len(records), group.bytes)
         except Exception as error:
-            self._measures.sync_failures += 1
-            self._failed(error)
-            reason = "JOURNAL_FULL" if isinstance(error, JournalFullError) else "JOURNAL_FAILED"
-            refused = Refused("UNAVAILABLE", reason, f"{error}; nothing was changed")
-            for pending in group.commands:
-                self._answered(pending, None, refused)
-            return False
-        self._measures.synced(took, len(records), group.bytes)
-        if self._failing:
-            log.info("the journal works again")
-            self._failing = False
-            self._works(True)
-        return True
+            failed = error
+        finally:
+            late.cancel()
+        refused = self._health.has_answered(failed)
+        if refused is None:
+            return True
+        for pending in group.commands:
+            self._answered(pending, None, refused)
+        if self._health.failing and (self._prober is None or self._prober.done()):
+            self._prober = asyncio.create_task(self._probe())
+        return False
 
     def _append(self, records: list[Record]) -> tuple[int, float]:
         started = time.perf_counter()
         number = self._journal.append(records)
         return number, time.perf_counter() - started
 
-    def _failed(self, error: Exception) -> None:
-        """Log that the journal fails, once, and start to probe it.
-
-        The server has to probe by itself: callers may stop sending commands once its health is NOT_SERVING.
-        """
-        if self._failing:
-            return
-        fault = None if isinstance(error, JournalError) else error
-        log.error("the journal failed; commands are refused until it works again: %s", error, exc_info=fault)
-        self._failing = True
-        self._works(False)
-        self._prober = asyncio.create_task(self._probe())
-
     async def _probe(self) -> None:
-        while self._failing and not self._stopping:
+        """Use a journal that failed: callers may stop sending commands once the server's health is NOT_SERVING."""
+        while self._health.failing and not self._stopping and not self._health.gone:
             await asyncio.sleep(_PROBE_S)
             with suppress(Refused):
                 answer = self.submit(Method.TICK, _NOBODY.encode(), Tick(_NOBODY))
