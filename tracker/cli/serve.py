@@ -28,7 +28,7 @@ def serve(
         str,
         typer.Option(
             metavar="KIND",
-            help="`sqlite:PATH` keeps the state in a file, `redis://HOST:PORT` in Redis, `memory` loses it at a restart",
+            help="`sqlite:PATH` keeps the state in a file, `redis://HOST` in Redis, `memory` loses it at a restart",
         ),
     ] = "sqlite:tracker.db",
     retention: Annotated[

@@ -250,10 +250,7 @@ async def _run(
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     if options.reflection:
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-<<<<<<< HEAD
     host, port = _bind(server, options.listen, certificate)
-=======
-    host, port = _bind(server, options.listen)
     gone: list[JournalGoneError] = []
 
     def leave(error: JournalGoneError) -> None:
@@ -268,7 +265,6 @@ async def _run(
         loop.call_soon_threadsafe(leave, error)
 
     journal.when_gone(leave_soon)
->>>>>>> 892ae70 (Server: a journal that is late or gone is noticed; Redis journals documented, with Sentinel, TLS and rights tried)
     sequencer.start()
     ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
     background = [asyncio.create_task(ticker.run()), asyncio.create_task(guard.follow())]
