@@ -19,6 +19,7 @@ from tracker.page.application import Page
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
 from tracker.server.pagesource import PageSource
+from tracker.server.surveys import Surveys
 from tracker.server.turns import Notifier, Turns
 from tracker.server.watching import Readers
 
@@ -35,7 +36,8 @@ class Site:
 
     def attach(self) -> None:
         lanes, turns = Lanes(), Turns()
-        self.source.attach(self.tracker, Readers(self.tracker, lanes, Notifier(turns), turns, Limits()))
+        readers = Readers(self.tracker, lanes, Notifier(turns), turns, Limits())
+        self.source.attach(self.tracker, readers, Surveys(self.tracker, lanes))
         job_status = self.tracker.job_status
 
         def counted(job: str) -> Any:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ log = logging.getLogger("tracker.page")
 
 _STATE_S: Final = 1.0  #: seconds between two looks at a job
 _QUICK_S: Final = 0.2  #: a survey that takes longer goes on beside the looks
-_SURVEY_SHARE: Final = 20  #: a survey that takes long comes so much less often: it may take 5 % of the time
 _EVENTS: Final = 50
 
 
@@ -48,7 +46,6 @@ class Feed:
         self._version = 0
         self._state = ""
         self._survey: Json | None = None
-        self._count_at = 0.0  # when the next survey begins
         self._refused: Refused | None = None
         self.readers = 0
 
@@ -84,8 +81,7 @@ class Feed:
         counting: asyncio.Task[None] | None = None
         try:
             while True:
-                now = time.monotonic()
-                if counting is None and now >= self._count_at:
+                if counting is None:
                     counting = asyncio.create_task(self._count())
                 if counting is not None:
                     # A quick one is waited for, so that both show the same moment.
@@ -119,11 +115,8 @@ class Feed:
             self._news.notify_all()
 
     async def _count(self) -> None:
-        began = time.monotonic()
-        survey = await self._source.survey(self._job)
-        took = time.monotonic() - began
-        self._survey = {**surveyed(survey), "at": int(time.time() * 1000)}
-        self._count_at = began + took + max(_STATE_S, _SURVEY_SHARE * took)
+        made = await self._source.survey(self._job)
+        self._survey = {**surveyed(made.survey), "at": made.at}
 
 
 class Feeds:

@@ -25,6 +25,14 @@ class EventTail:
     events: Sequence[Event]  #: the newest, in order
 
 
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What the open substreams of a job wait for, at a moment."""
+
+    survey: Survey
+    at: int  #: ms since the Unix epoch
+
+
 class Source(Protocol):
     """Where the page reads jobs. Each method raises `Refused` (``UNKNOWN_JOB``) for a job that does not exist."""
 
@@ -46,8 +54,9 @@ class Source(Protocol):
         """What `describe` makes of a job's state; it runs where the state is read, so it should make it small."""
         ...
 
-    async def survey(self, job: str) -> Survey:
-        """What the open substreams wait for. It takes its time, and other work of the job is done meanwhile."""
+    async def survey(self, job: str) -> Surveyed:
+        """What the open substreams wait for. It takes its time, and other work of the job is done meanwhile. The source
+        bounds how often it is counted: whoever asks again soon may get the same."""
         ...
 
     async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:

@@ -46,6 +46,7 @@ from .pagesource import PageSource
 from .readiness import Readiness
 from .sequencer import Sequencer
 from .service import SERVICE, Service
+from .surveys import Surveys
 from .ticking import Ticker
 from .turns import Notifier, Turns
 from .watching import Readers
@@ -196,7 +197,8 @@ async def _run(
     lanes, turns = Lanes(), Turns()
     notifier = Notifier(turns)
     readers = Readers(state.tracker, lanes, notifier, turns, options.limits)
-    source.attach(state.tracker, readers)
+    surveys = Surveys(state.tracker, lanes)
+    source.attach(state.tracker, readers, surveys)
     notices = Notices(state.tracker)
     labels = JobLabels(options.limits.max_metric_jobs, lambda job: state.tracker.last_seq(job) is not None)
     measures = Measures(labels, state.tracker.tally)
@@ -221,7 +223,7 @@ async def _run(
     )
     service = Service(state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name, measures, guard)
     names = options.limits.max_metric_names
-    inventory = Inventory(state.tracker, lanes, readers, names + 1)
+    inventory = Inventory(state.tracker, lanes, readers, surveys, names + 1)
     metrics.serves(ServingMetrics(measures, labels, inventory, names, clock, sequencer, service, readers))
     calls = options.limits.max_calls + options.limits.max_watchers + options.limits.max_report_streams
     server = grpc.aio.server(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -11,14 +10,16 @@ import tracker
 from tracker.contract import callers
 from tracker.contract.refusal import Refused
 from tracker.contract.status import JobStatus
-from tracker.contract.survey import Found, Survey, Wanted
+from tracker.contract.survey import Found, Wanted
 from tracker.contract.values import EVERY_SCOPE
 from tracker.core import Tracker
-from tracker.core.surveying import Surveyor
-from tracker.page.source import EventTail
+from tracker.page.source import EventTail, Surveyed
 from tracker.wire import codec
 
+from .surveys import Surveys
 from .watching import Readers
+
+_SHARE = 20  # a job that somebody looks at is surveyed at most for one part in so many of the time
 
 _T = TypeVar("_T")
 
@@ -35,15 +36,17 @@ class PageSource:
         self.journal = journal
         self._tracker: Tracker | None = None
         self._readers: Readers | None = None
+        self._surveys: Surveys | None = None
 
-    def attach(self, state: Tracker, readers: Readers) -> None:
+    def attach(self, state: Tracker, readers: Readers, surveys: Surveys) -> None:
         """Read from here on.
 
         Args:
             state: the recovered jobs.
             readers: have each job read in its lane.
+            surveys: of what open substreams wait for.
         """
-        self._tracker, self._readers = state, readers
+        self._tracker, self._readers, self._surveys = state, readers, surveys
 
     @property
     def _state(self) -> Tracker:
@@ -67,15 +70,11 @@ class PageSource:
         frontiers = 0 if counts is None else counts.fronts * counts.scopes
         return 20 * self._state.status_cost(job) + frontiers
 
-    async def survey(self, job: str) -> Survey:
-        surveyor = Surveyor()
-        while True:  # each step is a turn of its own in the job's lane: commands come between
-            survey = await self._ask(
-                job, lambda: self._state.survey(job, surveyor), lambda: self._state.search_cost(job)
-            )
-            if survey is not None:
-                return survey
-            await asyncio.sleep(0)
+    async def survey(self, job: str) -> Surveyed:
+        self._state.log_id(job)  # refuses an unknown job, and while the journal is recovered
+        assert self._surveys is not None
+        made = await self._surveys.survey(job, _SHARE)
+        return Surveyed(made.survey, made.at // 1_000_000)
 
     async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
         return await self._ask(
