@@ -37,6 +37,9 @@ ENV PATH=/opt/tracker/bin:$PATH \
     TRACKER_SERVE_JOURNAL=sqlite:/var/lib/tracker/tracker.db \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
+LABEL org.opencontainers.image.title="Substream tracker"
+LABEL org.opencontainers.image.licenses="Apache-2.0"
+LABEL org.opencontainers.image.version="0.1.0"
 USER 10001:10001
 WORKDIR /var/lib/tracker
 VOLUME /var/lib/tracker

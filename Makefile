@@ -8,11 +8,13 @@ PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments benchmarks
 # Each worker takes whole files, and has a Spark session of its own. WORKERS=0: one process, for debuggers.
 WORKERS := 2
+IMAGE ?= substream-tracker
+ENGINE ?= docker
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos chart-check dashboards image-check mutants lint types proto proto-check docs-check site format clean check
+.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,11 +74,26 @@ load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
 chaos: $(STAMP) ## kill everything at random while a job runs, and hold the result against a batch; ARGS="--kills 200"
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+image: ## build the container image with ENGINE (docker), and name it IMAGE
+	@$(ENGINE) build --tag $(IMAGE) .
+
 image-check: ## build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
 	@$(PYTHON) -m scripts.image_check $(ARGS)
 
 chart-check: $(STAMP) ## render the Helm chart with each of its sets of values and validate it, and deploy/compose.yaml
 	@$(BIN)/python -m scripts.chart_check $(ARGS)
+
+dist-check: ## build sdist and wheel, and try each extra in an environment of its own; ARGS="server spark"
+	@$(PYTHON) -m scripts.release.dist_check $(ARGS)
+
+sbom: ## list what each extra is made of, as CycloneDX, in dist/
+	@$(PYTHON) -m scripts.release.sbom
+
+release-check: ## the version is the same everywhere, TAG is its tag, and the changelog has nothing unreleased
+	@$(PYTHON) -m scripts.release.versions --tag "$(TAG)"
+
+workflows-check: ## lint the host's workflows with actionlint and zizmor
+	@$(PYTHON) -m scripts.release.workflows
 
 jars: ## fetch Kafka's broker and connector, once
 	@bash scripts/fetch_jars.sh

@@ -43,6 +43,7 @@ class Tool(NamedTuple):
 HELM = Tool("helm", "helm.sh/helm/v3/cmd/helm", "v3.22.0")
 KUBECONFORM = Tool("kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform", "v0.8.0")
 COMPOSE = Tool("compose-spec", "github.com/compose-spec/compose-go/v2/cmd", "v2.16.2")
+ACTIONLINT = Tool("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12")
 SCHEMAS = CACHE / f"kubernetes-{_KUBERNETES}"
 
 
@@ -60,20 +61,33 @@ def _has_schemas() -> bool:
 
 
 def install() -> None:
-    """Installs what is missing.
+    """Installs what is missing of the tools that check the chart.
 
     Raises:
         MissingError: Go is missing, or a registry is not reached.
     """
+    for tool in (HELM, KUBECONFORM, COMPOSE):
+        install_tool(tool)
+    if not _has_schemas():
+        _make_schemas(_go())
+
+
+def install_tool(tool: Tool) -> None:
+    """Installs one tool, unless it is there.
+
+    Raises:
+        MissingError: Go is missing, or a registry is not reached.
+    """
+    if not tool.path.exists():
+        print(f"go install {tool.package}@{tool.version} (once; minutes)", flush=True)
+        _run([_go(), "install", f"{tool.package}@{tool.version}"], {"GOBIN": str(tool.path.parent)})
+
+
+def _go() -> str:
     go = shutil.which("go")
     if go is None:
         raise MissingError("Go is missing: apt-get install golang-go, or a newer one from go.dev")
-    for tool in (HELM, KUBECONFORM, COMPOSE):
-        if not tool.path.exists():
-            print(f"go install {tool.package}@{tool.version} (once; minutes)", flush=True)
-            _run([go, "install", f"{tool.package}@{tool.version}"], {"GOBIN": str(tool.path.parent)})
-    if not _has_schemas():
-        _make_schemas(go)
+    return go
 
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> str:
