@@ -10,13 +10,15 @@ from tracker.load.processes import Server, server_process
 
 
 @contextmanager
-def tracker(journal: str) -> Iterator[Server]:
+def tracker(journal: str, *options: str) -> Iterator[Server]:
     """A tracker of its own, stopped at the end.
 
     Args:
         journal: as `tracker serve --journal` takes it.
+        options: further ones of `tracker serve`.
     """
-    with server_process(["tracker.cli.main", "serve", "--listen", "127.0.0.1:0", "--journal", journal]) as server:
+    command = ["tracker.cli.main", "serve", "--listen", "127.0.0.1:0", "--journal", journal, *options]
+    with server_process(command) as server:
         yield server
 
 

@@ -51,6 +51,14 @@ def test_servers_with_either_journal(tmp_path: Path) -> None:
     assert len(bench(tmp_path / "figures.json", "--only", "served", *journals)) == 16
 
 
+def test_scrapes_with_reports_beside_them() -> None:
+    command = [sys.executable, "-m", "benchmarks.scrape", "--substreams", "5000", "--seconds", "1", "--turns", "1"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    measured = [line.partition("  ")[0] for line in ran.stdout.splitlines()[1:]]
+    reports = [f"a report to the job with {job} open, p{share}" for job in ("few", "many") for share in (50, 99, 99.9)]
+    assert measured == ["a scrape", "a scrape's answer", *reports]
+
+
 def test_too_few_substreams_are_refused() -> None:
     ran = subprocess.run([*BENCHMARKS, "--substreams", "10"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
