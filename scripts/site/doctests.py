@@ -1,0 +1,22 @@
+"""Examples in docstrings as code: mkdocstrings reads docstrings as Markdown, in which `>>>` would be a quotation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import griffe
+
+from scripts.site.examples import fenced
+
+
+class Doctests(griffe.Extension):
+    """Puts fences around the examples of every docstring."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Changes an object's docstring; this is not called for the package that is loaded."""
+        if obj.docstring is not None and "```pycon" not in obj.docstring.value:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Changes the package's docstring."""
+        self.on_object(obj=pkg)
