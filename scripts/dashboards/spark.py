@@ -130,9 +130,10 @@ def spark() -> builders.Dashboard:
         .with_panel(
             graph(
                 "State by query",
-                "Substreams that the state of each release holds. It falls when substreams end.",
+                "What the state of each release holds: substreams, and rows that it was made of. Both fall with each end.",
                 COUNT,
-                Query(f"sum by (query) (tracker_spark_state_substreams{_OF})", "{{query}}"),
+                Query(f"sum by (query) (tracker_spark_state_substreams{_OF})", "{{query}}: substreams"),
+                Query(f"sum by (query) (tracker_spark_state_rows{_OF})", "{{query}}: rows of them"),
             )
         )
         .with_panel(

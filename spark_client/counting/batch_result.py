@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_client.counting.batch_input import BatchInput
 from spark_client.counting.groups import add_groups
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted
 from tracker.client import Event, Report
+
+
+class StateSize(NamedTuple):
+    """How much the state of a release holds."""
+
+    substreams: int
+    rows: int  #: of the stream, which the partial results are made of
 
 
 @dataclass(frozen=True)
@@ -21,25 +29,23 @@ class BatchResult:
         received: likewise, those that were received on segments other than the input's.
         groups: the input's rows by substream; None: they were not counted so.
         set_aside: how many rows were set aside: late ones, and those of no substream (quarantined).
-        released: of how many rows the results were made.
+        released: of how many rows the results were made; None: nothing is released.
         ended: the ends that were acted on.
-        kept: how many substreams the state holds from now on; None: there is no state.
     """
 
     sent: Counted = field(default_factory=dict)
     received: Counted = field(default_factory=dict)
     groups: Sequence[Group] | None = None
     set_aside: Mapping[str, int] = field(default_factory=dict)
-    released: int = 0
+    released: int | None = None
     ended: Sequence[Event] = ()
-    kept: int | None = None
 
     @property
     def rows(self) -> dict[str, int]:
         """How many rows the driver has counted, by what became of them."""
         received = {"received": _rows(self.groups)} if self.groups is not None else {}
         sent = {"sent": sum(map(_rows, self.sent.values()))} if self.sent else {}
-        released = {"released": self.released} if self.kept is not None else {}
+        released = {"released": self.released} if self.released is not None else {}
         return {**received, **sent, **released, **self.set_aside}
 
     def add_to(self, report: Report, batch_input: BatchInput | None) -> None:

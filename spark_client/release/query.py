@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.batch_result import BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.belonging import no_revision
@@ -161,18 +161,16 @@ class ReleaseQuery:
         entered = state.substreams
         state.drop(ends.gone)
 
-        left = state.substreams
         result = BatchResult(
             sent,
             groups=taken.groups,
             set_aside={"late": taken.late + ends.late_rows, "quarantined": bad},
             released=ends.released_rows,
             ended=[end.event for end in ends.receipts],
-            kept=len(left),
         )
         if self._state_segment is None:
             return result
-        enter, leave = self._elements(entered - before, run.job), self._elements(entered - left, run.job)
+        enter, leave = self._elements(entered - before, run.job), self._elements(entered - state.substreams, run.job)
         return replace(result, sent={self._state_segment: enter, **sent}, received={self._state_segment: leave})
 
     def reported(self, epoch: int, spark: SparkSession) -> None:
@@ -230,6 +228,10 @@ class ReleaseQuery:
     def close(self) -> None:
         """The query has stopped: its thread ends."""
         self._beside.shutdown(wait=False)
+
+    def state_size(self) -> StateSize:
+        """How much its state holds after the last batch."""
+        return StateSize(len(self._state.substreams), self._state.rows)
 
     def kept(self, epoch: int) -> int:
         """How many substreams its state holds before an epoch."""

@@ -212,6 +212,11 @@ class PartialState:
         """What has not ended."""
         return {substream for part in self._parts.values() for substream in part.live}
 
+    @property
+    def rows(self) -> int:
+        """The rows of the stream that it was made of, of what has not ended."""
+        return sum(part.rows[substream].rows for part in self._parts.values() for substream in part.live)
+
     def note_drained(self, substream: Substream, elements: int) -> None:
         """A drain has closed a substream, and released so many elements of it: the rest of it may come later."""
         self.drained[substream] = self.drained.pop(substream, 0) + elements

@@ -130,7 +130,8 @@ class BatchQuery(TrackedQuery):
                 run.seal(epoch, self._manifest.units)
             self.gate.done(epoch)
             if self.metrics is not None:
-                self.metrics.processed(run.query, time.monotonic() - started, outcomes, result)
+                took, size = time.monotonic() - started, self.processor.state_size()
+                self.metrics.processed(run.query, took, outcomes, result, size)
 
     def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
         """The rows of a batch; None: it has none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.batch_result import BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.plan.outputs import Output
 from spark_client.release.quarantine import Quarantine
@@ -54,6 +54,9 @@ class Forward:
 
     def drain(self, run: Run, spark: SparkSession) -> None:
         pass
+
+    def state_size(self) -> StateSize | None:
+        return None
 
     def kept(self, epoch: int) -> int:  # noqa: ARG002
         return 0

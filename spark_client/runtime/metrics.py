@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.batch_result import BatchResult, StateSize
 from spark_client.errors import UsageError
 from tracker.client import Ended, Outcome
 
@@ -83,6 +83,12 @@ class _Families:
         self.state = Gauge(
             "tracker_spark_state_substreams",
             "Substreams that a release's state holds.",
+            _QUERY,
+            registry=registry,
+        )
+        self.state_rows = Gauge(
+            "tracker_spark_state_rows",
+            "Rows of the stream that a release's state was made of, and that have not been released.",
             _QUERY,
             registry=registry,
         )
@@ -159,7 +165,14 @@ class QueryMetrics:
         """
         self._families.batches.labels(self._job, self._name or query, "failed").inc()
 
-    def processed(self, query: str, seconds: float, outcomes: Sequence[Outcome], result: BatchResult | None) -> None:
+    def processed(
+        self,
+        query: str,
+        seconds: float,
+        outcomes: Sequence[Outcome],
+        result: BatchResult | None,
+        size: StateSize | None,
+    ) -> None:
         """Counts a batch whose report the tracker has taken.
 
         Args:
@@ -167,6 +180,7 @@ class QueryMetrics:
             seconds: that the batch took.
             outcomes: of the report's messages.
             result: what the batch has done; None: nothing was to be done.
+            size: of the query's state; None: it has none.
         """
         families, labels = self._families, (self._job, self._name or query)
         families.batches.labels(*labels, "processed").inc()
@@ -174,12 +188,13 @@ class QueryMetrics:
         families.last_batch.labels(*labels).set_to_current_time()
         for outcome in outcomes:
             families.reports.labels(*labels, outcome.name.lower()).inc()
+        if size is not None:
+            families.state.labels(*labels).set(size.substreams)
+            families.state_rows.labels(*labels).set(size.rows)
         if result is None:
             return
         for fate, rows in result.rows.items():
             families.rows.labels(*labels, fate).inc(rows)
-        if result.kept is not None:
-            families.state.labels(*labels).set(result.kept)
         now = time.time()
         for event in result.ended:
             if isinstance(event.kind, Ended):

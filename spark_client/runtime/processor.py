@@ -7,7 +7,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.batch_result import BatchResult, StateSize
 from spark_client.counting.runs import Run
 
 
@@ -57,6 +57,10 @@ class BatchProcessor(Protocol):
 
     def drain(self, run: Run, spark: SparkSession) -> None:
         """Publishes what is left when no other batch will come: the query has stopped."""
+        ...
+
+    def state_size(self) -> StateSize | None:
+        """How much its state holds after the last batch; None: it has none."""
         ...
 
     def kept(self, epoch: int) -> int:

@@ -56,6 +56,7 @@ def test_a_release_counts_its_rows_by_what_became_of_them_and_its_ends(
     numbers = scraped(str(tracking.metrics_url))
     of = (("job_name", tracking.job), ("query", "hourly"))
     assert numbers["tracker_spark_state_substreams", of] == 2
+    assert numbers["tracker_spark_state_rows", of] == 3
     feed.put(row(5, 3, last=True))
     tracking.process_all_available()
     feed.put(row(6, 4), row(7, 5))
@@ -70,6 +71,7 @@ def test_a_release_counts_its_rows_by_what_became_of_them_and_its_ends(
     numbers = scraped(str(tracking.metrics_url))
     assert numbers["tracker_spark_end_delay_seconds_count", of] == 1
     assert numbers["tracker_spark_state_substreams", of] == 1
+    assert numbers["tracker_spark_state_rows", of] == 1
     batches = counted(tracking, "tracker_spark_batches_total", "outcome")
     assert batches.keys() == {"processed"}
     assert numbers["tracker_spark_batch_seconds_count", of] == batches["processed"] >= 3

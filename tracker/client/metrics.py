@@ -41,7 +41,7 @@ class ClientMetrics:
             ) from error
         self._calls = Histogram(
             "tracker_client_call_seconds",
-            "Time from an attempt of a call to its end, by method and code; a call that is repeated has several.",
+            "Time from an attempt of a call to its end, by method and code; watches and waits are left out.",
             ("method", "code"),
             registry=registry,
             buckets=_SECONDS,
