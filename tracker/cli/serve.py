@@ -87,6 +87,14 @@ def serve(
             "`tracker token new` prints entries",
         ),
     ] = "",
+    audit: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="append a line of JSON for each command of an operator, with who and what came of it; `-`: stderr",
+        ),
+    ] = "",
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="listen beyond this machine although TLS or the clients are missing"),
@@ -133,6 +141,7 @@ def serve(
             snapshot_bytes=snapshot_every << 20,
             limits=parse_limits(limit or []),
             security=Security(tls_cert, tls_key, tls_client_ca, tokens, insecure),
+            audit=audit,
             reflection=reflection,
             metrics=metrics,
             page=page,

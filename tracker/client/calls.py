@@ -54,6 +54,8 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
         return None
     details: str = error.details() or ""
     status = rpc_status.from_call(error)
+    if retry_delay(error) is not None:
+        return None
     for detail in status.details if status is not None else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
@@ -69,6 +71,23 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
     return TrackerError(code.name, code.name, f"{code.name}: {details}")
 
 
+def retry_delay(error: grpc.RpcError) -> float | None:
+    """Returns the seconds after which the tracker asks for another attempt; None if it does not."""
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return None
+    status = rpc_status.from_call(error)
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            return float(info.retry_delay.seconds) + float(info.retry_delay.nanos) / 1e9
+    return None
+
+
+def out_of_quota(error: grpc.RpcError) -> TrackerError:
+    """Returns the error of a call that a quota refused until the end."""
+    return TrackerError(error.code().name, "QUOTA", error.details() or "")
+
+
 class Backoff:
     """Pauses between attempts.
 
@@ -78,6 +97,14 @@ class Backoff:
 
     def __init__(self) -> None:
         self.failures = 0
+
+    def after(self, error: grpc.RpcError) -> float:
+        """Returns the seconds to wait after one more failure: at least those for which the tracker asks."""
+        told = retry_delay(error)
+        if told is None:
+            return self.next()
+        self.failures += 1
+        return told * random.uniform(1, 1.1) + _FIRST_PAUSE * random.random()
 
     def next(self) -> float:
         """Returns the seconds to wait after one more failure."""
@@ -187,8 +214,10 @@ class Calls:
                     if backoff.failures and in_doubt is not None:
                         return in_doubt(refused)
                     raise refused from None
-                pause = backoff.next()
+                pause = backoff.after(error)
                 if time.monotonic() + pause > until:
+                    if retry_delay(error) is not None:
+                        raise out_of_quota(error) from None
                     raise self._unavailable(request, error, backoff.failures) from error
                 self._drop_outdated()
                 sleep(pause)
@@ -209,13 +238,21 @@ class Calls:
             TrackerUnavailable: the tracker cannot be reached within `retry_for`; or it does not answer the call, and
                 then the call may or may not have been carried out.
         """
-        self.wait_until_reachable()
-        call = method(self.connection())
-        try:
-            with forking.using_grpc(), self._counted(request):
-                return call(request, timeout=self.timeout)
-        except grpc.RpcError as error:
-            raise refusal(error) or self._unavailable(request, error, 1) from error
+        until = time.monotonic() + self.retry_for
+        backoff = Backoff()
+        while True:
+            self.wait_until_reachable()
+            call = method(self.connection())
+            try:
+                with forking.using_grpc(), self._counted(request):
+                    return call(request, timeout=self.timeout)
+            except grpc.RpcError as error:
+                if retry_delay(error) is None:
+                    raise refusal(error) or self._unavailable(request, error, 1) from error
+                pause = backoff.after(error)  # a quota has refused it, so it was not carried out
+                if time.monotonic() + pause > until:
+                    raise out_of_quota(error) from None
+            time.sleep(pause)
 
     def wait_until_reachable(self, sleep: Callable[[float], object] = time.sleep) -> None:
         """Waits until the tracker answers any call.

@@ -582,13 +582,14 @@ class TrackerClient:
                 if refused is not None:
                     raise refused from None
                 waited = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                pause = backoff.after(error)
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"{name!r} of scope {scope!r} has not ended on {segment!r} within {timeout} s")
             if waited:
                 backoff.reset()
             else:
-                time.sleep(min(left, backoff.next()))
+                time.sleep(min(left, pause))
             # A deadline that has passed does not show whether the tracker is reachable.
             calls = self._to(job).with_patience(min(left, self._timeout), min(left, self._retry_for))
             calls.wait_until_reachable()

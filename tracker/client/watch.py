@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from tracker.client import forking
-from tracker.client.calls import Backoff, Calls, refusal
+from tracker.client.calls import Backoff, Calls, out_of_quota, refusal, retry_delay
+from tracker.client.errors import TrackerError
 from tracker.contract.callers import Event
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
@@ -49,6 +51,7 @@ class Watch(Iterator[Event]):
         self.log_id = request.log_id
         self._closed = threading.Event()
         self._backoff = Backoff()
+        self._quota_since = 0.0  # the monotonic time since which a quota has refused it; 0: none does
         self._lock = threading.Lock()
         self._stream: _CallIterator[tracker_pb2.Event] | None = None
         self._pid = os.getpid()
@@ -77,20 +80,22 @@ class Watch(Iterator[Event]):
                 the next call tries again.
         """
         while not self._closed.is_set():
+            pause = 0.0
             try:
                 message = self._next_message()
             except grpc.RpcError as error:
-                refused = refusal(error)
+                refused = refusal(error) or self._out_of_quota(error)
                 if refused is not None and not self._closed.is_set():
                     self.close()
                     raise refused from None
-                message = None
+                message, pause = None, self._backoff.after(error)
             except _ClosedError:
                 break
             if message is None:
-                self._come_back()
+                self._come_back(pause)
                 continue
             self._backoff.reset()
+            self._quota_since = 0.0
             self.last_seq = message.seq
             event = codec.read_event(message)
             if event is not None:
@@ -130,13 +135,21 @@ class Watch(Iterator[Event]):
                 stream.cancel()
                 forking.is_over(stream)
 
-    def _come_back(self) -> None:
+    def _out_of_quota(self, error: grpc.RpcError) -> TrackerError | None:
+        """Returns the error if a quota has refused the stream for as long as the client waits, else None."""
+        if retry_delay(error) is None:
+            return None
+        now = time.monotonic()
+        self._quota_since = self._quota_since or now
+        return out_of_quota(error) if now - self._quota_since >= self._calls.retry_for else None
+
+    def _come_back(self, pause: float) -> None:
         """Waits for the tracker after a lost stream. A silent stream does not show whether it works, so this makes
         another call.
         """
         self._let_go()
         with suppress(_ClosedError):
-            self._sleep(self._backoff.next())
+            self._sleep(pause or self._backoff.next())
             self._calls.wait_until_reachable(self._sleep)
 
     def _sleep(self, seconds: float) -> None:

@@ -10,16 +10,18 @@ class Refused(Exception):  # noqa: N818 - the contract's term
         code: the name of the gRPC status that the wire answers with, such as ``"FAILED_PRECONDITION"``.
         reason: the contract's reason, such as ``"FENCED"``: what a program reads.
         detail: what a person reads: what was wrong and what to do about it.
+        retry_after: the seconds after which the same command may be accepted; None: that depends on other things.
 
     >>> str(Refused("FAILED_PRECONDITION", "FENCED", "run 'a' was superseded by run 'b'"))
     "FENCED: run 'a' was superseded by run 'b'"
     """
 
-    def __init__(self, code: str, reason: str, detail: str) -> None:
+    def __init__(self, code: str, reason: str, detail: str, retry_after: float | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
         self.code = code
         self.reason = reason
         self.detail = detail
+        self.retry_after = retry_after
 
     @classmethod
     def malformed(cls, detail: str) -> Refused:

@@ -11,11 +11,14 @@ import hashlib
 import hmac
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .identities import ANYBODY, Identity, denied, unauthenticated
+from .identities import ANYBODY, DeniedError, Identity, unauthenticated
+from .quotas import UNBOUNDED, Usage
 from .scopes import HTTP, NEEDED, Scope
 from .tokensfile import Clients, TokensFileError, read_clients
 
@@ -36,14 +39,19 @@ class Guard:
     Args:
         tokens: the tokens file; None: there is none.
         certificates: whether every client has shown a certificate of a trusted authority.
+        now: a monotonic clock, in seconds, for quotas.
 
     Raises:
         TokensFileError: the file cannot be read, or something is wrong in it.
     """
 
-    def __init__(self, tokens: Path | None = None, certificates: bool = False) -> None:
+    def __init__(
+        self, tokens: Path | None = None, certificates: bool = False, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._path = tokens
         self._certificates = certificates
+        self.now = now
+        self._usages: dict[str, Usage] = {}  # by client
         self.generation = 0  #: grows when the clients change
         self._stamp = _stamp(tokens) if tokens else None
         self._clients = read_clients(tokens) if tokens else Clients()
@@ -61,6 +69,7 @@ class Guard:
         call: str,
         metadata: Iterable[tuple[str, str | bytes]] | None,
         transport: Mapping[str, Iterable[bytes]],
+        peer: str = "",
     ) -> Caller:
         """Return who makes a call.
 
@@ -68,16 +77,17 @@ class Guard:
             call: the call's name, such as ``Report``, or one of `HTTP`.
             metadata: the call's.
             transport: gRPC's `auth_context` of the call.
+            peer: the address from which it comes.
 
         Raises:
             Refused: ``UNAUTHENTICATED``: the caller is not known. ``PERMISSION_DENIED``: it may not make this call.
         """
         if self.is_open:
-            return Caller(self, call, ANYBODY, None, ())
+            return Caller(self, call, ANYBODY, None, (), peer)
         token = _bearer(metadata or ()) if self._path else None
         names = () if token is not None else _names(transport)
         digest = None if token is None else hashlib.sha256(token).digest()
-        return Caller(self, call, self.identify(digest, names), digest, names)
+        return Caller(self, call, self.identify(digest, names), digest, names, peer)
 
     def identify(self, digest: bytes | None, names: tuple[str, ...]) -> Identity:
         """Return the client with a token of this hash, or else with a certificate of these names.
@@ -101,10 +111,22 @@ class Guard:
         for name in names:
             if (found := self._clients.by_certificate.get(name)) is not None:
                 return found
-        raise denied(
+        raise DeniedError(
+            names[0],
             f"no client of the server's tokens file has a certificate of the name {names[0][:100]!r}; add an entry "
-            'with certificate = "…", or give the client a token'
+            'with certificate = "…", or give the client a token',
         )
+
+    def usage(self, identity: Identity) -> Usage | None:
+        """Return what a client has taken of its quotas; None if it has none."""
+        if identity.quotas == UNBOUNDED:
+            return None
+        usage = self._usages.get(identity.name)
+        if usage is None:
+            usage = self._usages[identity.name] = Usage(identity.name, identity.quotas, self.now())
+        elif usage.quotas != identity.quotas:
+            usage.use(identity.quotas, self.now())
+        return usage
 
     # ---------------------------------------------------------------- the file
 
@@ -130,6 +152,8 @@ class Guard:
             log.error("the clients stay as they were", extra={"error": str(wrong)})
             return
         self._clients, self._by_prefix = clients, _by_prefix(clients)
+        known = {each.name for each in (*clients.by_hash.values(), *clients.by_certificate.values())}
+        self._usages = {name: usage for name, usage in self._usages.items() if name in known}
         self.generation += 1
         log.info("the clients were read again", extra={"tokens": len(clients.by_hash)})
 
@@ -139,12 +163,13 @@ class Caller:
 
     Attributes:
         identity: the client.
+        peer: the address from which the call comes.
     """
 
-    __slots__ = ("_call", "_digest", "_generation", "_guard", "_job", "_names", "identity")
+    __slots__ = ("_call", "_digest", "_generation", "_guard", "_job", "_names", "_usage", "identity", "peer")
 
     def __init__(
-        self, guard: Guard, call: str, identity: Identity, digest: bytes | None, names: tuple[str, ...]
+        self, guard: Guard, call: str, identity: Identity, digest: bytes | None, names: tuple[str, ...], peer: str
     ) -> None:
         self._guard = guard
         self._call = call
@@ -153,7 +178,57 @@ class Caller:
         self._generation = guard.generation
         self._job: str | None = None  # the last job that was allowed
         self.identity = identity
+        self.peer = peer
+        self._usage = guard.usage(identity)
         identity.check_scope(call, _SCOPES[call])
+
+    # ---------------------------------------------------------------- quotas
+
+    def take_call(self) -> None:
+        """Count one call, or one report of a stream.
+
+        Raises:
+            Refused: ``QUOTA``.
+        """
+        if self._usage is not None:
+            self._usage.take_call(self._guard.now())
+
+    def take_entries(self, entries: int) -> None:
+        """Count the entries of a report.
+
+        Raises:
+            Refused: ``QUOTA``.
+        """
+        if self._usage is not None:
+            self._usage.take_entries(entries, self._guard.now())
+
+    def take_names(self, new: int, open_substreams: Callable[[], int]) -> None:
+        """Count substreams that are named for the first time.
+
+        Args:
+            new: how many.
+            open_substreams: returns how many the job has besides.
+
+        Raises:
+            Refused: ``QUOTA``.
+        """
+        if self._usage is not None and new:
+            self._usage.take_names(new, open_substreams(), self._guard.now())
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Count a call that lasts, while the context does.
+
+        Raises:
+            Refused: ``QUOTA``.
+        """
+        if self._usage is None:
+            yield
+            return
+        with self._usage.watching():
+            yield
+
+    # ---------------------------------------------------------------- rights
 
     def authorize(self, job: str, more: Scope | None = None) -> None:
         """Refuse the call for a job with which this client may not do it, or may no longer.
@@ -182,6 +257,7 @@ class Caller:
         self._generation, self._job = self._guard.generation, None
         if not self._guard.is_open:
             self.identity = self._guard.identify(self._digest, self._names)
+            self._usage = self._guard.usage(self.identity)
         self.identity.check_scope(self._call, _SCOPES[self._call])
 
 

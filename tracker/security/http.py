@@ -22,7 +22,7 @@ from tracker.wire.addresses import is_local
 
 from .certificates import Certificate
 from .guard import Caller, Guard
-from .identities import denied
+from .identities import DeniedError
 from .scopes import METRICS, PAGE
 
 _CALLER: Final = "tracker.caller"  #: where the scope of a request has its `Caller`
@@ -69,9 +69,10 @@ class HttpGuard:
         headers = [("authorization", value) for value in request.headers.getlist("authorization")]
         caller = self._guard.caller(METRICS if is_metrics else PAGE, headers, {})
         if is_metrics and not caller.identity.sees_all:
-            raise denied(
+            raise DeniedError(
+                caller.identity.name,
                 f"client {caller.identity.name!r} may not read the metrics, which have the names of all jobs: its "
-                'entry in the server\'s tokens file needs jobs = ["*"]'
+                'entry in the server\'s tokens file needs jobs = ["*"]',
             )
         return caller
 
@@ -105,8 +106,10 @@ def _check_host(host: str) -> None:
             return
     except ValueError:
         pass
-    raise denied(
-        f"this address serves its own machine, and the request is for {host[:100]!r}; open it as localhost or 127.0.0.1"
+    raise DeniedError(
+        "",
+        f"this address serves its own machine, and the request is for {host[:100]!r}; open it as localhost or "
+        "127.0.0.1",
     )
 
 

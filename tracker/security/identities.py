@@ -9,6 +9,7 @@ from functools import cached_property
 
 from tracker.contract.refusal import Refused
 
+from .quotas import UNBOUNDED, Quotas
 from .scopes import Scope, with_included
 
 
@@ -20,6 +21,7 @@ class Identity:
         name: as operators call it; logs have it.
         scopes: what it may do.
         jobs: globs of the jobs' names with which it may do that.
+        quotas: how much it may ask for.
 
     >>> shop = Identity("shop", frozenset({Scope.REPORT}), ("shop", "shop.*"))
     >>> shop.may_touch("shop.2of3"), shop.may_touch("mail")
@@ -29,6 +31,7 @@ class Identity:
     name: str
     scopes: frozenset[Scope]
     jobs: tuple[str, ...] = ("*",)
+    quotas: Quotas = UNBOUNDED
     _allowed: frozenset[Scope] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -60,9 +63,10 @@ class Identity:
         if needed is None or needed in self._allowed:
             return
         scopes = ", ".join(sorted(self.scopes)) or "none"
-        raise denied(
+        raise DeniedError(
+            self.name,
             f"client {self.name!r} may not use {call}: it needs the scope {needed}, and has {scopes}; use a "
-            f"token with that scope, or add the scope to the client's entry in the server's tokens file"
+            f"token with that scope, or add the scope to the client's entry in the server's tokens file",
         )
 
     def check_job(self, job: str) -> None:
@@ -73,9 +77,10 @@ class Identity:
         """
         if not self.may_touch(job):
             patterns = ", ".join(map(repr, self.jobs)) or "none"
-            raise denied(
+            raise DeniedError(
+                self.name,
                 f"client {self.name!r} has no access to job {job[:100]!r}: its patterns are {patterns}; use another "
-                "token, or add a pattern to the client's entry in the server's tokens file"
+                "token, or add a pattern to the client's entry in the server's tokens file",
             )
 
 
@@ -83,9 +88,17 @@ class Identity:
 ANYBODY = Identity("anybody", frozenset({Scope.ADMIN}))
 
 
-def denied(detail: str) -> Refused:
-    """Return the refusal of a client that is known, and may not do this."""
-    return Refused("PERMISSION_DENIED", "PERMISSION_DENIED", detail)
+class DeniedError(Refused):
+    """A client that is known, and may not do this: ``PERMISSION_DENIED``.
+
+    Args:
+        client: its name.
+        detail: what it may not do, and what to do about it.
+    """
+
+    def __init__(self, client: str, detail: str) -> None:
+        super().__init__("PERMISSION_DENIED", "PERMISSION_DENIED", detail)
+        self.client = client
 
 
 def unauthenticated(detail: str) -> Refused:

@@ -10,7 +10,10 @@
     scopes = ["report"]
     jobs = ["*"]
 
-`sha256` may be a list: while a token is replaced, both count.
+    [clients.flights-job.quotas]
+    entries_per_second = 1_000_000
+
+`sha256` may be a list: while a token is replaced, both count. A table `[quotas]` is for the clients that have none.
 """
 
 from __future__ import annotations
@@ -18,18 +21,22 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 from .identities import Identity
 from .minting import check_name
+from .quotas import Quotas
 from .scopes import Scope
 
-_KEYS: Final = ("sha256", "certificate", "scopes", "jobs")
+_KEYS: Final = ("sha256", "certificate", "scopes", "jobs", "quotas")
+_QUOTAS: Final = tuple(each.name for each in fields(Quotas))
+_WHOLE: Final = ("open_substreams", "watchers")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _SECRETS: Final = ("token", "password", "secret")
 _LARGEST: Final = 4 << 20  # bytes
+_MOST: Final = 1e15  # of any quota
 
 
 class TokensFileError(ValueError):
@@ -88,14 +95,15 @@ def parse_clients(text: str) -> Clients:
     'relay'
     """
     document = tomllib.loads(text)
-    _known(document, ("clients",), "the file")
+    _known(document, ("clients", "quotas"), "the file")
+    usual = _quotas(document.get("quotas", {}), "[quotas]")
     clients = document.get("clients", {})
     if not isinstance(clients, dict):
         raise TokensFileError("clients must be tables: [clients.NAME]")
     by_hash: dict[bytes, Identity] = {}
     by_certificate: dict[str, Identity] = {}
     for name, values in clients.items():
-        identity, hashes, certificate = _client(name, values)
+        identity, hashes, certificate = _client(name, values, usual)
         for each in hashes:
             if each in by_hash:
                 raise TokensFileError(f"clients {by_hash[each].name!r} and {name!r} have the same token")
@@ -108,7 +116,7 @@ def parse_clients(text: str) -> Clients:
     return Clients(by_hash, by_certificate)
 
 
-def _client(name: str, values: Any) -> tuple[Identity, list[bytes], str]:
+def _client(name: str, values: Any, usual: Quotas) -> tuple[Identity, list[bytes], str]:
     section = f"[clients.{name}]"
     try:
         check_name(name)
@@ -131,8 +139,20 @@ def _client(name: str, values: Any) -> tuple[Identity, list[bytes], str]:
     scopes = _texts(values, "scopes", section)
     if unknown := [scope for scope in scopes if scope not in [*Scope]]:
         raise TokensFileError(f"{section} scopes: {unknown[0]!r} is not one of {', '.join(Scope)}")
-    identity = Identity(name, frozenset(map(Scope, scopes)), tuple(_texts(values, "jobs", section)))
+    quotas = _quotas(values["quotas"], f"[clients.{name}.quotas]") if "quotas" in values else usual
+    identity = Identity(name, frozenset(map(Scope, scopes)), tuple(_texts(values, "jobs", section)), quotas)
     return identity, [bytes.fromhex(each) for each in hashes], certificate
+
+
+def _quotas(values: Any, section: str) -> Quotas:
+    if not isinstance(values, dict):
+        raise TokensFileError(f"{section} must be a table")
+    _known(values, _QUOTAS, section)
+    for key, value in values.items():
+        whole = key in _WHOLE
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not 0 < value < _MOST:
+            raise TokensFileError(f"{section} {key} must be a {'whole number' if whole else 'number'} above 0")
+    return Quotas(**values)
 
 
 def _texts(values: Mapping[str, Any], key: str, section: str) -> list[str]:

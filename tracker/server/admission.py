@@ -94,6 +94,12 @@ class Admission:
                 check("max_subscribed_names", asked, "name fewer segments and scopes, or leave the filter out")
         return new
 
+    def count_substreams(self, job: str) -> int:
+        """Return how many substreams a job has open, with those that pending commands name for the first time."""
+        counts, waiting = self._tracker.counts(job), self._waiting.get(job)
+        pending = 0 if waiting is None else waiting.names
+        return pending + (0 if counts is None else counts.open_substreams + counts.staged_substreams)
+
     def _is_new(self, job: str) -> bool:
         return self._tracker.last_seq(job) is None
 

@@ -26,6 +26,7 @@ from starlette.middleware import Middleware
 import tracker
 from tracker.journal import Journal, JournalGoneError, open_journal
 from tracker.page.application import Page
+from tracker.security.audit import Audit
 from tracker.security.certificates import Certificate
 from tracker.security.guard import Guard
 from tracker.security.http import HttpGuard, JobAccess, serving
@@ -83,6 +84,7 @@ class Options:
     set_aside: frozenset[int] = frozenset()  #: numbers of journal records to leave out from now on
     page: bool = True  #: serve the status page, too, where the metrics are
     security: Security = field(default_factory=Security)  #: who may call
+    audit: str = ""  #: the file of the audit log; ``-``: standard error; "": none
     metrics: str = ""  #: HOST:PORT of `/metrics`, `/healthz` and `/readyz`; port 0 picks one; "" serves none
 
     def __post_init__(self) -> None:
@@ -155,6 +157,7 @@ async def run(
     if options.metrics:
         options.security.check_exposed(options.metrics, "the status page and the metrics")
     guard, certificate = options.security.guard, options.security.certificate
+    audit = Audit(options.audit, lambda: wall() / 1e9) if options.audit else None
     readiness = Readiness()
     metrics = Metrics(readiness)
     source = PageSource(options.journal.partition(":")[0])
@@ -167,7 +170,9 @@ async def run(
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
         journal = stack.enter_context(closing(open_journal(options.journal)))
-        await _run(options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url, guard, certificate)
+        await _run(
+            options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url, guard, certificate, audit
+        )
 
 
 async def _run(
@@ -183,6 +188,7 @@ async def _run(
     url: str,
     guard: Guard,
     certificate: Certificate | None,
+    audit: Audit | None,
 ) -> None:
     # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
     state, number = await asyncio.to_thread(
@@ -221,7 +227,9 @@ async def _run(
     sequencer = Sequencer(
         state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes, measures
     )
-    service = Service(state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name, measures, guard)
+    service = Service(
+        state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name, measures, guard, audit
+    )
     names = options.limits.max_metric_names
     inventory = Inventory(state.tracker, lanes, readers, surveys, names + 1)
     metrics.serves(ServingMetrics(measures, labels, inventory, names, clock, sequencer, service, readers))

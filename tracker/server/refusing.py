@@ -33,7 +33,7 @@ def refusal(error: Exception) -> Refused:
 async def abort(context: Context, error: Exception) -> NoReturn:
     """End a call with what its caller is told about an error."""
     refused = refusal(error)
-    await refuse(context, grpc.StatusCode[refused.code], refused.reason, str(refused))
+    await refuse(context, grpc.StatusCode[refused.code], refused.reason, str(refused), refused.retry_after)
 
 
 def rejected(refused: Refused) -> columns_pb2.ReportResponse:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +21,9 @@ from google.protobuf.message import Message
 from tracker.contract.answers import Answer, Reported
 from tracker.contract.commands import Command, DefineJob, Report
 from tracker.core import Refused, Tracker
+from tracker.security.audit import AUDITED, Audit
 from tracker.security.guard import Caller, Guard
+from tracker.security.identities import DeniedError
 from tracker.security.scopes import FORCE
 from tracker.wire import codec
 from tracker.wire.codec import Method
@@ -67,6 +70,7 @@ class Service:
         journal: the journal's name, for `GetServerInfo`.
         measures: counts calls and reports.
         guard: identifies callers.
+        audit: records what operators do; None: nothing does.
     """
 
     def __init__(
@@ -80,7 +84,9 @@ class Service:
         journal: str,
         measures: Measures,
         guard: Guard,
+        audit: Audit | None,
     ) -> None:
+        self._audit = audit
         self._guard = guard
         self._sequencer = sequencer
         self._lanes = lanes
@@ -111,7 +117,7 @@ class Service:
             "Ack": (Method.ACK, lambda answer: wire.AckResponse(acknowledged=answer.acknowledged)),
             "Unsubscribe": (Method.UNSUBSCRIBE, lambda _: wire.UnsubscribeResponse()),
         }
-        calls = {name: self._unary(name, self._commander(*how)) for name, how in carried_out.items()}
+        calls = {name: self._unary(name, self._commander(name, *how)) for name, how in carried_out.items()}
         calls |= {name: self._unary(name, look_up) for name, look_up in self._lookups.by_name().items()}
         calls["Await"] = self._unary("Await", self._await, counted=False)
         calls["Watch"] = self._streaming("Watch", self._watch)
@@ -122,12 +128,13 @@ class Service:
 
     def _unary(self, name: str, handle: Handler, counted: bool = True) -> Any:
         async def answer(context: Context) -> bytes:
-            caller = self._caller(name, context)
-            data = await self._intake.receive(context)
-            if data is None:
-                return b""  # no caller is left to read it
-            with self._intake.held(data):
-                return await handle(data, caller)
+            caller = await self._audited_caller(name, context)
+            with nullcontext() if counted else caller.watching():
+                data = await self._intake.receive(context)
+                if data is None:
+                    return b""  # no caller is left to read it
+                with self._intake.held(data):
+                    return await handle(data, caller)
 
         async def call(_: Any, context: Context) -> bytes:
             async with _Answering(self, name, context):
@@ -142,14 +149,28 @@ class Service:
     def _streaming(self, name: str, handle: Callable[[Context, Caller], AsyncIterator[bytes]]) -> Any:
         async def call(_: Any, context: Context) -> AsyncIterator[bytes]:
             async with _Answering(self, name, context):
-                async for message in handle(context, self._caller(name, context)):
-                    yield message
+                caller = self._caller(name, context)
+                with caller.watching():
+                    async for message in handle(context, caller):
+                        yield message
 
         return grpc.stream_stream_rpc_method_handler(call)
 
     def _caller(self, call: str, context: Context) -> Caller:
         """Return who makes a call, before anything of it is read."""
-        return self._guard.caller(call, context.invocation_metadata(), context.auth_context())
+        metadata, transport = context.invocation_metadata(), context.auth_context()
+        caller = self._guard.caller(call, metadata, transport, context.peer())
+        caller.take_call()
+        return caller
+
+    async def _audited_caller(self, call: str, context: Context) -> Caller:
+        """Return who makes a call; a client that may not make a call of operators is recorded."""
+        try:
+            return self._caller(call, context)
+        except DeniedError as denied:
+            if self._audit is not None and call in AUDITED:
+                await self._audit.record(denied.client, context.peer(), call, None, denied.reason)
+            raise
 
     def refused(self, error: Exception) -> Refused:
         """Return what a caller is told about an error, and count it."""
@@ -159,13 +180,20 @@ class Service:
 
     # ---------------------------------------------------------------- commands
 
-    def _commander(self, method: Method, translate: Callable[[Any], Message]) -> Handler:
+    def _commander(self, name: str, method: Method, translate: Callable[[Any], Message]) -> Handler:
         async def handle(data: bytes, caller: Caller) -> bytes:
             command = await self._intake.command(method, data)
+            if self._audit is None or name not in AUDITED:
+                return await carry_out(data, command, caller)
+            async with self._audit.recording(caller.identity.name, caller.peer, name, command):
+                return await carry_out(data, command, caller)
+            raise AssertionError  # no error is held back
+
+        async def carry_out(data: bytes, command: Command, caller: Caller) -> bytes:
             _authorize(caller, command)
             notice = self._notices.about(command)
             try:
-                answer = await self._take(method, data, command)
+                answer = await self._take(method, data, command, caller)
                 answer = await answer if isinstance(answer, asyncio.Future) else answer
             except Exception:
                 self._count_report(command, _REFUSED)
@@ -183,9 +211,13 @@ class Service:
         if type(command) is Report:
             self.measures.reported(command, outcome)
 
-    async def _take(self, method: Method, data: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
+    async def _take(
+        self, method: Method, data: bytes, command: Command, caller: Caller
+    ) -> Answer | asyncio.Future[Answer]:
         """Admit a command and give it its place in the order. A command that would be refused leaves no record."""
         job = command.job
+        if isinstance(command, Report):
+            caller.take_entries(len(command.xor))
         try:
             new = await self._check(job, command)
         except Refused as refused:
@@ -193,6 +225,7 @@ class Service:
             if refused.reason == "MALFORMED" or not await self._admission.settled(job):
                 raise
             new = await self._check(job, command)
+        caller.take_names(new, partial(self._admission.count_substreams, job))
         answer = self._sequencer.submit(method, data, command)
         if isinstance(answer, asyncio.Future):
             self._admission.take(command, new, answer)
@@ -219,7 +252,8 @@ class Service:
                         with self._intake.held(data):
                             command = await self._intake.command(Method.REPORT, data)
                             _authorize(caller, command)
-                            answers.put_nowait((command, await self._take(Method.REPORT, data, command)))
+                            caller.take_call()
+                            answers.put_nowait((command, await self._take(Method.REPORT, data, command, caller)))
                     except Exception as error:
                         answers.put_nowait((command, error))
             finally:

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tracker.wire import ERROR_DOMAIN
@@ -18,7 +19,11 @@ _MESSAGE_BYTES = 1500  # the longest text of a refusal: it travels in headers, w
 
 
 async def refuse(
-    context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str, text: str
+    context: grpc.aio.ServicerContext[Any, Any],
+    code: grpc.StatusCode,
+    reason: str,
+    text: str,
+    retry_after: float | None = None,
 ) -> NoReturn:
     """End a call with a refusal.
 
@@ -27,6 +32,7 @@ async def refuse(
         code: the status.
         reason: one of the contract's reasons, or of the relay's.
         text: for people; it begins with the reason, and is cut where it is too long for a header.
+        retry_after: the seconds after which the caller may try again; None: nothing is known of that.
 
     Raises:
         grpc.aio.AbortError: always, for gRPC, which ends the call with it.
@@ -36,8 +42,17 @@ async def refuse(
         text = text.encode()[:_MESSAGE_BYTES].decode(errors="ignore") + " …"
     detail = AnyMessage()
     detail.Pack(ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
-    status = Status(code=code.value[0], message=text, details=[detail])
+    details = [detail]
+    if retry_after is not None:
+        details.append(AnyMessage())
+        details[1].Pack(RetryInfo(retry_delay=_duration(retry_after)))
+    status = Status(code=code.value[0], message=text, details=details)
     await end(context, code, text, (("grpc-status-details-bin", status.SerializeToString()),))
+
+
+def _duration(seconds: float) -> Duration:
+    whole = int(seconds)
+    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
 
 
 async def end(
