@@ -12,16 +12,15 @@ import ast
 import importlib
 import importlib.util
 import re
-import shlex
 import subprocess
 import sys
-from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tracker.cli.app import COMMANDS, refusal_of  # noqa: E402 - the project need not be installed
+from scripts.command_lines import refusal  # noqa: E402 - the project need not be installed
+from tracker.cli.app import COMMANDS  # noqa: E402
 
 PACKAGES = {"tracker", "spark_client", "examples", "experiments", "benchmarks"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -53,25 +52,6 @@ def unknown_imports(block: str) -> list[str]:
                 if not hasattr(module, each.name) and importlib.util.find_spec(f"{node.module}.{each.name}") is None
             ]
     return missing
-
-
-def refusal(line: str) -> str:
-    """Why a command line of a shell block cannot be run; empty: it can, or is none of this project's."""
-    words = shlex.split(line, comments=True)
-    words = list(takewhile(lambda word: word not in (">", ">>", "|"), words))
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        words = words[1:]
-    if not words:
-        return ""
-    program, *arguments = [words[0].removeprefix(".venv/bin/"), *words[1:]]
-    if program == "tracker":
-        return refusal_of(arguments)
-    if program == "python" and arguments[:1] == ["-m"]:
-        if importlib.util.find_spec(arguments[1]) is None:
-            return f"there is no module {arguments[1]}"
-    elif program == "python" and not (ROOT / arguments[0]).is_file():
-        return f"there is no file {arguments[0]}"
-    return ""
 
 
 def check_page(page: Path, targets: set[str]) -> list[str]:

@@ -1,1 +1,1 @@
-"""`make image-check`: builds the images by their Dockerfiles' own steps, and runs them."""
+"""`make image-check`: builds the images by the Dockerfile's own steps, and runs them."""

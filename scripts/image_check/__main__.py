@@ -41,14 +41,14 @@ def steps(pull: bool, spark: bool) -> list[tuple[str, Callable[[], None]]]:
     made = [] if pull else [(f"debootstrap makes what stands in for {base}", lambda: make_base(base))]
     steps = [
         *made,
-        ("buildah carries out the Dockerfile", lambda: build(IMAGE, "Dockerfile", pull)),
+        ("buildah carries out the Dockerfile", lambda: build(IMAGE, "", pull)),
         ("sizes", lambda: print_sizes(base if pull else f"localhost/{base}")),
         ("podman runs the server", check_server),
         ("podman runs another program", check_health_fails),
     ]
     if spark:
         steps += [
-            ("buildah carries out deploy/spark/Dockerfile", lambda: build(SPARK, "deploy/spark/Dockerfile", pull)),
+            ("buildah carries out the Dockerfile's stage spark", lambda: build(SPARK, "spark", pull)),
             ("podman runs the Spark job with a relay", check_spark),
         ]
     return steps

@@ -1,4 +1,4 @@
-"""The base image, and what the Dockerfiles make of it."""
+"""The base image, and what the Dockerfile makes of it."""
 
 from __future__ import annotations
 
@@ -64,15 +64,16 @@ def make_base(name: str) -> None:
     shutil.rmtree(tree)
 
 
-def build(image: str, dockerfile: str, pull: bool) -> None:
-    """Carries out a Dockerfile with the build context that `.dockerignore` leaves.
+def build(image: str, target: str, pull: bool) -> None:
+    """Carries out the Dockerfile with the build context that `.dockerignore` leaves.
 
     Args:
         image: the name of what comes out.
-        dockerfile: its path in the clone.
+        target: the stage that it is; empty: the last one.
         pull: whether the base image comes from a registry.
     """
-    options = ["--format", "docker", "--isolation", "chroot", "--layers", "--tag", image, "--file", dockerfile]
+    options = ["--format", "docker", "--isolation", "chroot", "--layers", "--tag", image]
+    options += ["--target", target] if target else []
     options += ["--pull"] if pull else ["--pull-never"]
     if bundle := os.environ.get("PIP_CERT"):  # this machine's pip trusts a certificate authority of its own
         (HOME / "pip.conf").write_text("[global]\ncert = /run/pip-cert\n")

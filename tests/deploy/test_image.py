@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import subprocess
 import sysconfig
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def test_the_dockerfile_has_no_lint(tmp_path: Path) -> None:
     assert "DL3007" in subprocess.run([HADOLINT, worse], capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.parametrize("stage", ["tracker", "spark"])
+def test_an_image_runs_as_the_user_of_the_relay_by_number(stage: str) -> None:
+    image = Dockerfile(stage)
+    assert image.last("USER") == "10001:10001"
+    assert "--uid 10001 " in image.last("RUN")
+
+
 def test_the_image_runs_as_a_numbered_user_without_a_shell_in_between() -> None:
     image = Dockerfile()
     user, _, group = image.last("USER").partition(":")
@@ -36,7 +44,7 @@ def copied() -> set[str]:
     """What the Dockerfile copies from the build context."""
     sources = [
         arguments.split()[:-1]
-        for keyword, arguments in Dockerfile().instructions
+        for keyword, arguments in chain(*Dockerfile().stages.values())
         if keyword == "COPY" and not arguments.startswith("--from")
     ]
     return {each.removeprefix("./") for names in sources for each in names}
