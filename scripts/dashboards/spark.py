@@ -130,7 +130,7 @@ def spark() -> builders.Dashboard:
         .with_panel(
             graph(
                 "State by query",
-                "What the state of each release holds: substreams, and rows that it was made of. Both fall with each end.",
+                "What the state of each release holds. Substreams and rows leave it with their end.",
                 COUNT,
                 Query(f"sum by (query) (tracker_spark_state_substreams{_OF})", "{{query}}: substreams"),
                 Query(f"sum by (query) (tracker_spark_state_rows{_OF})", "{{query}}: rows of them"),

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.server.processes import ROOT
 
@@ -24,6 +25,20 @@ def test_prometheus_takes_them(check: list[str]) -> None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
     done = subprocess.run([promtool, "check", *check], cwd=RULES.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_compose_scrapes_is_what_it_starts() -> None:
+    example, composed = (
+        yaml.safe_load((RULES.parent / name).read_text()) for name in ("prometheus.yml", "compose.yml")
+    )
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    for one, other in zip(example["scrape_configs"], composed["scrape_configs"], strict=True):
+        (target,) = (target for config in other.pop("static_configs") for target in config["targets"])
+        host, _, port = target.partition(":")
+        told = [*services[host].get("command", []), *services[host].get("environment", {}).values()]
+        assert f"0.0.0.0:{port}" in told or host == "tracker"  # whose image serves there without being told
+        del one["static_configs"]
+    assert example == composed
 
 
 def test_each_alert_has_a_section_of_the_runbook_and_leads_there() -> None:
