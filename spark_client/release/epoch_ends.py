@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
+from spark_client.plan.fronts import Group
 from spark_client.plan.substreams import Substream
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision
 from spark_client.release.state import RowTally
 from tracker.client import Ended, Event, Late
+
+
+class Taken(NamedTuple):
+    """A batch's rows, which are a part of the state now."""
+
+    groups: list[Group]
+    late: int  #: rows that were set aside instead
 
 
 @dataclass

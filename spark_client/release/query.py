@@ -18,7 +18,6 @@ from datetime import timedelta
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +33,7 @@ from spark_client.plan.outputs import Counted, Output
 from spark_client.plan.releases import COMPLETENESS, REVISION, ReleasePlan
 from spark_client.plan.substreams import Substream
 from spark_client.release.aggregation import Aggregation
-from spark_client.release.epoch_ends import EpochEnds, completeness_of, missed_ends, substream_of
+from spark_client.release.epoch_ends import EpochEnds, Taken, completeness_of, missed_ends, substream_of
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
 from spark_client.release.lateness import LateRows
@@ -47,13 +46,6 @@ from spark_client.storage.directories import publishing_after
 from tracker.client import Ended, Event, Late, label
 
 _REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
-
-
-class _Taken(NamedTuple):
-    """A batch's rows, which are a part of the state now."""
-
-    groups: list[Group]
-    late: int  #: rows that were set aside instead
 
 
 class ReleaseQuery:
@@ -124,7 +116,7 @@ class ReleaseQuery:
         before = state.substreams
         ends = self._ends_of(run, epoch)
 
-        taken = _Taken([], 0)
+        taken = Taken([], 0)
         bad = 0
         sent: Counted = {}
         if batch_input is None:
@@ -161,13 +153,7 @@ class ReleaseQuery:
         entered = state.substreams
         state.drop(ends.gone)
 
-        result = BatchResult(
-            sent,
-            groups=taken.groups,
-            set_aside={"late": taken.late + ends.late_rows, "quarantined": bad},
-            released=ends.released_rows,
-            ended=[end.event for end in ends.receipts],
-        )
+        result = _result(sent, ends, taken, bad)
         if self._state_segment is None:
             return result
         enter, leave = self._elements(entered - before, run.job), self._elements(entered - state.substreams, run.job)
@@ -179,7 +165,7 @@ class ReleaseQuery:
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
 
-    def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> _Taken:
+    def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> Taken:
         """Makes a batch's rows part of the state, all but those that are late; counts all."""
         state, released = self._state, self._released
         counting = batch_input.plan
@@ -210,7 +196,7 @@ class ReleaseQuery:
             self._late.rows(None if late <= bare else batch_input.rows, partials, tallies, epoch)
         batch = None if self._receipts is None else planned(self._checkpoint, epoch)
         state.add(part, epoch, rows, late, batch, bare)
-        return _Taken(groups, sum(rows[substream].rows for substream in late))
+        return Taken(groups, sum(rows[substream].rows for substream in late))
 
     def sweep(self, query: str) -> None:
         """Removes what drivers of this query that were killed have left half written."""
@@ -238,11 +224,11 @@ class ReleaseQuery:
         self._state.load(epoch)
         return len(self._state.substreams)
 
-    def drain(self, run: Run, spark: SparkSession) -> None:
+    def drain(self, run: Run, spark: SparkSession) -> BatchResult | None:
         """Releases what has ended since the last batch, when no other batch will come: the query has stopped."""
         last = run.last_epoch
         if last is None:
-            return
+            return None
         epoch = -last - 1  # the number of no batch; a drain that is repeated after the same batch gives it again
         state = self._state
         state.load(last + 1)
@@ -252,12 +238,13 @@ class ReleaseQuery:
         # No epoch reports this, so the tracker cannot refuse it. The note of what is released was written before it is
         # asked: a run that is opened later finds the note, and finishes this drain rather than release it again.
         run.must_be_newest()
-        self._write_ended(ends, epoch, run, spark)
+        sent = self._write_ended(ends, epoch, run, spark)
         if self._receipts is not None:
             self._receipts.write(ends.receipts, ends.results, state, run, epoch, spark)
         state.drop(ends.gone)
         state.publish(last)
         self._inbox.committed(epoch)
+        return _result(sent, ends)
 
     def _finish_drain(self, run: Run, epoch: int, spark: SparkSession) -> None:
         """A driver that died in its drain, after what it wrote and before its state, would have it written again.
@@ -393,3 +380,14 @@ class ReleaseQuery:
         segment = self._state_segment
         assert segment is not None
         return [(each, {"_rows": 1, "_xor": label(job, segment, each.scope, each.name)}) for each in substreams]
+
+
+def _result(sent: Counted, ends: EpochEnds, taken: Taken | None = None, bad: int = 0) -> BatchResult:
+    late = ends.late_rows + (0 if taken is None else taken.late)
+    return BatchResult(
+        sent,
+        groups=None if taken is None else taken.groups,
+        set_aside={"late": late, "quarantined": bad},
+        released=ends.released_rows,
+        ended=[end.event for end in ends.receipts],
+    )

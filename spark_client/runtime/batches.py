@@ -82,7 +82,9 @@ class BatchQuery(TrackedQuery):
         return self.processor.begun(query_id(self.checkpoint), epoch)
 
     def drain(self, spark: SparkSession) -> None:
-        self.processor.drain(self.run, spark)
+        result = self.processor.drain(self.run, spark)
+        if self.metrics is not None and result is not None:
+            self.metrics.done(self.run.query, result, self.processor.state_size())
 
     def process(self, batch: DataFrame, epoch: int) -> None:
         """The body of `foreachBatch`."""

@@ -51,7 +51,10 @@ class Exposure:
     @property
     def url(self) -> str | None:
         """Where metrics are served; None: nowhere, or not by this."""
-        return None if self._server is None else f"http://{self._server.server_name}:{self._server.server_port}"
+        if self._server is None or self._address is None:
+            return None
+        host = self._address[0]
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}"
 
     def open(self) -> None:
         """Begins to serve, unless it does already.

@@ -188,11 +188,21 @@ class QueryMetrics:
         families.last_batch.labels(*labels).set_to_current_time()
         for outcome in outcomes:
             families.reports.labels(*labels, outcome.name.lower()).inc()
+        if result is not None:
+            self.done(query, result, size)
+
+    def done(self, query: str, result: BatchResult, size: StateSize | None) -> None:
+        """Counts what a batch has done, or a drain in the place of one.
+
+        Args:
+            query: the query's id.
+            result: it.
+            size: of the query's state; None: it has none.
+        """
+        families, labels = self._families, (self._job, self._name or query)
         if size is not None:
             families.state.labels(*labels).set(size.substreams)
             families.state_rows.labels(*labels).set(size.rows)
-        if result is None:
-            return
         for fate, rows in result.rows.items():
             families.rows.labels(*labels, fate).inc(rows)
         now = time.time()

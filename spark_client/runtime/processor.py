@@ -55,8 +55,12 @@ class BatchProcessor(Protocol):
         """
         ...
 
-    def drain(self, run: Run, spark: SparkSession) -> None:
-        """Publishes what is left when no other batch will come: the query has stopped."""
+    def drain(self, run: Run, spark: SparkSession) -> BatchResult | None:
+        """Publishes what is left when no other batch will come: the query has stopped.
+
+        Returns:
+            What it has done; None: nothing was left.
+        """
         ...
 
     def state_size(self) -> StateSize | None:

@@ -28,15 +28,13 @@ from tracker.wire.gen import tracker_pb2 as wire
 from .queries import DASHBOARDS, queries
 
 VARIABLES = {"instance": ".+", "job_name": "load", "query": ".+", "__rate_interval": "5s"}
-_PATIENCE_S = 120  # a query that has no data by then gets none
-
-
 RELAY, SPARK = "substream-tracker-relay", "substream-tracker-spark"  # in prometheus.yml
+_PATIENCE_S = 120  # a query that has no data by then gets none
 
 
 @contextmanager
 def relay_under_load(server: str) -> Iterator[str]:
-    """A relay over which somebody reports and watches; where its metrics are."""
+    """A relay over which somebody reports and lists jobs; where its metrics are."""
     with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
         relay = Relay(Path(directory), server, "--metrics", "127.0.0.1:0")
         with TrackerClient(relay.address) as over:

@@ -80,6 +80,18 @@ def test_a_release_counts_its_rows_by_what_became_of_them_and_its_ends(
     assert numbers["tracker_spark_waiting_drains", (("job_name", tracking.job),)] == 0
 
 
+def test_what_a_drain_releases_is_counted(tracking: Tracking, feed: Feed, tmp_path: Path) -> None:
+    release(tracking, feed, tmp_path)
+    feed.put(row(1, 1), row(2, 2, "b"))
+    tracking.process_all_available()
+    tracking.drain(timeout=300)
+    assert counted(tracking, "tracker_spark_rows_total", "fate")["released"] == 2
+    assert counted(tracking, "tracker_spark_ends_total", "reason") == {"complete": 2}
+    numbers = scraped(str(tracking.metrics_url))
+    assert numbers["tracker_spark_state_substreams", (("job_name", tracking.job), ("query", "hourly"))] == 0
+    assert numbers["tracker_spark_waiting_drains", (("job_name", tracking.job),)] == 0
+
+
 def test_rows_that_are_sent_are_counted(tracking: Tracking, feed: Feed, tmp_path: Path) -> None:
     source = tracking.source(feed.stream(tracking.spark), "in", substream="tenant", front=Marks("is_last"))
     channel = tracking.channel("clean", tmp_path / "clean")

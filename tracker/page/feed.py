@@ -83,12 +83,11 @@ class Feed:
             while True:
                 if counting is None:
                     counting = asyncio.create_task(self._count())
-                if counting is not None:
-                    # A quick one is waited for, so that both show the same moment.
-                    done, _ = await asyncio.wait({counting}, timeout=_QUICK_S)
-                    if done:
-                        counting.result()
-                        counting = None
+                # A quick one is waited for, so that both show the same moment.
+                done, _ = await asyncio.wait({counting}, timeout=_QUICK_S)
+                if done:
+                    counting.result()
+                    counting = None
                 state = await self._source.status(self._job, overview)
                 tail = await self._source.tail(self._job, 0, _EVENTS)
                 state["survey"] = self._survey
