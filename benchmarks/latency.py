@@ -29,9 +29,9 @@ def measure(journal: str, runs: int, rounds: int) -> Iterator[Figure]:
         runs: repetitions.
         rounds: promises in each, one after the other.
     """
-    kinds: list[tuple[str, Callable[[str, str], AbstractContextManager[_Round]]]] = [
+    kinds: list[tuple[str, Callable[[str, str], AbstractContextManager[Round]]]] = [
         ("stubs", _over_stubs),
-        ("client", _over_client),
+        ("client", over_client),
     ]
     taken: dict[str, list[list[float]]] = {"floor": [], "stubs": [], "client": []}
     with tracker(journal) as server, bare_server() as bare:
@@ -39,17 +39,17 @@ def measure(journal: str, runs: int, rounds: int) -> Iterator[Figure]:
             client.define_job(JobSpec(job=JOB, deployment="d1", segments={SEGMENT: []}))
         for run in range(runs):
             with _bare(bare.address) as one:
-                taken["floor"].append(_times(one, rounds))
+                taken["floor"].append(times(one, rounds))
             for kind, connected in kinds:
                 with connected(server.address, f"{kind}-{run}") as one:
-                    taken[kind].append(_times(one, rounds))
+                    taken[kind].append(times(one, rounds))
     for kind, _ in kinds:
         for percent in (50, 99):
             yield Figure(
                 what=f"promise to Ended ({journal.partition(':')[0]}), {kind}, p{percent}",
                 unit="s",
-                runs=[float(np.percentile(times, percent)) for times in taken[kind]],
-                floor=[float(np.percentile(times, percent)) for times in taken["floor"]],
+                runs=[float(np.percentile(each, percent)) for each in taken[kind]],
+                floor=[float(np.percentile(each, percent)) for each in taken["floor"]],
                 floor_is="a bare call and push",
                 note=f"{rounds:,} promises a run",
             )
@@ -57,16 +57,16 @@ def measure(journal: str, runs: int, rounds: int) -> Iterator[Figure]:
 
 #: makes one promise, told its number, and returns when the call is answered and the watcher has seen the end;
 #: the moment at which it was seen
-_Round = Callable[[int], float]
+Round = Callable[[int], float]
 
 
-def _times(one: _Round, rounds: int) -> list[float]:
+def times(one: Round, rounds: int) -> list[float]:
     """Seconds from before the call until the watcher saw it."""
-    times = []
+    taken = []
     for number in range(_WARM_UP + rounds):
         start = time.perf_counter()
-        times.append(one(number) - start)
-    return times[_WARM_UP:]
+        taken.append(one(number) - start)
+    return taken[_WARM_UP:]
 
 
 class _Watcher:
@@ -93,7 +93,7 @@ class _Watcher:
 
 
 @contextmanager
-def _bare(address: str) -> Iterator[_Round]:
+def _bare(address: str) -> Iterator[Round]:
     with grpc.insecure_channel(address) as channel:
         notify: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/bare/Notify", request_serializer=None, response_deserializer=None
@@ -114,7 +114,7 @@ def _bare(address: str) -> Iterator[_Round]:
 
 
 @contextmanager
-def _over_stubs(address: str, name: str) -> Iterator[_Round]:
+def _over_stubs(address: str, name: str) -> Iterator[Round]:
     with TrackerClient(address) as client, grpc.insecure_channel(address) as channel:
         client.open_producer(JOB, name, "r1")
         last_seq = client.job(JOB).last_seq
@@ -144,7 +144,8 @@ def _over_stubs(address: str, name: str) -> Iterator[_Round]:
 
 
 @contextmanager
-def _over_client(address: str, name: str) -> Iterator[_Round]:
+def over_client(address: str, name: str) -> Iterator[Round]:
+    """Promises and a watch by the client, with the credentials of the environment."""
     with TrackerClient(address) as client:
         producer: Producer = client.open_producer(JOB, name, "r1")
         with client.watch(JOB, after_seq=client.job(JOB).last_seq) as events:

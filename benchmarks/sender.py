@@ -14,19 +14,22 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count, islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import grpc
 import numpy as np
 
 from benchmarks import workload
 from benchmarks.workload import Ids, Passes
-from tracker.client import TrackerClient
+from tracker.client import Credentials, TrackerClient
+from tracker.client.credentials import Bearer
 from tracker.wire.gen import tracker_pb2
 
 COMMAND: Final = [sys.executable, "-m", "benchmarks.sender"]
 REPORT: Final = f"/{tracker_pb2.DESCRIPTOR.services_by_name['Tracker'].full_name}/Report"
 _REPORT_STREAM: Final = f"{REPORT}Stream"
+
+_Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 _AT_ONCE: Final = 3  #: callers in a process, or reports under way on a stream
 _PREPARED_ENTRIES: Final = 500_000  #: of a pass; the rest of it would only take memory
@@ -108,11 +111,13 @@ def _send(producers: list[_Producer], order: Send) -> dict[str, float]:
     start = time.monotonic()
     until = start + order.seconds
     answered: list[int] = []
-    with grpc.insecure_channel(order.address, [("grpc.max_send_message_length", -1)]) as channel:
+    credentials = Credentials.from_environment()
+    metadata = Bearer(credentials, order.address).metadata()
+    with channel(credentials, order.address) as connected:
         if order.stream:
-            work = [partial(_over_stream, channel, producers, until)]
+            work = [partial(_over_stream, connected, metadata, producers, until)]
         else:
-            work = [partial(_over_calls, channel, producer, until) for producer in producers]
+            work = [partial(_over_calls, connected, metadata, producer, until) for producer in producers]
         threads = [threading.Thread(target=lambda one: answered.append(one()), args=[one]) for one in work]
         for thread in threads:
             thread.start()
@@ -123,18 +128,27 @@ def _send(producers: list[_Producer], order: Send) -> dict[str, float]:
     return {"answered": sum(answered), "start": start, "end": time.monotonic()}
 
 
-def _over_calls(channel: grpc.Channel, producer: _Producer, until: float) -> int:
+def channel(credentials: Credentials, address: str) -> grpc.Channel:
+    """Opens a channel with the transport of these credentials."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    transport = credentials.transport(address)
+    if transport is None:
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, transport, options)
+
+
+def _over_calls(channel: grpc.Channel, metadata: _Metadata, producer: _Producer, until: float) -> int:
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
         REPORT, request_serializer=None, response_deserializer=None
     )
     answered = 0
     while time.monotonic() < until:
-        _check(call(producer.next_report()))
+        _check(call(producer.next_report(), metadata=metadata))
         answered += 1
     return answered
 
 
-def _over_stream(channel: grpc.Channel, producers: list[_Producer], until: float) -> int:
+def _over_stream(channel: grpc.Channel, metadata: _Metadata, producers: list[_Producer], until: float) -> int:
     call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
         _REPORT_STREAM, request_serializer=None, response_deserializer=None
     )
@@ -148,7 +162,7 @@ def _over_stream(channel: grpc.Channel, producers: list[_Producer], until: float
             yield producers[number % len(producers)].next_report()
 
     answered = 0
-    for answer in call(requests()):
+    for answer in call(requests(), metadata=metadata):
         _check(answer)
         answered += 1
         free.release()

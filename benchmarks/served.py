@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from benchmarks.figures import Figure, written
 from benchmarks.processes import tracker
 from benchmarks.sender import REPORT, Prepare, Send
 from benchmarks.workload import FRONT, JOB, SEGMENT, Ids
-from tracker.client import JobSpec, TrackerClient
+from tracker.client import Credentials, JobSpec, TrackerClient
+from tracker.client.credentials import Bearer
 from tracker.load.processes import bare_server
 from tracker.wire.columns import unpack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
@@ -47,9 +49,9 @@ def measure(journal: str, plan: Plan) -> Iterator[Figure]:
         tempfile.TemporaryDirectory() as directory,
         tracker(journal) as server,
         bare_server() as bare,
-        _senders(plan.senders) as senders,
+        started_senders(plan.senders) as senders,
     ):
-        ids = _open(server.address, plan.substreams)
+        ids = open_substreams(server.address, plan.substreams)
         file = Path(directory) / "ids.npy"
         np.save(file, ids.numbers)
         for by_id in (True, False):
@@ -88,25 +90,29 @@ def measure(journal: str, plan: Plan) -> Iterator[Figure]:
                     )
 
 
-def _open(address: str, substreams: int) -> Ids:
+def open_substreams(address: str, substreams: int) -> Ids:
     """Opens the substreams in a new job; their ids."""
     with TrackerClient(address) as client:
         client.define_job(JobSpec(job=JOB, deployment="d1", segments={SEGMENT: []}, fronts=[FRONT]))
         client.open_producer(JOB, "opener", "r1")
     given = []
-    with grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)]) as channel:
+    credentials = Credentials.from_environment()
+    metadata = Bearer(credentials, address).metadata()
+    with sender.channel(credentials, address) as channel:
         report: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             REPORT, request_serializer=None, response_deserializer=None
         )
         for epoch, places in enumerate(workload.opening(substreams)):
             columns = workload.columns(places, sent=1, received=1, ids=None)
             asking = columns_pb2.ReportRequest(want_ids=True).SerializeToString()
-            answer = tracker_pb2.ReportResponse.FromString(report(workload.header("opener", epoch) + columns + asking))
+            answer = tracker_pb2.ReportResponse.FromString(
+                report(workload.header("opener", epoch) + columns + asking, metadata=metadata)
+            )
             given.append(unpack_u8(answer.substream_ids))
     return Ids(np.concatenate(given), answer.log_id)
 
 
-class _Senders:
+class Senders:
     """Sender processes, which all do the same at the same time."""
 
     def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
@@ -140,12 +146,20 @@ class _Senders:
 
 
 @contextmanager
-def _senders(count: int) -> Iterator[_Senders]:
+def started_senders(count: int, environment: Mapping[str, str] | None = None) -> Iterator[Senders]:
+    """Sender processes while the context lasts; what they show to a tracker is in their environment."""
     processes = [
-        subprocess.Popen(sender.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
+        subprocess.Popen(
+            sender.COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | dict(environment or {}),
+        )
+        for _ in range(count)
     ]
     try:
-        yield _Senders(processes)
+        yield Senders(processes)
     finally:
         for process in processes:
             process.terminate()

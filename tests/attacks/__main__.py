@@ -18,8 +18,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.attacks import clients
 from tests.attacks.attacks import ATTACKS, Beside
 from tests.server.processes import ROOT, Servers, launcher
+from tracker.client.credentials import VARIABLES
 
 
 class Seen(NamedTuple):
@@ -32,11 +34,15 @@ class Seen(NamedTuple):
     took: list[float]  #: ms, each of the other client's reports
 
 
-def run(servers: Servers, directory: Path, name: str, scale: float, seconds: float, journal: str) -> Seen:
-    """One attack, for at least so many seconds."""
+def run(
+    servers: Servers, directory: Path, name: str, scale: float, seconds: float, journal: str, quotas: bool = False
+) -> Seen:
+    """One attack, for at least so many seconds; with quotas on the attacker, if asked for."""
     attack = ATTACKS[name]
     limits = [argument for limit in attack.limits for argument in ("--limit", limit)]
-    server = servers.start(directory, journal, *limits)
+    tokens = clients.write(directory) if quotas else []
+    server = servers.start(directory, journal, *limits, *tokens)
+    clients.use(server, directory if quotas else None)
     other = None
     try:
         prepared = attack.prepare(server, scale)
@@ -46,6 +52,7 @@ def run(servers: Servers, directory: Path, name: str, scale: float, seconds: flo
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            env=os.environ | ({VARIABLES["token_file"]: str(directory / "good.token")} if quotas else {}),
         )
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
@@ -81,6 +88,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="1: as large as the names say")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each attack, at least")
     parser.add_argument("--journal", choices=["sqlite", "memory"], default="sqlite")
+    parser.add_argument("--quotas", action="store_true", help="the attacker has a token with quotas")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f}; scale {given.scale}, {given.journal}\n")
@@ -91,7 +99,7 @@ def main() -> None:
             if given.names and not any(part in name for part in given.names):
                 continue
             with tempfile.TemporaryDirectory() as directory:
-                seen = run(servers, Path(directory), name, given.scale, given.seconds, given.journal)
+                seen = run(servers, Path(directory), name, given.scale, given.seconds, given.journal, given.quotas)
             answers = ", ".join(f"{answer} {count}" for answer, count in seen.answers.most_common(3))
             times = [quantile(seen.took, 0.5), quantile(seen.took, 0.99), max(seen.took)]
             shown = [f"{seen.memory} MiB", f"{seen.journal} MiB", *(f"{ms:.1f} ms" for ms in times)]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc
 
+from tests.attacks import clients
 from tests.conformance.over_grpc import refusal
 from tests.server.processes import Server
 from tests.server.rawfields import field
 from tests.server.tracking import define, report
+from tracker.client.authorizing import AuthorizingChannel
 from tracker.wire.columns import pack_i8, pack_u4, pack_u8
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
@@ -53,7 +57,8 @@ def said(call: Callable[[], Any]) -> str:
 def own_channel(server: Server) -> Iterator[grpc.Channel]:
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(server.address, options) as channel:
-        yield channel
+        token = clients.token_of(server, "attacker")
+        yield channel if token is None else cast(grpc.Channel, AuthorizingChannel(channel, token))
 
 
 def raw(method: str, make: Callable[[float], bytes]) -> Callable[[Server, float, Any], Counter[str]]:
@@ -219,6 +224,55 @@ def unread_watches(server: Server, scale: float, _: Any) -> Counter[str]:
     return Counter(["OK"])
 
 
+def dribble(server: Server, scale: float, _: Any) -> Counter[str]:
+    """Connections that send a byte now and then, and streams that send a report now and then."""
+    host, _colon, port = server.address.rpartition(":")
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    sockets = [socket.create_connection((host, int(port))) for _ in range(int(200 * scale))]
+    message = report(0, "evil", names=["w"]).SerializeToString()
+    answers = Counter[str]()
+
+    def slowly() -> Iterator[bytes]:
+        for _turn in range(20):
+            time.sleep(0.1)
+            yield message
+
+    with own_channel(server) as channel:
+        stream = channel.stream_stream(CALL + "ReportStream")
+        calls = [stream(slowly()) for _ in range(max(1, int(50 * scale)))]
+        for turn in range(20):
+            for each in sockets:
+                with suppress(OSError):
+                    each.send(preface[turn : turn + 1])
+            time.sleep(0.1)
+        for call in calls:
+            answers[said(lambda call=call: list(call))] += 1  # type: ignore[misc]
+    for each in sockets:
+        each.close()
+    return answers
+
+
+def report_flood(server: Server, scale: float, _: Any) -> Counter[str]:
+    """Small reports with new names, as fast as they go, from several connections."""
+    answers = Counter[str]()
+    stop = time.monotonic() + 3 * scale
+    numbers = itertools.count()
+
+    def send(_: int) -> None:
+        with own_channel(server) as channel:
+            call = channel.unary_unary(CALL + "Report")
+            while time.monotonic() < stop:
+                names = [f"{next(numbers)}-{n}" for n in range(100)]
+                columns: dict[str, Any] = {"scope_index": [0] * 100, "substream_index": list(range(100))}
+                columns |= {"segment_index": [0] * 100, "xor": [1] * 100, "sent": [1] * 100, "received": [0] * 100}
+                data = report(next(numbers), "evil", names=names, entry_count=100, end_times=[], **columns)
+                answers[said(lambda data=data: call(data.SerializeToString(), timeout=300))] += 1  # type: ignore[misc]
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(send, range(4)))
+    return answers
+
+
 def awaits(server: Server, scale: float, _: Any) -> Counter[str]:
     """Very many wait for what does not end, while others do."""
     with own_channel(server) as channel:
@@ -338,6 +392,8 @@ ATTACKS: dict[str, Attack] = {
     "400 unread watches over 20,000 events": Attack(backlog, unread_watches, OK),
     "900 Awaits of the other client's ends": Attack(nothing, awaits, frozenset({"DEADLINE_EXCEEDED"})),
     "10 refused reports of 15 MB": Attack(nothing, refused_reports, frozenset({"UNKNOWN_JOB"})),
+    "200 connections and 50 streams that dribble": Attack(one_event, dribble, OK),
+    "new names as fast as they go": Attack(one_event, report_flood, OK),
     "GetJob of 10,000 fronts, again and again": Attack(
         lambda server, scale: define(
             server.stub, "evil", fronts=[f"f{n}" for n in range(10_000)], segments=[wire.Segment(name="a")]

@@ -13,6 +13,8 @@ import time
 import grpc
 
 from tests.server.tracking import define, ends
+from tracker.client.authorizing import AuthorizingChannel
+from tracker.client.credentials import Bearer, Credentials
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
 PAUSE_S = 0.05
@@ -21,7 +23,7 @@ PAUSE_S = 0.05
 def main(address: str) -> None:
     closed = threading.Event()
     with grpc.insecure_channel(address) as channel:
-        stub = TrackerStub(channel)
+        stub = TrackerStub(AuthorizingChannel(channel, Bearer(Credentials.from_environment(), address)))  # type: ignore[arg-type]
         define(stub, "good")
         for epoch in range(20):  # until everything is warm
             stub.Report(ends(epoch, "good"))

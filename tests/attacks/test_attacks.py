@@ -22,9 +22,9 @@ def servers() -> Iterator[Servers]:
         yield servers
 
 
-def attack(servers: Servers, directory: Path, name: str, scale: float, seconds: float) -> None:
-    seen = run(servers, directory, name, scale, seconds, "sqlite")
-    assert set(seen.answers) <= ATTACKS[name].answers
+def attack(servers: Servers, directory: Path, name: str, scale: float, seconds: float, quotas: bool = False) -> None:
+    seen = run(servers, directory, name, scale, seconds, "sqlite", quotas)
+    assert set(seen.answers) <= ATTACKS[name].answers | ({"QUOTA"} if quotas else set())
     assert seen.took, "the other client was not served"
     assert seen.memory < 600 * scale + 150
     assert seen.journal < 40
@@ -33,6 +33,11 @@ def attack(servers: Servers, directory: Path, name: str, scale: float, seconds: 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_takes_the_server_from_nobody(servers: Servers, tmp_path: Path, name: str) -> None:
     attack(servers, tmp_path, name, 0.02, 0.1)
+
+
+@pytest.mark.parametrize("name", ["new names as fast as they go", "200 connections and 50 streams that dribble"])
+def test_a_client_with_quotas_takes_the_server_from_nobody(servers: Servers, tmp_path: Path, name: str) -> None:
+    attack(servers, tmp_path, name, 0.1, 0.1, quotas=True)
 
 
 @pytest.mark.slow

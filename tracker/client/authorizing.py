@@ -36,6 +36,10 @@ class AuthorizingChannel:
         """Returns a call like that of `grpc.Channel`."""
         return _Call(self._channel.stream_stream(method, *arguments, **named), self._bearer)
 
+    def close(self) -> None:
+        """Closes gRPC's channel."""
+        self._channel.close()
+
 
 class _Call:
     def __init__(self, call: Any, bearer: Bearer) -> None:
