@@ -110,7 +110,7 @@ def test_each_client_has_a_quota_of_its_own(tmp_path: Path) -> None:
     guard = Guard(file, certificates=True, now=lambda: now[0])
 
     def call(name: str) -> None:
-        guard.caller("GetJob", [], {"x509_common_name": [name.encode()]}).take_call()
+        guard.caller("GetJob", [], lambda: {"x509_common_name": [name.encode()]}).take_call()
 
     for _ in range(3):  # two at once, and one on credit
         call("a")

@@ -59,7 +59,7 @@ def test_what_is_printed_of_the_clients_has_no_hash(tmp_path: Path) -> None:
 
 def _caller(guard: Guard, *values: str) -> str:
     metadata = [("authorization", value) for value in values]
-    return guard.caller("Report", metadata, {}).identity.name
+    return guard.caller("Report", metadata, dict).identity.name
 
 
 def test_two_tokens_of_a_client_count_while_one_is_replaced(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_call_under_way_is_refused_once_its_client_was_removed_or_changed(tmp_
     file = tmp_path / "tokens.toml"
     file.write_text(_GOOD)
     guard = Guard(file)
-    caller = guard.caller("Report", [("authorization", "Bearer trk_example")], {})
+    caller = guard.caller("Report", [("authorization", "Bearer trk_example")], dict)
     caller.authorize("shop")
     file.write_text(_GOOD.replace('"*"', '"mail"'))
     guard.reread()

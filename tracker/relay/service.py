@@ -121,7 +121,7 @@ class Relay(grpc.GenericRpcHandler):
         metadata = context.invocation_metadata() or ()
         try:
             if not self._guard.is_open:
-                caller = self._guard.caller(call, metadata, context.auth_context())
+                caller = self._guard.caller(call, metadata, context.auth_context)
                 if report is not None:
                     caller.authorize(codec.parse(columns_pb2.ReportRequest, report).job)
             if report is None and self._has_certificate and not any(key == "authorization" for key, _ in metadata):

@@ -68,16 +68,16 @@ class Guard:
         self,
         call: str,
         metadata: Iterable[tuple[str, str | bytes]] | None,
-        transport: Mapping[str, Iterable[bytes]],
-        peer: str = "",
+        transport: Callable[[], Mapping[str, Iterable[bytes]]],
+        peer: Callable[[], str] = str,
     ) -> Caller:
         """Return who makes a call.
 
         Args:
             call: the call's name, such as ``Report``, or one of `HTTP`.
             metadata: the call's.
-            transport: gRPC's `auth_context` of the call.
-            peer: the address from which it comes.
+            transport: returns gRPC's `auth_context` of the call, which takes a while.
+            peer: returns the address from which it comes.
 
         Raises:
             Refused: ``UNAUTHENTICATED``: the caller is not known. ``PERMISSION_DENIED``: it may not make this call.
@@ -85,7 +85,7 @@ class Guard:
         if self.is_open:
             return Caller(self, call, ANYBODY, None, (), peer)
         token = _bearer(metadata or ()) if self._path else None
-        names = () if token is not None else _names(transport)
+        names = () if token is not None or not self._certificates else _names(transport())
         digest = None if token is None else hashlib.sha256(token).digest()
         return Caller(self, call, self.identify(digest, names), digest, names, peer)
 
@@ -163,13 +163,19 @@ class Caller:
 
     Attributes:
         identity: the client.
-        peer: the address from which the call comes.
+        peer: returns the address from which the call comes.
     """
 
     __slots__ = ("_call", "_digest", "_generation", "_guard", "_job", "_names", "_usage", "identity", "peer")
 
     def __init__(
-        self, guard: Guard, call: str, identity: Identity, digest: bytes | None, names: tuple[str, ...], peer: str
+        self,
+        guard: Guard,
+        call: str,
+        identity: Identity,
+        digest: bytes | None,
+        names: tuple[str, ...],
+        peer: Callable[[], str],
     ) -> None:
         self._guard = guard
         self._call = call

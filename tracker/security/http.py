@@ -67,7 +67,7 @@ class HttpGuard:
     def _identified(self, request: HTTPConnection) -> Caller:
         is_metrics = request.scope["path"] == "/metrics"
         headers = [("authorization", value) for value in request.headers.getlist("authorization")]
-        caller = self._guard.caller(METRICS if is_metrics else PAGE, headers, {})
+        caller = self._guard.caller(METRICS if is_metrics else PAGE, headers, dict)
         if is_metrics and not caller.identity.sees_all:
             raise DeniedError(
                 caller.identity.name,

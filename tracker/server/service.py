@@ -158,8 +158,7 @@ class Service:
 
     def _caller(self, call: str, context: Context) -> Caller:
         """Return who makes a call, before anything of it is read."""
-        metadata, transport = context.invocation_metadata(), context.auth_context()
-        caller = self._guard.caller(call, metadata, transport, context.peer())
+        caller = self._guard.caller(call, context.invocation_metadata(), context.auth_context, context.peer)
         caller.take_call()
         return caller
 
@@ -185,7 +184,7 @@ class Service:
             command = await self._intake.command(method, data)
             if self._audit is None or name not in AUDITED:
                 return await carry_out(data, command, caller)
-            async with self._audit.recording(caller.identity.name, caller.peer, name, command):
+            async with self._audit.recording(caller.identity.name, caller.peer(), name, command):
                 return await carry_out(data, command, caller)
             raise AssertionError  # no error is held back
 
