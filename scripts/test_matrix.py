@@ -30,7 +30,7 @@ HOME = ROOT / ".cache" / "matrix"
 RELEASES = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 #: What Spark's Python package brings itself.
 OF_SPARK = re.compile(r"(pyspark|py4j)==")
-EXTRAS = ("server", "spark")
+EXTRAS = ("cli", "server", "spark")
 TOOLS = ("hypothesis", "pytest", "pytest-timeout")
 #: The contract tests, and the tests in which Spark's own life matters most.
 TESTS = (
@@ -145,8 +145,8 @@ def required() -> Iterator[str]:
     optional: dict[str, list[str]] = pyproject["project"]["optional-dependencies"]
     yield from pyproject["build-system"]["requires"]
     yield from pyproject["project"]["dependencies"]
-    for extra in EXTRAS:
-        yield from optional[extra]
+    own = f"{pyproject['project']['name']}["  # an extra that includes another one; both are in EXTRAS
+    yield from (each for extra in EXTRAS for each in optional[extra] if not each.startswith(own))
     yield from (each for each in optional["dev"] if each.partition(">=")[0] in TOOLS)
 
 
