@@ -22,23 +22,25 @@ _SERVER = [os.environ.get("SERVER_PYTHON", sys.executable), *TRACKER[1:], "serve
 class Server:
     """A tracker that keeps its address and its journal from one start to the next."""
 
-    def __init__(self, directory: Path, journal: str = "sqlite", *options: str) -> None:
+    def __init__(self, directory: Path, journal: str = "sqlite", *options: str, waits: bool = False) -> None:
         self._log = directory / "tracker.log"
-        self._journal = f"sqlite:{directory / 'tracker.db'}" if journal == "sqlite" else journal
+        self.journal = f"sqlite:{directory / 'tracker.db'}" if journal == "sqlite" else journal
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.address = f"127.0.0.1:{free_port()}"
-        self.start()
+        self.start(waits)
 
-    def start(self) -> None:
-        """Starts it and waits until it is ready."""
+    def start(self, waits: bool = False) -> None:
+        """Starts it and waits until it is ready, or does not wait, since it waits itself for another one's end."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*_SERVER, "--listen", self.address, "--journal", self._journal, *self._options],
+                [*_SERVER, "--listen", self.address, "--journal", self.journal, *self._options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
+        if waits:
+            return
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         assert said.startswith("listening on "), self._log.read_text()

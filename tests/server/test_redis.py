@@ -7,7 +7,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 
 import pytest
 
@@ -103,14 +103,17 @@ def test_a_redis_that_does_not_answer_makes_the_tracker_unready_until_it_does(
         tracker.kill()
 
 
-def wait_for_readiness(metrics: str, ready: bool) -> str:
+def wait_for_readiness(metrics: str, ready: bool, word: str = "") -> str:
+    """Waits until the server is ready, or not, for a reason with a word in it; what it tells then."""
     while True:
         try:
             with urllib.request.urlopen(f"http://{metrics}/readyz", timeout=60) as answer:
                 found, text = True, answer.read().decode()
         except HTTPError as error:
             found, text = False, error.read().decode()
-        if found is ready:
+        except URLError:  # it does not listen yet
+            continue
+        if found is ready and word in text:
             return text
 
 

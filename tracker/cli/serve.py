@@ -112,6 +112,9 @@ def serve(
             "Without it they are not served",
         ),
     ] = "",
+    standby: Annotated[
+        bool, typer.Option("--standby", help="wait while another tracker uses the journal, and take over when it ends")
+    ] = False,
     page: Annotated[bool, typer.Option(help="serve the status page, too, where --metrics is")] = True,
     log_level: LogLevel = "info",
 ) -> int:
@@ -145,6 +148,7 @@ def serve(
             reflection=reflection,
             metrics=metrics,
             page=page,
+            standby=standby,
             accept_loss=accept_loss,
             set_aside=frozenset(set_aside or []),
         )

@@ -9,8 +9,8 @@ import os
 import random
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Final, TypeVar
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Final, TypeVar, cast
 
 import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
@@ -20,6 +20,7 @@ from tracker.client import forking
 from tracker.client.connection import Connection, connect
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.client.finding import Finder, alternatives
 from tracker.client.metrics import ClientMetrics
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.addresses import is_local
@@ -32,6 +33,8 @@ _UNCOUNTED: Final = nullcontext()
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
+_LONGEST_SEARCH: Final = 0.25  # the longest pause before another address of the same tracker is tried
+_LOOK_ELSEWHERE: Final = 0.5  # without an answer for so long, the tracker is looked for at its other addresses
 
 #: The status of a call that did not reach the tracker, or whose outcome is unknown. A refusal with one of these (the
 #: journal's disk is full, the server is stopping) is not final either.
@@ -93,10 +96,14 @@ class Backoff:
 
     The longest pause doubles from 50 ms to 2 s. Each pause is drawn from the upper half of that range, so that many
     callers that lost the same server do not come back at the same moment.
+
+    Args:
+        longest: seconds that no pause exceeds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = _LONGEST_PAUSE) -> None:
         self.failures = 0
+        self._longest = longest
 
     def after(self, error: grpc.RpcError) -> float:
         """Returns the seconds to wait after one more failure: at least those for which the tracker asks."""
@@ -108,7 +115,7 @@ class Backoff:
 
     def next(self) -> float:
         """Returns the seconds to wait after one more failure."""
-        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failures, 16))
+        longest = min(self._longest, _FIRST_PAUSE * 2.0 ** min(self.failures, 16))
         self.failures += 1
         return longest * random.uniform(0.5, 1)
 
@@ -122,7 +129,7 @@ class Calls:
     pickled by its options.
 
     Args:
-        address: `host:port`.
+        address: `host:port`, or several that one tracker may have, joined by ``+``.
         timeout: seconds that one attempt may take.
         retry_for: seconds within which a failed call is repeated; 0: never.
         credentials: what the calls show.
@@ -142,6 +149,7 @@ class Calls:
         self.credentials = credentials
         self.timeout = timeout
         self.retry_for = retry_for
+        self._finder = Finder(alternatives(address))
         self._connection: Connection | None = None
         self._nearby: Calls | None = None
 
@@ -151,8 +159,9 @@ class Calls:
     def connection(self) -> Connection:
         """Returns this process's connection."""
         connection = self._connection
-        if connection is None or connection.pid != os.getpid():
-            connection = self._connection = connect(self.address, self.credentials)
+        address = self._finder.current
+        if connection is None or connection.pid != os.getpid() or connection.address != address:
+            connection = self._connection = connect(address, self.credentials)
         return connection
 
     def _drop_outdated(self) -> None:
@@ -202,12 +211,12 @@ class Calls:
             TrackerUnavailable: no answer within `retry_for`.
         """
         until = time.monotonic() + self.retry_for
-        backoff = Backoff()
+        backoff = Backoff(_LONGEST_PAUSE if len(self._finder.addresses) == 1 else _LONGEST_SEARCH)
         while True:
-            call = method(self.connection())
+            connection = self.connection()
             try:
                 with forking.using_grpc(), self._counted(request):
-                    return call(request, timeout=self.timeout)
+                    return self._answer(method(connection), request)
             except grpc.RpcError as error:
                 refused = refusal(error)
                 if refused is not None:
@@ -220,7 +229,36 @@ class Calls:
                         raise out_of_quota(error) from None
                     raise self._unavailable(request, error, backoff.failures) from error
                 self._drop_outdated()
+                self._finder.failed(connection.address)
                 sleep(pause)
+
+    def _answer(self, call: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request) -> Response:
+        """Makes one attempt. If the tracker turns out to be at another address meanwhile, the attempt fails at once."""
+        if len(self._finder.addresses) == 1:
+            return call(request, timeout=self.timeout)
+        pending = call.future(request, timeout=self.timeout)
+        while not self._is_done(pending) and not self._is_elsewhere():
+            pass
+        pending.cancel()
+        if pending.cancelled():
+            raise cast(grpc.RpcError, pending)
+        return pending.result()
+
+    def _is_done(self, pending: grpc.Future[Response]) -> bool:
+        """Waits for a while for an attempt, and returns whether it has ended."""
+        with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError, grpc.RpcError):
+            pending.exception(_LOOK_ELSEWHERE)
+        return pending.done()
+
+    def _is_elsewhere(self) -> bool:
+        """Asks the other addresses, once, whether the tracker is there: then it will not answer where it was."""
+        for address in self._finder.others():
+            connection = connect(address, self.credentials)
+            with suppress(grpc.RpcError):
+                if connection.stubs.GetServerInfo(tracker_pb2.GetServerInfoRequest(), timeout=_LOOK_ELSEWHERE).leader:
+                    self._finder.found(address)
+                    return True
+        return False
 
     def once(
         self,

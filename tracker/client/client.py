@@ -72,7 +72,8 @@ class TrackerClient:
     then, they raise `TrackerUnavailable`, and the caller has to find out whether the call took effect.
 
     Args:
-        address: `host:port`, or several servers: see `tracker.client.servers.names`.
+        address: `host:port`, or several servers: see `tracker.client.servers.names`. Addresses joined by ``+`` are
+            those of one tracker and its standby.
         timeout: seconds that one attempt of a call may take.
         retry_for: seconds within which failed calls are repeated; 0: never. A watch gives up if the tracker cannot be
             reached for so long.

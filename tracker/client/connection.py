@@ -27,12 +27,12 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 0),
     # Find a restarted server again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     # The server decides how large pages of events and of substreams are.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     # Notice a peer that vanished silently, even while a watcher only waits.
-    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 

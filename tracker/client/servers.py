@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tracker.client.errors import TrackerUnavailable
+from tracker.client.finding import alternatives
 from tracker.client.labels import label
 
 _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -28,6 +29,7 @@ def names(servers: str) -> tuple[str, ...]:
     Args:
         servers: an address, or several, separated by commas. ``{0..2}`` stands for 0, 1 and 2, like the names of a
             StatefulSet's pods. ``3@HOST:PORT`` stands for the three addresses that a host's name resolves to now.
+            ``HOST:PORT+HOST:PORT`` is one server that may be at either address: see `tracker.client.finding`.
 
     Raises:
         ValueError: a server is named twice, or a name is empty.
@@ -41,6 +43,8 @@ def names(servers: str) -> tuple[str, ...]:
     found = [name for part in servers.split(",") for each in _expanded(part.strip()) for name in _resolved(each)]
     if "" in found or len(set(found)) < len(found):
         raise ValueError(f"servers={servers!r} is not valid; name each server once, as HOST:PORT, with commas between")
+    for name in found:
+        alternatives(name)
     return tuple(sorted(found))
 
 

@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 
 from tracker.client.connection import channel_options
 from tracker.client.credentials import Bearer, Credentials
+from tracker.client.finding import alternatives
 from tracker.security.http import HttpGuard, serving
 from tracker.security.settings import Security
 from tracker.web.application import application
@@ -52,6 +53,11 @@ class Options:
     def __post_init__(self) -> None:
         if self.max_delay < 0 or self.max_pending_bytes < 1:
             raise ValueError("the delay must not be negative, and max-pending must be above zero")
+        if len(alternatives(self.server)) > 1:
+            raise ValueError(
+                f"a relay sends to one address, and {self.server!r} names several; name one that always leads to the "
+                "leader, such as a service of Kubernetes, or run no relay"
+            )
 
 
 async def relay(options: Options) -> None:

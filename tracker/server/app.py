@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from starlette.middleware import Middleware
 
 import tracker
-from tracker.journal import Journal, JournalGoneError, open_journal
+from tracker.journal import Journal, JournalGoneError, JournalLockedError, open_journal
 from tracker.page.application import Page
 from tracker.security.audit import Audit
 from tracker.security.certificates import Certificate
@@ -58,6 +58,7 @@ log = logging.getLogger("tracker.server")
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
 _SLACK = 1 << 20  # bytes
+_STANDBY_S = 0.1  # seconds between two attempts to get a journal that another server uses
 _GRACE_S = 10.0  # the time that calls under way get when the server stops
 
 
@@ -82,6 +83,7 @@ class Options:
     reflection: bool = False  #: serve gRPC reflection, which lists services and messages
     accept_loss: bool = False  #: start even if acknowledged records are lost
     set_aside: frozenset[int] = frozenset()  #: numbers of journal records to leave out from now on
+    standby: bool = False  #: wait while another server uses the journal, and take over when it ends
     page: bool = True  #: serve the status page, too, where the metrics are
     security: Security = field(default_factory=Security)  #: who may call
     audit: str = ""  #: the file of the audit log; ``-``: standard error; "": none
@@ -169,10 +171,30 @@ async def run(
             site = application(metrics.scrape, readiness.missing, page.routes() if options.page else (), [guarded])
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
-        journal = stack.enter_context(closing(open_journal(options.journal)))
+        journal = await _owned_journal(options, stop, readiness)
+        if journal is None:
+            return
+        stack.enter_context(closing(journal))
+        readiness.recovering()
         await _run(
             options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url, guard, certificate, audit
         )
+
+
+async def _owned_journal(options: Options, stop: asyncio.Event, readiness: Readiness) -> Journal | None:
+    """Open the journal. A standby waits until it can; None: it was stopped meanwhile."""
+    while not stop.is_set():
+        try:
+            # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
+            return await asyncio.to_thread(open_journal, options.journal)
+        except JournalLockedError as error:
+            if not options.standby:
+                raise
+            if readiness.standby():
+                log.info("standing by: %s", error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _STANDBY_S)
+    return None
 
 
 async def _run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_RECOVERING = "the server recovers its state from the journal; wait"
+
 
 class Readiness:
     """Collects what the server is ready for, from recovery to the end.
@@ -15,8 +17,17 @@ class Readiness:
     """
 
     def __init__(self) -> None:
-        self._reason = "the server recovers its state from the journal; wait"
+        self._reason = _RECOVERING
         self._journal_works = True
+
+    def standby(self) -> bool:
+        """The server waits while another one has the journal. Returns whether that is new."""
+        before, self._reason = self._reason, "the server is a standby: another one uses the journal"
+        return before != self._reason
+
+    def recovering(self) -> None:
+        """The server has the journal, and recovers its state."""
+        self._reason = _RECOVERING
 
     def serving(self) -> None:
         """The server accepts calls from now on."""

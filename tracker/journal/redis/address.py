@@ -49,7 +49,7 @@ class RedisAddress:
     prefix: str = "tracker"
     durability: str = "fsync"
     replicas: int = 0
-    lease: float = 5.0
+    lease: float = 2.0
     user: str = ""
     password_file: str = ""
     ca: str = ""

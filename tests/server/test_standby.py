@@ -1,0 +1,126 @@
+"""A standby takes over when the leader dies, sleeps or stops, and clients go on without a word in the job."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from examples.services.processes import free_port
+from tests.client.processes import TRACKER, Server
+from tests.journal.redis_server import PROGRAM, RedisServer
+from tests.server.test_redis import in_flight, send, start, wait_for_readiness
+from tracker.client import TrackerClient, label
+
+
+class Pair:
+    """Two trackers with one journal: one leads, the other stands by."""
+
+    def __init__(self, directory: Path, journal: str) -> None:
+        self.metrics = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self.servers: list[Server] = []
+        for place, metrics in enumerate(self.metrics):
+            (directory / str(place)).mkdir()
+            options = ["--metrics", metrics, "--standby"]
+            self.servers.append(Server(directory / str(place), journal, *options, waits=place > 0))
+        assert "standby" in wait_for_readiness(self.metrics[1], ready=False, word="standby")
+
+    @property
+    def address(self) -> str:
+        return "+".join(server.address for server in self.servers)
+
+    def end(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    if request.param == "sqlite":
+        pair = Pair(tmp_path, f"sqlite:{tmp_path / 'shared.db'}")
+        yield pair
+        pair.end()
+        return
+    if PROGRAM is None:
+        pytest.skip("there is no redis-server here: `apt-get install redis-server` brings it")
+    redis = RedisServer(tmp_path / "redis")
+    pair = Pair(tmp_path, redis.address())
+    yield pair
+    pair.end()
+    redis.kill()
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_the_standby_takes_over_and_nothing_is_lost_or_doubled(pair: Pair, end: str) -> None:
+    leader, standby = pair.servers
+    with TrackerClient(pair.address, retry_for=300) as client:
+        start(client)
+        for number in range(1, 21):
+            send(client, number)
+            if number == 7:
+                getattr(leader, end)()
+            if number == 14:
+                leader.start(waits=True)
+                getattr(standby, end)()
+        assert in_flight(client) == 20
+        assert client.server_info().leader
+    wait_for_readiness(pair.metrics[0], ready=True)
+
+
+def test_a_watch_goes_on_at_the_new_leader_and_gives_each_event_once(pair: Pair) -> None:
+    with TrackerClient(pair.address, retry_for=300) as client:
+        start(client)
+        with client.watch("flights") as watch, ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(lambda: [next(watch).seq for _ in range(10)])
+            for number in range(1, 11):
+                epoch = client.producer("flights", "q", "r1").epoch(number)
+                epoch.sent("raw", "LGA", str(number), label(str(number)))
+                epoch.received("raw", "LGA", str(number), label(str(number)))
+                epoch.close("LGA", str(number))
+                epoch.report(commit=True)
+                if number == 5:
+                    pair.servers[0].kill()
+            assert reading.result() == list(range(1, 11))
+
+
+def test_a_leader_that_sleeps_is_replaced_and_ends_when_it_wakes_up(pair: Pair) -> None:
+    leader, _ = pair.servers
+    if "redis" not in leader.journal:
+        pytest.skip("a lock on a file is held for as long as the process lives, asleep or not")
+    with TrackerClient(pair.address, retry_for=300) as client:
+        start(client)
+        send(client, 1)
+        leader.freeze()
+        for number in range(2, 6):
+            send(client, number)
+        assert in_flight(client) == 5
+        leader.thaw()
+        assert leader.ended() == 1
+        assert "another tracker has taken over" in leader.log
+        send(client, 6)
+        assert in_flight(client) == 6
+
+
+def test_a_standby_that_is_stopped_ends_at_once_and_disturbs_nobody(pair: Pair) -> None:
+    with TrackerClient(pair.address) as client:
+        start(client)
+        pair.servers[1].stop()
+        send(client, 1)
+        assert in_flight(client) == 1
+
+
+@pytest.mark.parametrize("server", ["a:1+", "+a:1", "a:1+a:1"])
+def test_a_wrong_list_of_addresses_is_refused_with_what_to_write(server: str) -> None:
+    with pytest.raises(ValueError, match="name each address of a tracker once"):
+        TrackerClient(server)
+
+
+def test_a_relay_of_several_addresses_is_refused() -> None:
+    ran = subprocess.run(
+        [*TRACKER, "relay", "--server", "127.0.0.1:1+127.0.0.1:2"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert "a relay sends to one address" in ran.stderr
