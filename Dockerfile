@@ -35,7 +35,7 @@ RUN python3 -m venv --without-pip /opt/tracker \
 
 FROM source AS build-spark
 RUN python3 -m venv --without-pip /opt/spark \
- && python3 -m pip --python /opt/spark/bin/python install --no-cache-dir '.[spark]'
+ && python3 -m pip --python /opt/spark/bin/python install --no-cache-dir '.[spark,metrics]'
 
 FROM base AS spark
 # Java's package links to manual pages, whose folder slim images lack.

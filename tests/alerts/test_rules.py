@@ -39,6 +39,7 @@ def test_what_compose_scrapes_is_what_it_starts() -> None:
         assert f"0.0.0.0:{port}" in told or host == "tracker"  # whose image serves there without being told
         del one["static_configs"]
     assert example == composed
+    assert "'.[spark,metrics]'" in (ROOT / "Dockerfile").read_text(), "the job's image has to bring prometheus-client"
 
 
 def test_each_alert_has_a_section_of_the_runbook_and_leads_there() -> None:
