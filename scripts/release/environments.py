@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,9 @@ def with_extra(extra: str, wheel: Path, more: Sequence[str] = ()) -> Environment
     """
     made = Environment(HOME / (extra or "base"))
     pip = ("-m", "pip", "--python", str(made.python))
-    wanted = "\n".join([(ROOT / "pyproject.toml").read_text(), _CONSTRAINTS.read_text(), *more])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = str([project["dependencies"], project["optional-dependencies"]])
+    wanted = "\n".join([needed, _CONSTRAINTS.read_text(), *more])
     if _is_new(made, wanted):
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made.home)], check=True)
         named = f"{wheel}[{extra}]" if extra else str(wheel)

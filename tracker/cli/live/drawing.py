@@ -77,16 +77,16 @@ def draw(
         trouble: why there is no newer look; empty: there is no trouble.
     """
     top = [_summary(look, server), *([Text(shown(trouble), style="red")] if trouble else []), Text()]
-    below = list(_details(look, choice.chosen(look.jobs)))
     jobs = choice.ordered(look.jobs)
-    chosen = next((place for place, job in enumerate(jobs) if job.job == choice.chosen(jobs)), 0)
+    chosen = choice.chosen(jobs)
+    below = list(_details(look, chosen))
     if height is None:
         return [*top, *_table(jobs, chosen, choice.sort, width), *below]
     below = below[: max(0, (height - len(top)) // 2)]
     rows = max(1, height - len(top) - len(below) - 2)  # without the header and the last line
-    first = max(0, min(chosen - rows // 2, len(jobs) - rows))
-    table = _table(jobs, chosen, choice.sort, width)
-    lines = [*top, *table[:1], *table[1 + first : 1 + first + rows], *below]
+    place = next((place for place, job in enumerate(jobs) if job.job == chosen), 0)
+    first = max(0, min(place - rows // 2, len(jobs) - rows))
+    lines = [*top, *_table(jobs[first : first + rows], chosen, choice.sort, width), *below]
     lines = [*lines[: height - 1], *(Text() for _ in range(height - 1 - len(lines))), Text(_BOTTOM, style="dim")]
     for line in lines:
         line.truncate(width or 0, overflow="ellipsis")
@@ -100,7 +100,7 @@ def _summary(look: Look, server: str) -> Text:
     return Text(shown(f"tracker{which} at {server}: {jobs}, {counts}, {look.at:%H:%M:%S} UTC"), style="bold")
 
 
-def _table(jobs: Sequence[JobLook], chosen: int, sort: Sort, width: int | None) -> list[Text]:
+def _table(jobs: Sequence[JobLook], chosen: str | None, sort: Sort, width: int | None) -> list[Text]:
     """Returns the header, and a line for each job."""
     if not jobs:
         return [Text("no jobs")]
@@ -125,7 +125,8 @@ def _table(jobs: Sequence[JobLook], chosen: int, sort: Sort, width: int | None) 
     lines = [header]
     for place, (job, text) in enumerate(zip(jobs, names, strict=True)):
         short = text if cell_len(text) <= name else f"{set_cell_size(text, name - 1)}…"
-        line = Text(_MARK[place == chosen] + set_cell_size(short, name), style="reverse" if place == chosen else "")
+        is_chosen = job.job == chosen
+        line = Text(_MARK[is_chosen] + set_cell_size(short, name), style="reverse" if is_chosen else "")
         for column in columns:
             value = values[column.title][place].rjust(widths[column.title])
             line.append(_GAP).append(value, style=column.style(job))
