@@ -216,7 +216,7 @@ class Calls:
             connection = self.connection()
             try:
                 with forking.using_grpc(), self._counted(request):
-                    return self._answer(method(connection), request)
+                    return self._answer(connection.address, method(connection), request)
             except grpc.RpcError as error:
                 refused = refusal(error)
                 if refused is not None:
@@ -232,12 +232,14 @@ class Calls:
                 self._finder.failed(connection.address)
                 sleep(pause)
 
-    def _answer(self, call: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request) -> Response:
+    def _answer(
+        self, address: str, call: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request
+    ) -> Response:
         """Makes one attempt. If the tracker turns out to be at another address meanwhile, the attempt fails at once."""
         if len(self._finder.addresses) == 1:
             return call(request, timeout=self.timeout)
         pending = call.future(request, timeout=self.timeout)
-        while not self._is_done(pending) and not self._is_elsewhere():
+        while not self._is_done(pending) and not self._is_elsewhere(address):
             pass
         pending.cancel()
         if pending.cancelled():
@@ -250,13 +252,13 @@ class Calls:
             pending.exception(_LOOK_ELSEWHERE)
         return pending.done()
 
-    def _is_elsewhere(self) -> bool:
+    def _is_elsewhere(self, address: str) -> bool:
         """Asks the other addresses, once, whether the tracker is there: then it will not answer where it was."""
-        for address in self._finder.others():
-            connection = connect(address, self.credentials)
+        for other in self._finder.others(address):
+            connection = connect(other, self.credentials)
             with suppress(grpc.RpcError):
                 if connection.stubs.GetServerInfo(tracker_pb2.GetServerInfoRequest(), timeout=_LOOK_ELSEWHERE).leader:
-                    self._finder.found(address)
+                    self._finder.found(other)
                     return True
         return False
 

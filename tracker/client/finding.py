@@ -55,9 +55,10 @@ class Finder:
         """The address to call."""
         return self.addresses[self._place]
 
-    def others(self) -> tuple[str, ...]:
-        """Returns the other addresses, those first that are tried next."""
-        return self.addresses[self._place + 1 :] + self.addresses[: self._place]
+    def others(self, address: str) -> tuple[str, ...]:
+        """Returns the other addresses than this one, those first that are tried next."""
+        place = self.addresses.index(address)
+        return self.addresses[place + 1 :] + self.addresses[:place]
 
     def failed(self, address: str) -> None:
         """Notes that an address has not answered: the next one is called, unless that is done already."""
