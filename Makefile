@@ -77,6 +77,9 @@ chaos: $(STAMP) ## kill everything at random while a job runs, and hold the resu
 image: ## build the container image with ENGINE (docker), and name it IMAGE
 	@$(ENGINE) build --tag $(IMAGE) .
 
+failover: $(STAMP) ## replace the leader of two trackers while clients work, and judge what they saw; ARGS="--faults 300"
+	@$(BIN)/python -m tests.failover $(ARGS)
+
 image-check: ## build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
 	@$(PYTHON) -m scripts.image_check $(ARGS)
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,8 +28,10 @@ from tracker.journal import (
     JournalGoneError,
     JournalLockedError,
     JournalLossError,
+    LostTrackError,
     Record,
     Recovery,
+    follow_journal,
     open_journal,
 )
 
@@ -232,6 +235,91 @@ def test_of_many_that_start_at_once_one_gets_the_journal(server: RedisServer) ->
     assert len(started) == 1
     started[0].append(records(1))
     started[0].close()
+
+
+# ---------------------------------------------------------------- standing by
+
+
+def test_a_standby_reads_all_but_the_last_two_groups_and_recovers_those(server: RedisServer) -> None:
+    leader, _, _ = opened(server.address())
+    told = records(12)
+    leader.append(told[:4])
+    leader.snapshot(4, {"number": 4})
+    standby = follow_journal(server.address())
+    assert standby is not None
+    assert not standby.try_to_own()
+    state, following = standby.follow()
+    assert state == {"number": 4}
+    read: list[tuple[int, Record]] = []
+    for start in (4, 6, 8, 10):
+        leader.append(told[start : start + 2])
+        read += following.records()
+    assert read == list(enumerate(told[4:8], 5))
+    leader.close()
+    assert standby.try_to_own()
+    recovery = standby.recover(followed=following.place)
+    assert (recovery.state, recovery.number, list(recovery.records)) == (None, 8, told[8:])
+    assert standby.append(records(1)) == 13
+    standby.close()
+
+
+def test_a_standby_that_is_too_slow_begins_again_with_the_newest_snapshot(server: RedisServer) -> None:
+    leader, _, _ = opened(server.address())
+    standby = follow_journal(server.address())
+    assert standby is not None
+    leader.append(records(1))
+    _, following = standby.follow()
+    for number in range(2, 7):
+        leader.append(records(1, start=number))
+        leader.snapshot(number, {"number": number})
+    with pytest.raises(LostTrackError):
+        list(following.records())
+    state, following = standby.follow()
+    assert (state, following.place.number) == ({"number": 6}, 6)
+    leader.close()
+    standby.close()
+
+
+def test_a_standby_leaves_out_what_was_set_aside(server: RedisServer) -> None:
+    leader, _, _ = opened(server.address())
+    told = records(6)
+    for record in told[:3]:
+        leader.append([record])
+    standby = follow_journal(server.address())
+    assert standby is not None
+    leader.close()
+    leader, _, _ = opened(server.address())
+    leader.set_aside(2, told[1], "it ends the process")
+    for record in told[3:]:
+        leader.append([record])
+    _, following = standby.follow()
+    assert [number for number, _ in following.records()] == [1, 3, 4]
+    leader.close()
+    standby.close()
+
+
+def test_a_standby_notices_that_records_it_has_read_were_given_up(server: RedisServer, tmp_path: Path) -> None:
+    leader, _, _ = opened(server.address())
+    leader.append(records(1))
+    copied(server, tmp_path / "copy")
+    for number in range(1, 6):
+        leader.append(records(1, start=number))
+    standby = follow_journal(server.address())
+    assert standby is not None
+    _, following = standby.follow()
+    assert len(list(following.records())) == 4
+    bring_back(server, tmp_path / "copy")
+    with pytest.raises(JournalGoneError):
+        leader.append(records(1, start=7))
+    leader.close()
+    leader, _, _ = opened(server.address(), accept_loss=True)
+    leader.append(records(1, start=8))
+    with suppress(JournalError):  # its connection broke with the server
+        list(following.records())
+    with pytest.raises(LostTrackError):
+        list(following.records())
+    leader.close()
+    standby.close()
 
 
 # ---------------------------------------------------------------- the server and the connection

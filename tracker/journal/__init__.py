@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from .interface import (
     Damage,
+    FollowableJournal,
+    Following,
     Journal,
     JournalError,
     JournalFullError,
     JournalGoneError,
     JournalLockedError,
     JournalLossError,
+    LostTrackError,
+    Place,
     Record,
     Recovery,
 )
@@ -18,16 +22,21 @@ from .sqlite import SqliteJournal
 
 __all__ = [
     "Damage",
+    "FollowableJournal",
+    "Following",
     "Journal",
     "JournalError",
     "JournalFullError",
     "JournalGoneError",
     "JournalLockedError",
     "JournalLossError",
+    "LostTrackError",
     "MemoryJournal",
+    "Place",
     "Record",
     "Recovery",
     "SqliteJournal",
+    "follow_journal",
     "open_journal",
 ]
 
@@ -57,3 +66,23 @@ def open_journal(where: str) -> Journal:
 
         return RedisJournal(RedisAddress.parse(where))
     raise ValueError(f"{where!r} is not a journal; use 'memory', 'sqlite:PATH' or 'redis://HOST:PORT'")
+
+
+def follow_journal(where: str) -> FollowableJournal | None:
+    """Open a journal that another process may own, to read what that one writes.
+
+    Args:
+        where: as for `open_journal`.
+
+    Returns:
+        The journal; None: one of this kind can be read by its owner only.
+
+    Raises:
+        ValueError: `where` has another form.
+        JournalError: it cannot be opened; the message has the reason and what to do.
+    """
+    if not where.startswith("redis"):
+        return None
+    from .redis import RedisAddress, RedisJournal
+
+    return RedisJournal(RedisAddress.parse(where), follow=True)

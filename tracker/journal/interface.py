@@ -83,6 +83,10 @@ class JournalGoneError(JournalError):
     """
 
 
+class LostTrackError(JournalError):
+    """The log does not continue where a standby reads: it has to begin again, with the newest snapshot."""
+
+
 class Journal(Protocol):
     """A command log, owned by one process.
 
@@ -150,3 +154,53 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Release the journal. Closing it again does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a log was read: up to an entry of the journal's, whose last record has this number."""
+
+    entry: str
+    number: int
+
+
+class Following(Protocol):
+    """Reads a log while another process writes it."""
+
+    @property
+    def place(self) -> Place:
+        """What was returned so far."""
+
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """Return the records that were written since and may be replayed, with their numbers.
+
+        Raises:
+            LostTrackError: the log does not continue here.
+            JournalError: the log cannot be read now.
+        """
+
+
+class FollowableJournal(Journal, Protocol):
+    """A journal that one process can read while another one owns it."""
+
+    def follow(self) -> tuple[Any, Following]:
+        """Return the newest snapshot, or None, and what follows it.
+
+        Raises:
+            JournalError: the journal cannot be read now.
+        """
+
+    def try_to_own(self) -> bool:
+        """Try to become the owner, and return whether that succeeded: then `recover` must follow.
+
+        Raises:
+            JournalError: that could not be found out now.
+        """
+
+    def recover(self, accept_loss: bool = False, followed: Place | None = None) -> Recovery:
+        """Read the journal, as `Journal.recover` does it.
+
+        Args:
+            accept_loss: also repair and report damage that has cost acknowledged records.
+            followed: what was read already: the recovery has the records after it, and no state.
+        """

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from starlette.middleware import Middleware
 
 import tracker
-from tracker.journal import Journal, JournalGoneError, JournalLockedError, open_journal
+from tracker.journal import Journal, JournalGoneError, JournalLockedError, follow_journal, open_journal
 from tracker.page.application import Page
 from tracker.security.audit import Audit
 from tracker.security.certificates import Certificate
@@ -45,6 +45,7 @@ from .metrics import Metrics, ServingMetrics
 from .notices import Notices
 from .pagesource import PageSource
 from .readiness import Readiness
+from .replayable import Followed, stand_by
 from .sequencer import Sequencer
 from .service import SERVICE, Service
 from .surveys import Surveys
@@ -171,22 +172,49 @@ async def run(
             site = application(metrics.scrape, readiness.missing, page.routes() if options.page else (), [guarded])
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
-        journal = await _owned_journal(options, stop, readiness)
+        journal, followed = await _owned_journal(options, stop, readiness)
         if journal is None:
             return
         stack.enter_context(closing(journal))
         readiness.recovering()
         await _run(
-            options, journal, stop, ready, wall, elapsed, readiness, source, metrics, url, guard, certificate, audit
+            options,
+            journal,
+            followed,
+            stop,
+            ready,
+            wall,
+            elapsed,
+            readiness,
+            source,
+            metrics,
+            url,
+            guard,
+            certificate,
+            audit,
         )
 
 
-async def _owned_journal(options: Options, stop: asyncio.Event, readiness: Readiness) -> Journal | None:
-    """Open the journal. A standby waits until it can; None: it was stopped meanwhile."""
+async def _owned_journal(
+    options: Options, stop: asyncio.Event, readiness: Readiness
+) -> tuple[Journal | None, Followed | None]:
+    """Open the journal. A standby waits until it can, and reads what it can meanwhile; None: it was stopped."""
+    if options.standby and (followable := await asyncio.to_thread(follow_journal, options.journal)) is not None:
+        readiness.standby()
+        log.info("standing by")
+        try:
+            followed = await asyncio.to_thread(stand_by, followable, stop.is_set)
+        except BaseException:
+            followable.close()
+            raise
+        if followed is None:
+            followable.close()
+            return None, None
+        return followable, followed
     while not stop.is_set():
         try:
             # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
-            return await asyncio.to_thread(open_journal, options.journal)
+            return await asyncio.to_thread(open_journal, options.journal), None
         except JournalLockedError as error:
             if not options.standby:
                 raise
@@ -194,12 +222,13 @@ async def _owned_journal(options: Options, stop: asyncio.Event, readiness: Readi
                 log.info("standing by: %s", error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _STANDBY_S)
-    return None
+    return None, None
 
 
 async def _run(
     options: Options,
     journal: Journal,
+    followed: Followed | None,
     stop: asyncio.Event,
     ready: Callable[[Started], None],
     wall: Callable[[], int],
@@ -220,6 +249,7 @@ async def _run(
         wall(),
         options.accept_loss,
         options.set_aside,
+        followed,
     )
     clock = Clock(state.at, wall, elapsed)
     lanes, turns = Lanes(), Turns()

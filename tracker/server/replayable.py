@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,13 +20,24 @@ import tracker
 from tracker.contract.answers import Answer
 from tracker.contract.commands import Command, DefineJob, Recovered
 from tracker.core import Refused, Tracker
-from tracker.journal import Journal, JournalError, JournalLossError, Record, Recovery
+from tracker.journal import (
+    FollowableJournal,
+    Journal,
+    JournalError,
+    JournalLossError,
+    LostTrackError,
+    Place,
+    Record,
+    Recovery,
+)
 from tracker.wire.codec import Method, read_command
 
 log = logging.getLogger("tracker.replayable")
 
 _STARTS = 2  # after so many starts that ended at the same record, the log names it
 _FORM = 2  # the format of a dump: raised when the core's format changes so that an older version cannot read it
+_FOLLOW_S = 0.05  # seconds between two looks of a standby at the log
+_AGAIN_S = 0.5  # seconds until a standby begins again
 _READ = (1, 2)  # the formats that this version reads
 
 
@@ -138,6 +151,11 @@ class ReplayableState:
                 extra={"record": number, "method": method.name, "job": job, "time": record.at},
             )
 
+    def forget_news(self) -> None:
+        """Forget which jobs' logs have grown: nobody reads them yet."""
+        if self._tracker is not None:
+            self._tracker.pop_changed_jobs()
+
     def dump(self) -> dict[str, Any]:
         """Return a consistent copy, for `ReplayableState`. Another thread may encode it."""
         parts = list(map(self.tracker.dump_job, self.tracker.timed()))
@@ -155,8 +173,57 @@ class ReplayableState:
         return {"form": _FORM, "tracker": whole, "retention": self._retention, "at": at}
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a standby has read of a journal that is its own now."""
+
+    journal: FollowableJournal
+    state: ReplayableState
+    place: Place
+
+
+def stand_by(journal: FollowableJournal, is_stopped: Callable[[], bool]) -> Followed | None:
+    """Replay what another server writes, until this one owns the journal.
+
+    Args:
+        journal: the journal, which another process may own.
+        is_stopped: whether to give up.
+
+    Returns:
+        What was read; None: `is_stopped`.
+
+    Raises:
+        tracker.journal.JournalError: this version of the program cannot read the journal.
+    """
+    complaint = ""
+    while not is_stopped():
+        try:
+            dump, following = journal.follow()
+            state = ReplayableState(dump)
+            while not is_stopped():
+                for number, record in following.records():
+                    state.replay(number, record)
+                state.forget_news()
+                if journal.try_to_own():
+                    return Followed(journal, state, following.place)
+                time.sleep(_FOLLOW_S)
+        except LostTrackError as lost:
+            log.info("the standby begins again with the newest snapshot: %s", lost)
+        except JournalError as error:
+            if str(error) != complaint:
+                log.warning("the standby cannot follow the journal; it tries again: %s", error)
+                complaint = str(error)
+        time.sleep(_AGAIN_S)
+    return None
+
+
 def recover(
-    journal: Journal, retention: int, now: int, accept_loss: bool = False, set_aside: frozenset[int] = frozenset()
+    journal: Journal,
+    retention: int,
+    now: int,
+    accept_loss: bool = False,
+    set_aside: frozenset[int] = frozenset(),
+    followed: Followed | None = None,
 ) -> tuple[ReplayableState, int]:
     """Restore the state from a journal.
 
@@ -169,6 +236,7 @@ def recover(
         now: ns since the Unix epoch.
         accept_loss: continue even if acknowledged records are lost, or are to be set aside.
         set_aside: numbers of records to leave out from now on.
+        followed: what a standby has read already.
 
     Returns:
         The state, and the number of the journal's last record.
@@ -177,7 +245,9 @@ def recover(
         tracker.journal.JournalLossError: acknowledged records would be lost, and `accept_loss` is False.
         tracker.journal.JournalError: a newer version of the program wrote a record.
     """
-    recovery = journal.recover(accept_loss)
+    recovery = (
+        journal.recover(accept_loss) if followed is None else followed.journal.recover(accept_loss, followed.place)
+    )
     for damage in recovery.damage:
         log.error(
             "the journal was damaged: %s",
@@ -185,7 +255,7 @@ def recover(
             extra={"file": damage.file, "record": damage.record, "lost": damage.lost, "set_aside": damage.set_aside},
         )
     left_out = _left_out(recovery, accept_loss, set_aside)
-    restored = ReplayableState(recovery.state)
+    restored = ReplayableState(recovery.state) if followed is None else followed.state
     number, replayed, lost = recovery.number, 0, recovery.tail_lost
     for number, record in enumerate(recovery.records, recovery.number + 1):
         if number in recovery.set_aside:
@@ -203,7 +273,7 @@ def recover(
     record = Record(Method.STARTED, max(now, restored.at), started.payload())
     number = journal.append([record])
     restored.start(started, record.at)
-    restored.tracker.pop_changed_jobs()
+    restored.forget_news()
     log.info(
         "recovered",
         extra={

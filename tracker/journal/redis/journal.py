@@ -17,15 +17,18 @@ import redis
 from ..groups import unpack
 from ..interface import (
     Damage,
+    Following,
     JournalError,
     JournalGoneError,
     JournalLossError,
+    Place,
     Record,
     Recovery,
 )
 from ..snapshots import SnapshotDamagedError
 from .address import RedisAddress
 from .connecting import LOST
+from .following import RedisFollowing
 from .keys import Keys
 from .lease import Lease
 from .log import Log, Reading, lost
@@ -39,16 +42,17 @@ class RedisJournal:
 
     Args:
         address: of the server, with the wanted durability.
+        follow: only read at first, as `follow` does it, and own the journal once `try_to_own` has succeeded.
 
     Raises:
-        JournalLockedError: another tracker uses it.
+        JournalLockedError: another tracker uses it, and `follow` is False.
         JournalError: the server cannot be reached, or does not give the wanted durability.
     """
 
     name = "redis"
     instant = False
 
-    def __init__(self, address: RedisAddress) -> None:
+    def __init__(self, address: RedisAddress, follow: bool = False) -> None:
         self._keys = Keys(address)
         self._log = Log(self._keys)
         self._snapshots = RedisSnapshots(self._keys)
@@ -60,7 +64,8 @@ class RedisJournal:
         self._closed = False
         try:
             self._log.check()
-            self._lease.acquire()
+            if not follow:
+                self._lease.acquire()
         except redis.RedisError as error:
             self.close()
             raise self._unusable(error) from error
@@ -77,19 +82,37 @@ class RedisJournal:
     def interrupt(self) -> None:
         self._log.interrupt()
 
-    # ---------------------------------------------------------------- reading
+    # ---------------------------------------------------------------- standing by
 
-    def recover(self, accept_loss: bool = False) -> Recovery:
+    def follow(self) -> tuple[Any, Following]:
         try:
-            return self._recover(accept_loss)
+            state, number, entry, _ = self._newest_snapshot("")
+        except redis.RedisError as error:
+            raise self._unusable(error) from error
+        return state, RedisFollowing(self._log, self._keys.set_aside, Place(entry, number))
+
+    def try_to_own(self) -> bool:
+        try:
+            return self._lease.try_to_acquire()
         except redis.RedisError as error:
             raise self._unusable(error) from error
 
-    def _recover(self, accept_loss: bool) -> Recovery:
+    # ---------------------------------------------------------------- reading
+
+    def recover(self, accept_loss: bool = False, followed: Place | None = None) -> Recovery:
+        try:
+            return self._recover(accept_loss, followed)
+        except redis.RedisError as error:
+            raise self._unusable(error) from error
+
+    def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
         where = str(self._keys.address)
         aside = self._keys.damaged(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
         top = self._log.top()
-        state, number, entry, damage = self._newest_snapshot(aside)
+        if followed is None:
+            state, number, entry, damage = self._newest_snapshot(aside)
+        else:
+            state, number, entry, damage = None, followed.number, followed.entry, []
         reading = self._log.read(entry, number)
         for _ in reading:
             pass

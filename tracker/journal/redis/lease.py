@@ -46,6 +46,7 @@ class Lease:
         self._ms = int(keys.address.lease * 1000)
         self.holder = json.dumps({**_here(), "name": secrets.token_hex(4)})
         self._closed = threading.Event()
+        self._other = ""  # the holder that was seen last
         self._renewing: threading.Thread | None = None
         self._watch: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
 
@@ -56,19 +57,28 @@ class Lease:
             JournalLockedError: another tracker renews it.
             redis.RedisError: the server cannot be used.
         """
-        seen = ""
         until = time.monotonic() + self._ms / 1000
-        while other := self._try(seen if _is_dead(seen) else ""):
+        while not self.try_to_acquire():
             if time.monotonic() > until:
                 raise JournalLockedError(
-                    f"the journal {self._keys.address} is in use by another tracker ({_describe(other)}); stop it, "
-                    "or name another journal or ?prefix=…"
+                    f"the journal {self._keys.address} is in use by another tracker ({_describe(self._other)}); stop "
+                    "it, or name another journal or ?prefix=…"
                 )
-            if other == seen:
-                self._closed.wait(_LOOK_S)
-            seen = other
+            self._closed.wait(_LOOK_S)
+
+    def try_to_acquire(self) -> bool:
+        """Try to get the lease, and return whether that succeeded; then renew it.
+
+        Raises:
+            redis.RedisError: the server cannot be used.
+        """
+        dead = self._other if _is_dead(self._other) else ""
+        self._other = self._try(dead)
+        if self._other:
+            return False
         self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._renewing.start()
+        return True
 
     def watch(self, acknowledged: Callable[[], int], look: Callable[[int, Top], None], term: int) -> None:
         """Look at the end of the log with each renewal from now on.

@@ -33,6 +33,8 @@ class Group:
 class Reading:
     """The groups after an entry, up to the first that does not match; once they are read, `problem` describes it.
 
+    It can be iterated again, for what was written meanwhile.
+
     Args:
         client: of the server.
         log: the stream's key.
@@ -45,6 +47,7 @@ class Reading:
         self._log = log
         self.entry = after
         self.number = number
+        self.claims = 0  #: how many claims it has passed
         self.problem: str | None = None
 
     def __iter__(self) -> Iterator[Group]:
@@ -56,10 +59,12 @@ class Reading:
                     if int(fields[b"base"]) != self.number:
                         self.problem = f"records {self.number + 1} to {fields[b'base'].decode()} are missing"
                         return
+                    self.claims += 1
                 else:
                     group = self._group(start, fields)
                     if group is None:
                         return
+                    self.entry = start
                     yield group
                 self.entry = start
 
