@@ -17,6 +17,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from tests.relay.processes import Relay
 from tests.server.test_durability import fill
 from tests.server.tracking import define, ends, many_ends, report
 from tests.web.fetching import until
@@ -123,6 +124,19 @@ def test_a_journal_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         scene.observer.fires("TrackerJournalSlow", instance=scene.metrics)
         delay.write_text("0")
         scene.observer.clears("TrackerJournalSlow")
+
+
+@pytest.mark.slow
+def test_a_relay_that_cannot_reach_its_tracker(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    relay = Relay(tmp_path, scene.server.address, "--metrics", "127.0.0.1:0", listen="127.0.0.1:0")
+    metrics = relay.metrics.removeprefix("http://")
+    with scene.under_load({"substream-tracker-relay": metrics}):
+        scene.server.kill()
+        scene.observer.fires("TrackerRelayNotReady", instance=metrics)
+        scene.server.start()
+        scene.observer.clears("TrackerRelayNotReady")
+    assert relay.stop() == 0
 
 
 def slow_disk(directory: Path) -> Path:
