@@ -22,7 +22,7 @@ KIND = "substream-tracker"  # in prometheus.yml
 
 
 class Scene:
-    """A tracker under load that a Prometheus scrapes.
+    """A tracker, from the beginning of the context to its end, and what `under_load` adds.
 
     Args:
         directory: for the files of both.
@@ -40,6 +40,13 @@ class Scene:
         self._load = threading.Thread(target=self._report_on)
         self.observer: Prometheus
 
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+        self.server.kill()
+
     def _report_on(self) -> None:
         """Small reports, one after the other, through all faults."""
         while not self._stop.wait(0.02):
@@ -47,8 +54,8 @@ class Scene:
                 self.stub.Report(ends(next(self._epochs), "load"), timeout=10)
 
     @contextmanager
-    def under_load(self, others: Mapping[str, str] | None = None) -> Iterator[Scene]:
-        """Load it and have it scraped while the context lasts.
+    def under_load(self, others: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Load the tracker and have a Prometheus scrape it while the context lasts.
 
         Args:
             others: addresses that are scraped, too, by their kind in prometheus.yml.
@@ -60,9 +67,7 @@ class Scene:
                 self.directory, {KIND: [self.metrics], **{kind: [each] for kind, each in (others or {}).items()}}
             ) as self.observer:
                 until(lambda: bool(self.observer.query('rate(tracker_reports_total{job_name="load"}[4s]) > 0')))
-                yield self
+                yield
         finally:
             self._stop.set()
             self._load.join()
-            self._channel.close()
-            self.server.kill()

@@ -29,7 +29,7 @@ from .scene import Scene
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path).under_load() as scene:
+    with Scene(tmp_path) as scene, scene.under_load():
         yield scene
 
 
@@ -119,7 +119,7 @@ def test_a_journal_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     delay.write_text("0")
     monkeypatch.setenv("LD_PRELOAD", str(slow_disk(tmp_path)))
     monkeypatch.setenv("SLOW_DISK", str(delay))
-    with Scene(tmp_path).under_load() as scene:
+    with Scene(tmp_path) as scene, scene.under_load():
         delay.write_text("700")
         scene.observer.fires("TrackerJournalSlow", instance=scene.metrics)
         delay.write_text("0")
@@ -128,15 +128,17 @@ def test_a_journal_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_a_relay_that_cannot_reach_its_tracker(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    relay = Relay(tmp_path, scene.server.address, "--metrics", "127.0.0.1:0", listen="127.0.0.1:0")
-    metrics = relay.metrics.removeprefix("http://")
-    with scene.under_load({"substream-tracker-relay": metrics}):
-        scene.server.kill()
-        scene.observer.fires("TrackerRelayNotReady", instance=metrics)
-        scene.server.start()
-        scene.observer.clears("TrackerRelayNotReady")
-    assert relay.stop() == 0
+    with Scene(tmp_path) as scene:
+        relay = Relay(tmp_path, scene.server.address, "--metrics", "127.0.0.1:0", listen="127.0.0.1:0")
+        metrics = relay.metrics.removeprefix("http://")
+        try:
+            with scene.under_load({"substream-tracker-relay": metrics}):
+                scene.server.kill()
+                scene.observer.fires("TrackerRelayNotReady", instance=metrics)
+                scene.server.start()
+                scene.observer.clears("TrackerRelayNotReady")
+        finally:
+            relay.kill()
 
 
 def slow_disk(directory: Path) -> Path:

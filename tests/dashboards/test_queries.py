@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,35 +38,40 @@ def relay_under_load(server: str) -> Iterator[str]:
     """A relay over which somebody reports and lists jobs; where its metrics are."""
     with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
         relay = Relay(Path(directory), server, "--metrics", "127.0.0.1:0")
-        with TrackerClient(relay.address) as over:
-            over.define_job(JobSpec(job="relayed", deployment="d1", segments={"a": ()}, fronts=["f"]))
-            producer = over.open_producer("relayed", "p", "r")
-            stop = threading.Event()
+        stop = threading.Event()
 
-            def work() -> None:
-                for unit in itertools.count():
-                    report = producer.epoch(0)
-                    report.sent("a", "s", f"n{unit}", label(unit))
-                    report.report(units=[str(unit)])
-                    over.jobs()
-                    if stop.wait(0.1):
-                        return
+        def work() -> None:
+            for unit in itertools.count():
+                report = producer.epoch(0)
+                report.sent("a", "s", f"n{unit}", label(unit))
+                report.report(units=[str(unit)])
+                over.jobs()
+                if stop.wait(0.1):
+                    return
 
-            worker = threading.Thread(target=work)
-            worker.start()
-            try:
-                yield relay.metrics.removeprefix("http://")
-            finally:
-                stop.set()
-                worker.join()
-                relay.kill()
+        try:
+            with TrackerClient(relay.address) as over, ThreadPoolExecutor(1) as worker:
+                over.define_job(JobSpec(job="relayed", deployment="d1", segments={"a": ()}, fronts=["f"]))
+                producer = over.open_producer("relayed", "p", "r")
+                worker.submit(work)
+                try:
+                    yield relay.metrics.removeprefix("http://")
+                finally:
+                    stop.set()
+        finally:
+            relay.kill()
 
 
 @contextmanager
-def driver(directory: Path, server: str) -> Iterator[str]:
-    """The Spark job of deploy/compose.yaml; where its metrics are."""
+def driver(directory: Path, server: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The Spark job of deploy/compose.yaml, and where its metrics are."""
     metrics = f"127.0.0.1:{free_port()}"
-    environment = {"TRACKER_SERVER": server, "METRICS": metrics, "CHECKPOINT": str(directory / "checkpoint")}
+    environment = {
+        "TRACKER_SERVER": server,
+        "METRICS": metrics,
+        "CHECKPOINT": str(directory / "checkpoint"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
     with (
         (directory / "driver.log").open("w") as log,
         subprocess.Popen(
@@ -77,7 +83,7 @@ def driver(directory: Path, server: str) -> Iterator[str]:
         ) as job,
     ):
         try:
-            yield metrics
+            yield job, metrics
         finally:
             job.terminate()
 
@@ -93,8 +99,11 @@ def unanswered(scene: Scene, names: Sequence[str], variables: Mapping[str, str])
 
 
 def test_each_query_gets_data(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, "--snapshot-every", "0")
-    with relay_under_load(scene.server.address) as relay, scene.under_load({RELAY: relay}):
+    with (
+        Scene(tmp_path, "--snapshot-every", "0") as scene,
+        relay_under_load(scene.server.address) as relay,
+        scene.under_load({RELAY: relay}),
+    ):
         define(scene.stub, stall_after=Duration(seconds=1))
         scene.stub.Report(ends(0, received=[0]))
         watch = scene.stub.Watch(wire.WatchRequest(job="job"))
@@ -107,9 +116,13 @@ def test_each_query_gets_data(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_each_query_about_spark_gets_data(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    with driver(tmp_path, scene.server.address) as metrics, scene.under_load({SPARK: metrics}):
+    with (
+        Scene(tmp_path) as scene,
+        driver(tmp_path, scene.server.address) as (job, metrics),
+        scene.under_load({SPARK: metrics}),
+    ):
         until = time.monotonic() + 2 * _PATIENCE_S
         while missing := unanswered(scene, ["spark"], {**VARIABLES, "job_name": ".+", "__rate_interval": "30s"}):
-            assert time.monotonic() < until, f"{missing}\n{(tmp_path / 'driver.log').read_text()}"
+            fine = job.poll() is None and time.monotonic() < until
+            assert fine, f"{missing}\n{(tmp_path / 'driver.log').read_text()}"
             time.sleep(0.5)
