@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,19 +78,32 @@ class Container:
             if self.healthy():
                 return
             time.sleep(1)
-        raise CheckError(f"{self.name} is not healthy after a minute:\n{self.logs()}")
+        raise CheckError(f"{self.name} is not healthy after a minute")
 
     def await_logged(self, text: str, seconds: int = 60, times: int = 1) -> None:
         """Waits until its log has a text, or has it so many times, from all its starts.
 
         Raises:
-            CheckError: it has not in time.
+            CheckError: it has not in time, or it has ended before.
         """
         for _ in range(seconds):
+            state = self.state()  # before its logs: what it logs last is seen
             if self.logs().count(text) >= times:
                 return
+            if not state.startswith("running"):
+                raise CheckError(f"{self.name} is {state}, and has not logged {text!r} {times} times")
             time.sleep(1)
-        raise CheckError(f"{self.name} has not logged {text!r} after {seconds} s:\n{self.logs()[-3000:]}")
+        raise CheckError(f"{self.name} has not logged {text!r} {times} times after {seconds} s")
+
+    def state(self) -> str:
+        """Its state and its last exit status, such as ``exited 1``."""
+        return engine(
+            "podman", "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self.name
+        ).stdout.strip()
+
+    def described(self) -> str:
+        """Its state and the end of its log, to find out why something does not hold."""
+        return f"--- {self.name}: {self.state()}\n{self.logs()[-3000:]}"
 
     def logs(self) -> str:
         """What it logged."""
@@ -107,6 +122,23 @@ class Container:
     def remove(self) -> None:
         """Removes it, and its volumes."""
         engine("podman", "rm", "--force", "--time=0", "--volumes", self.name, may_fail=True)
+
+
+@contextmanager
+def running(*first: Container) -> Iterator[list[Container]]:
+    """Gives a list of containers to add to. They are removed at the end; if a check fails, each is described.
+
+    Raises:
+        CheckError: with the state and the log of every container.
+    """
+    started = [*first]
+    try:
+        yield started
+    except CheckError as failed:
+        raise CheckError("\n".join([str(failed), *(each.described() for each in started)])) from failed
+    finally:
+        for each in reversed(started):
+            each.remove()
 
 
 def expect(found: object, expected: object, rule: str) -> None:

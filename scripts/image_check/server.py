@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .engine import Container, expect
+from .engine import Container, expect, running
 
 #: The containers of this check share a network with nothing else.
 INSECURE = ("--env", "TRACKER_SERVE_INSECURE=true")
@@ -43,7 +43,7 @@ print(json.dumps({"uid": status["Uid"].split()[0], "gid": status["Gid"].split()[
 def check_server() -> None:
     """A server in a container, from its first start to its last."""
     server = Container("image-check-server", options=(*INSECURE, "--volume", "/var/lib/tracker"))
-    try:
+    with running(server):
         server.await_healthy()
         print("ok  the server starts on a read-only root, and its health check passes", flush=True)
         rights = json.loads(server.python(RIGHTS))
@@ -62,26 +62,20 @@ def check_server() -> None:
         server.await_healthy()
         expect(server.python(ENDED), "1", "the state is there after SIGKILL and a start")
         check_relay(server)
-    finally:
-        server.remove()
 
 
 def check_relay(server: Container) -> None:
     """A relay of the same image, which reaches the server and serves its clients."""
     arguments = ("relay", "--server", "127.0.0.1:7654", "--listen", "127.0.0.1:7655")
     relay = Container("image-check-relay", *arguments, network=f"container:{server.name}")
-    try:
+    with running(relay):
         relay.await_logged("listening on 127.0.0.1:7655")
         jobs = relay.run("tracker", "jobs", "--server", "127.0.0.1:7655")
         expect("image" in jobs.stdout, True, "the same image runs a relay")
-    finally:
-        relay.remove()
 
 
 def check_health_fails() -> None:
     """The health check tells a container without a server."""
     idle = Container("image-check-idle", "60", options=("--entrypoint", "sleep"))
-    try:
+    with running(idle):
         expect(idle.healthy(), False, "the health check fails where no server answers")
-    finally:
-        idle.remove()
