@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -166,6 +167,32 @@ def test_the_wire_has_the_time_after_which_to_try_again(own: Secured) -> None:
     info = RetryInfo()
     assert any(detail.Unpack(info) for detail in rpc_status.from_call(refused).details)
     assert 0 < info.retry_delay.seconds <= 300
+
+
+def test_a_client_that_does_not_wait_is_held_back_and_only_in_so_many_calls(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(f"{_ENTRY}[clients.a.quotas]\ncalls_per_second = 0.1\n")
+    guard = Guard(file, certificates=True, now=lambda: 0.0)
+
+    async def call() -> Refused | None:
+        caller = guard.caller("GetJob", [], lambda: {"x509_common_name": [b"a"]})
+        try:
+            async with caller.within_quota(lasts=False):
+                return None
+        except Refused as refused:
+            return refused
+
+    async def many() -> tuple[list[Refused | None], set[asyncio.Task[Refused | None]]]:
+        assert await call() is None
+        calls = [asyncio.create_task(call()) for _ in range(30)]
+        await asyncio.sleep(0)
+        at_once = {each for each in calls if each.done()}
+        return [await each for each in calls], at_once
+
+    answers, at_once = asyncio.run(many())
+    assert len(at_once) == 10, "the others are held"
+    waits = sorted(answer.retry_after or 0.0 for answer in answers if answer is not None)
+    assert waits == pytest.approx([7.0] * 20 + [8.0] * 10), "what was held need not wait for it again"
 
 
 def test_entries_and_names_are_bounded(own: Secured, job: str) -> None:

@@ -12,19 +12,23 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
+from tracker.contract.refusal import Refused
+
 from .identities import ANYBODY, DeniedError, Identity, unauthenticated
-from .quotas import UNBOUNDED, Usage
+from .quotas import QUOTA, UNBOUNDED, Usage
 from .scopes import HTTP, NEEDED, Scope
 from .tokensfile import Clients, TokensFileError, read_clients
 
 log = logging.getLogger("tracker.security")
 
 _LOOK_S: Final = 1.0  # between two looks at the tokens file
+_HOLD_S: Final = 1.0  # the longest time for which the answer to a client beyond its quota is held back
+_MOST_HELD: Final = 20  # answers to one client that are held back at a time
 _PREFIX: Final = 4  # bytes of a hash by which it is looked up
 _SCOPES: Final = NEEDED | HTTP
 _NO_TOKEN: Final = (
@@ -221,9 +225,12 @@ class Caller:
         if self._usage is not None and new:
             self._usage.take_names(new, open_substreams(), self._guard.now())
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Count a call that lasts, while the context does.
+    @asynccontextmanager
+    async def within_quota(self, lasts: bool) -> AsyncIterator[None]:
+        """Count a call while the context lasts. What a quota refuses in it is held back a while: see `hold`.
+
+        Args:
+            lasts: whether the call is a watch, a wait or a stream.
 
         Raises:
             Refused: ``QUOTA``.
@@ -231,8 +238,30 @@ class Caller:
         if self._usage is None:
             yield
             return
-        with self._usage.watching():
-            yield
+        try:
+            self.take_call()
+            with self._usage.watching() if lasts else nullcontext():
+                yield
+        except Refused as refused:
+            await self.hold(refused)
+            raise
+
+    async def hold(self, refused: Refused) -> None:
+        """Wait before a client is told that it is beyond a quota, if it is.
+
+        A client that floods and does not obey the answer would be answered thousands of times a second, which costs all
+        others more than its calls. Only a few answers of a client are held at a time.
+        """
+        usage = self._usage
+        if refused.reason != QUOTA or refused.retry_after is None or usage is None or usage.held >= _MOST_HELD:
+            return
+        usage.held += 1
+        try:
+            pause = min(refused.retry_after, _HOLD_S)
+            await asyncio.sleep(pause)
+            refused.retry_after -= pause
+        finally:
+            usage.held -= 1
 
     # ---------------------------------------------------------------- rights
 

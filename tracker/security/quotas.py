@@ -14,6 +14,7 @@ from typing import Final
 
 from tracker.contract.refusal import Refused
 
+QUOTA: Final = "QUOTA"  #: the reason of a refusal
 _BURST_S: Final = 2.0
 
 
@@ -85,6 +86,7 @@ class Usage:
     def __init__(self, client: str, quotas: Quotas, now: float) -> None:
         self._client = client
         self.watchers = 0
+        self.held = 0  #: refusals that are held back
         self.use(quotas, now)
 
     def use(self, quotas: Quotas, now: float) -> None:
@@ -176,4 +178,4 @@ def exceeded(detail: str, wait: float) -> Refused:
         detail: which quota, and what to do.
         wait: the seconds after which the caller may try again.
     """
-    return Refused("RESOURCE_EXHAUSTED", "QUOTA", detail, retry_after=wait)
+    return Refused("RESOURCE_EXHAUSTED", QUOTA, detail, retry_after=wait)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -129,12 +128,13 @@ class Service:
     def _unary(self, name: str, handle: Handler, counted: bool = True) -> Any:
         async def answer(context: Context) -> bytes:
             caller = await self._audited_caller(name, context)
-            with nullcontext() if counted else caller.watching():
+            async with caller.within_quota(lasts=not counted):
                 data = await self._intake.receive(context)
                 if data is None:
                     return b""  # no caller is left to read it
                 with self._intake.held(data):
                     return await handle(data, caller)
+            raise AssertionError  # no error is held back
 
         async def call(_: Any, context: Context) -> bytes:
             async with _Answering(self, name, context):
@@ -150,7 +150,7 @@ class Service:
         async def call(_: Any, context: Context) -> AsyncIterator[bytes]:
             async with _Answering(self, name, context):
                 caller = self._caller(name, context)
-                with caller.watching():
+                async with caller.within_quota(lasts=True):
                     async for message in handle(context, caller):
                         yield message
 
@@ -158,9 +158,7 @@ class Service:
 
     def _caller(self, call: str, context: Context) -> Caller:
         """Return who makes a call, before anything of it is read."""
-        caller = self._guard.caller(call, context.invocation_metadata(), context.auth_context, context.peer)
-        caller.take_call()
-        return caller
+        return self._guard.caller(call, context.invocation_metadata(), context.auth_context, context.peer)
 
     async def _audited_caller(self, call: str, context: Context) -> Caller:
         """Return who makes a call; a client that may not make a call of operators is recorded."""
@@ -254,6 +252,8 @@ class Service:
                             caller.take_call()
                             answers.put_nowait((command, await self._take(Method.REPORT, data, command, caller)))
                     except Exception as error:
+                        if isinstance(error, Refused):
+                            await caller.hold(error)
                         answers.put_nowait((command, error))
             finally:
                 answers.put_nowait(None)
