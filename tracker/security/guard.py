@@ -140,8 +140,11 @@ class Guard:
         What counts is its modification time, size and number, so a file may be replaced as a whole, as Kubernetes does.
         """
         while self._path is not None:
+            try:
+                await asyncio.to_thread(self.reread)
+            except Exception:  # a file that is not followed any more would let removed clients in
+                log.exception("the tokens file could not be read; it is tried again")
             await asyncio.sleep(_LOOK_S)
-            await asyncio.to_thread(self.reread)
 
     def reread(self) -> None:
         """Read the file again if it has changed."""

@@ -165,6 +165,7 @@ async def run(
     metrics = Metrics(readiness)
     source = PageSource(options.journal.partition(":")[0])
     async with AsyncExitStack() as stack:
+        stack.callback(asyncio.create_task(guard.follow()).cancel)  # also while it recovers, or stands by
         url = ""
         if options.metrics:
             page = Page(source, JobAccess())
@@ -329,7 +330,7 @@ async def _run(
     journal.when_gone(leave_soon)
     sequencer.start()
     ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
-    background = [asyncio.create_task(ticker.run()), asyncio.create_task(guard.follow())]
+    ticking = asyncio.create_task(ticker.run())
     await server.start()
     await _set_health(health_service, True)
     readiness.serving()
@@ -350,10 +351,9 @@ async def _run(
     log.info("stopping")
     readiness.stopping()
     await health_service.enter_graceful_shutdown()
-    for each in background:
-        each.cancel()
-        with suppress(asyncio.CancelledError):
-            await each
+    ticking.cancel()
+    with suppress(asyncio.CancelledError):
+        await ticking
     readers.stop()
     service.stop()
     await server.stop(0 if gone else _GRACE_S)
