@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -54,17 +54,18 @@ class Scene:
                 self.stub.Report(ends(next(self._epochs), "load"), timeout=10)
 
     @contextmanager
-    def under_load(self, others: Mapping[str, str] | None = None) -> Iterator[None]:
+    def under_load(self, others: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> Iterator[None]:
         """Load the tracker and have a Prometheus scrape it while the context lasts.
 
         Args:
             others: addresses that are scraped, too, by their kind in prometheus.yml.
+            more: addresses of other trackers, likewise.
         """
         define(self.stub, "load")
         self._load.start()
         try:
             with prometheus(
-                self.directory, {KIND: [self.metrics], **{kind: [each] for kind, each in (others or {}).items()}}
+                self.directory, {KIND: [self.metrics, *more], **{kind: [each] for kind, each in (others or {}).items()}}
             ) as self.observer:
                 until(lambda: bool(self.observer.query('rate(tracker_reports_total{job_name="load"}[4s]) > 0')))
                 yield

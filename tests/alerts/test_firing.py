@@ -17,6 +17,8 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from examples.services.processes import free_port
+from tests.client.processes import TRACKER
 from tests.relay.processes import Relay
 from tests.server.test_durability import fill
 from tests.server.tracking import define, ends, many_ends, report
@@ -52,6 +54,24 @@ def test_a_journal_that_fails(scene: Scene) -> None:
     resource.prlimit(scene.server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     scene.observer.clears("TrackerNotReady")
     scene.observer.clears("TrackerJournalFailing")
+
+
+def test_a_standby_that_waits_is_no_fault(tmp_path: Path) -> None:
+    metrics = f"127.0.0.1:{free_port()}"
+    with Scene(tmp_path) as scene:
+        command = [*TRACKER, "serve", "--standby", "--listen", "127.0.0.1:0", "--metrics", metrics]
+        with subprocess.Popen(
+            [*command, "--journal", f"sqlite:{tmp_path / 'tracker.db'}"], stdout=subprocess.DEVNULL
+        ) as standby:
+            try:
+                with scene.under_load(more=[metrics]):
+                    seen = f'count_over_time((tracker_standby{{instance="{metrics}"}} == 1)[10s:500ms]) >= 6'
+                    until(lambda: bool(scene.observer.query(seen)))
+                    assert not scene.observer.alerts("TrackerNotReady")
+                    scene.server.kill()
+                    until(lambda: bool(scene.observer.query(f'tracker_ready{{instance="{metrics}"}} == 1')))
+            finally:
+                standby.kill()
 
 
 def test_a_drain_that_is_overdue(scene: Scene) -> None:

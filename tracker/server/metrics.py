@@ -54,6 +54,11 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Give the metrics as they were gathered; any thread may ask."""
         yield _gauge("tracker_ready", "1 while the server accepts commands, else 0.", not self._readiness.missing())
+        yield _gauge(
+            "tracker_standby",
+            "1 while another server has the journal and this one waits for it.",
+            self._readiness.is_standby,
+        )
         build = GaugeMetricFamily("tracker_build_info", "1; the label has the server's version.", labels=["version"])
         build.add_metric([tracker.__version__], 1)
         yield build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _RECOVERING = "the server recovers its state from the journal; wait"
+_STANDBY = "the server is a standby: another one uses the journal"
 
 
 class Readiness:
@@ -22,8 +23,13 @@ class Readiness:
 
     def standby(self) -> bool:
         """The server waits while another one has the journal. Returns whether that is new."""
-        before, self._reason = self._reason, "the server is a standby: another one uses the journal"
+        before, self._reason = self._reason, _STANDBY
         return before != self._reason
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether the server waits while another one has the journal."""
+        return self._reason == _STANDBY
 
     def recovering(self) -> None:
         """The server has the journal, and recovers its state."""
