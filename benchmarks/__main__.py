@@ -12,6 +12,7 @@ from typing import Final
 
 from benchmarks import core, growth, latency, relay, served
 from benchmarks.figures import HEADER, Figure, row
+from benchmarks.journals import journal
 from tracker.cli.tables import print_pairs, print_table
 from tracker.load.machine import machine
 
@@ -56,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         "--journal",
         metavar="KIND",
         action="append",
-        help="of the servers: memory, sqlite (a temporary file) or sqlite:PATH; may be repeated (default: memory)",
+        help="of the servers: memory, sqlite (a temporary file), redis (a server is started), redis?OPTIONS, or an "
+        "address; may be repeated (default: memory)",
     )
     bench.add_argument(
         "--substreams",
@@ -94,20 +96,22 @@ def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]
         yield from core.measure(substreams, _SIZES, runs=3 if quick else 7)
     if "growth" in parts:
         yield from growth.measure(_up_to(substreams), turns=20 if quick else 50)
-    for number, journal in enumerate(arguments.journal or ["memory"]):
-        place = f"sqlite:{directory / f'served-{number}.db'}" if journal == "sqlite" else journal
+    for number, kind in enumerate(arguments.journal or ["memory"]):
         if "served" in parts:
             plan = served.Plan(
                 substreams, _SIZES, runs=2 if quick else 5, seconds=0.7 if quick else 3.0, senders=arguments.senders
             )
-            yield from served.measure(place, plan)
-        place = f"sqlite:{directory / f'latency-{number}.db'}" if journal == "sqlite" else journal
+            with journal(kind, directory, f"served-{number}") as place:
+                yield from served.measure(place, plan)
         if "latency" in parts:
-            yield from latency.measure(place, runs=2 if quick else 5, rounds=300 if quick else 1_000)
-        place = f"sqlite:{directory / f'relay-{number}.db'}" if journal == "sqlite" else journal
+            with journal(kind, directory, f"latency-{number}") as place:
+                yield from latency.measure(place, runs=2 if quick else 5, rounds=300 if quick else 1_000)
         if "relay" in parts:
             workers = (2, 8) if quick else (2, 8, 32)
-            yield from relay.measure(place, relay.Plan(workers, runs=2 if quick else 5, epochs=20 if quick else 100))
+            with journal(kind, directory, f"relay-{number}") as place:
+                yield from relay.measure(
+                    place, relay.Plan(workers, runs=2 if quick else 5, epochs=20 if quick else 100)
+                )
 
 
 if __name__ == "__main__":

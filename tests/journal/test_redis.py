@@ -379,7 +379,7 @@ def test_while_the_server_is_away_a_write_waits_and_an_interrupt_ends_it(server:
         time.sleep(0.2)
         assert not writing.done()
         journal.interrupt()
-        with pytest.raises(JournalGoneError, match="whether the last commands count is unknown"):
+        with pytest.raises(JournalGoneError, match="whether they count is unknown"):
             writing.result()
     journal.close()
     server.start()

@@ -57,14 +57,12 @@ class Durability:
         """The command that waits for the connection's last write; empty: there is nothing to wait for."""
         return self._command
 
-    def is_reached(self, answer: Any) -> bool:
-        """Tell whether the counts that `command` has returned suffice."""
-        counts = answer if isinstance(answer, list) else [answer]
-        return all(int(count) >= wanted for count, wanted in zip(counts, self._wanted, strict=True))
-
-    def describe(self, answer: Any) -> str:
-        """Return what is missing, for people."""
-        return f"{self._command[0]} counted {answer} where {list(self._wanted)} are wanted"
+    def missing(self, answer: Any) -> str:
+        """Return what is missing after `command` has returned its counts; empty: nothing."""
+        counts = [int(each) for each in answer] if isinstance(answer, list) else [int(answer or 0)]
+        if all(count >= wanted for count, wanted in zip(counts, self._wanted, strict=False)):
+            return ""
+        return f"{self._command[0]} counted {counts}, and {list(self._wanted)} are wanted"
 
     def _check_disk(self, client: Any, waits: bool) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from .connecting import LOST, connect, is_full, is_soon
 from .durability import Durability
 from .keys import Keys
 from .top import NOTHING, Top
+
+log = logging.getLogger("tracker.journal")
 
 _BATCH: Final = 8  # entries that are read at once: one has up to 32 MiB
 _PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
@@ -176,34 +179,57 @@ class Log:
         entry, data = f"{self.term}-{number}", pack(records)
         sum_ = checksum(self.last + 1, len(records), data)
         arguments = [entry, self._entry, number, len(records), sum_, data]
-        pause, unsure = _PAUSE_S, False
+        pause, unsure, complaint = _PAUSE_S, False, ""
         while True:
-            try:
-                if not self._checked:
-                    self.check()
-                answer, waited = self._write(arguments)
-                if not isinstance(answer, Exception):
-                    unsure = True  # it is in the log, and may not be durable yet
-                    if isinstance(waited, Exception):
-                        raise waited
-                    if self._durability.command == () or self._durability.is_reached(waited):
-                        break
-                else:
-                    raise answer
-            except LOST:
-                unsure, self._checked = True, False
-            except redis.ResponseError as error:
-                self._refused(error, unsure)
-            except JournalError:
-                if not unsure:
-                    raise  # another server does not give the wanted durability, and has got nothing
+            missing, unsure = self._attempt(arguments, unsure)
+            if not missing:
+                break
+            if missing != complaint:
+                log.warning("%s: %s; the write is repeated until it is durable", self._keys.address, missing)
+                complaint = missing
             if self._interrupted.wait(pause):
                 raise JournalGoneError(
-                    f"{self._keys.address} has not answered; whether the last commands count is unknown"
+                    f"{self._keys.address} has not made the last commands durable ({missing}); whether they count is "
+                    "unknown"
                 )
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if complaint:
+            log.info("%s has made the write durable", self._keys.address)
         self._entry, self.last = entry, number
         return number
+
+    def _attempt(self, arguments: list[Any], unsure: bool) -> tuple[str, bool]:
+        """Try once to make a group durable.
+
+        Args:
+            arguments: of the script.
+            unsure: whether an earlier attempt may have brought the group into the log.
+
+        Returns:
+            What is missing, or nothing, and whether the group may be in the log.
+
+        Raises:
+            JournalError: see `append`.
+        """
+        try:
+            if not self._checked:
+                self.check()
+            answer, waited = self._write(arguments)
+            for error in (answer, waited):
+                if isinstance(error, Exception):
+                    raise error
+                unsure = True  # the group is in the log, and may not be durable yet
+        except LOST as error:
+            self._checked = False
+            return str(error), True
+        except redis.ResponseError as error:
+            self._refused(error, unsure)
+            return str(error), unsure
+        except JournalError as error:  # another server, which does not give the wanted durability
+            if not unsure:
+                raise
+            return str(error), True
+        return self._durability.missing(waited), True
 
     def _write(self, arguments: list[Any]) -> tuple[Any, Any]:
         """Send a group and wait for its durability, in one round trip; return both answers, which may be errors."""
