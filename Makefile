@@ -41,6 +41,9 @@ demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that
 demo-delays: $(STAMP) ## two weeks of the flights in hourly steps: how soon each result is out, as a table and a picture
 	@$(BIN)/python -m examples.flights.delays
 
+demo-failover: $(STAMP) ## the flights while the leader of two trackers with a journal in Redis is killed every ten seconds
+	@$(BIN)/python -m examples.flights.failover
+
 demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, while everything is killed
 	@bash scripts/fetch_jars.sh >/dev/null
 	@$(BIN)/python -m examples.flights_kafka.demo

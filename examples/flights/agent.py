@@ -19,23 +19,39 @@ class TrackerProcess:
     ...     tracker.start()                                         # same port, same journal
     """
 
-    def __init__(self, directory: Path, port: int = 0) -> None:
-        """Journal and log go below `directory`. Port 0: any free one; it is kept over a restart."""
-        self.journal = directory / "tracker.db"
+    def __init__(self, directory: Path, port: int = 0, journal: str = "", standby: bool = False) -> None:
+        """Journal and log go below `directory`.
+
+        Args:
+            directory: made if it is not there.
+            port: 0: any free one; it is kept over a restart.
+            journal: as `tracker serve --journal` takes it; empty: a file below `directory`.
+            standby: wait while another tracker has the journal.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self.journal = journal or f"sqlite:{directory / 'tracker.db'}"
         self.log = directory / "tracker.log"
         self.address = f"127.0.0.1:{port}"
+        self._standby = standby
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
-        """Start it and wait until it listens."""
+    def start(self, wait: bool = True) -> None:
+        """Start it, and wait until it listens unless `wait` is False."""
         command = [
             str(Path(sys.executable).with_name("tracker")),
             "serve",
             *("--listen", self.address),
-            *("--journal", f"sqlite:{self.journal}"),
+            *("--journal", self.journal),
+            *(["--standby"] if self._standby else []),
         ]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        if wait:
+            self.wait_until_it_listens()
+
+    def wait_until_it_listens(self) -> None:
+        """Wait until it is ready: a standby, until it has taken over."""
+        assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("listening on "):

@@ -13,7 +13,7 @@ from examples.services.processes import free_port
 from tests.client.processes import TRACKER, Server
 from tests.journal.redis_server import PROGRAM, RedisServer
 from tests.server.test_redis import in_flight, send, start, wait_for_readiness
-from tracker.client import TrackerClient, label
+from tracker.client import TrackerClient, TrackerUnavailable, label
 
 
 class Pair:
@@ -102,6 +102,21 @@ def test_a_leader_that_sleeps_is_replaced_and_ends_when_it_wakes_up(pair: Pair) 
         assert "another tracker has taken over" in leader.log
         send(client, 6)
         assert in_flight(client) == 6
+
+
+def test_a_single_attempt_goes_to_each_address_once(pair: Pair) -> None:
+    with TrackerClient(pair.address, retry_for=300) as client:
+        start(client)
+    pair.servers[0].kill()
+    wait_for_readiness(pair.metrics[1], ready=True)
+    with TrackerClient(pair.address, retry_for=0) as client:
+        assert in_flight(client) == 0
+    pair.servers[1].kill()
+    with (
+        TrackerClient(pair.address, retry_for=0) as client,
+        pytest.raises(TrackerUnavailable, match=f"2 attempts.*--listen {pair.servers[0].address}` starts one"),
+    ):
+        in_flight(client)
 
 
 def test_a_standby_that_is_stopped_ends_at_once_and_disturbs_nobody(pair: Pair) -> None:

@@ -20,7 +20,7 @@ from tracker.client import forking
 from tracker.client.connection import Connection, connect
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError, TrackerUnavailable
-from tracker.client.finding import Finder, alternatives
+from tracker.client.finding import finder
 from tracker.client.metrics import ClientMetrics
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.addresses import is_local
@@ -149,7 +149,7 @@ class Calls:
         self.credentials = credentials
         self.timeout = timeout
         self.retry_for = retry_for
-        self._finder = Finder(alternatives(address))
+        self._finder = finder(address)
         self._connection: Connection | None = None
         self._nearby: Calls | None = None
 
@@ -224,13 +224,16 @@ class Calls:
                         return in_doubt(refused)
                     raise refused from None
                 pause = backoff.after(error)
-                if time.monotonic() + pause > until:
-                    if retry_delay(error) is not None:
-                        raise out_of_quota(error) from None
-                    raise self._unavailable(request, error, backoff.failures) from error
+                over_quota = retry_delay(error) is not None
                 self._drop_outdated()
-                self._finder.failed(connection.address)
-                sleep(pause)
+                if not over_quota:
+                    self._finder.failed(connection.address)
+                if time.monotonic() + pause <= until:
+                    sleep(pause)
+                elif over_quota:
+                    raise out_of_quota(error) from None
+                elif backoff.failures >= len(self._finder.addresses):  # each of its addresses was tried
+                    raise self._unavailable(request, error, backoff.failures) from error
 
     def _answer(
         self, address: str, call: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request
@@ -314,7 +317,8 @@ class Calls:
         return TrackerUnavailable(
             f"the tracker at {self.address} has not answered {_name(request)} "
             f"({tried}; the last one failed with {error.code().name}: {error.details()}). "
-            f"Check that it is running; `tracker serve --listen {self.address}` starts one.{_proxy(self.address)}"
+            f"Check that it is running; `tracker serve --listen {self._finder.addresses[0]}` starts one."
+            f"{_proxy(self._finder.addresses[0])}"
             f"{_tls(error, self.credentials)}"
         )
 

@@ -7,6 +7,7 @@ calls. Their addresses are joined by ``+``. A client calls one of them for as lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 SEPARATOR: Final = "+"
@@ -68,3 +69,16 @@ class Finder:
     def found(self, address: str) -> None:
         """Notes that the tracker answers at an address."""
         self._place = self.addresses.index(address)
+
+
+@cache
+def finder(server: str) -> Finder:
+    """Returns this process's finder of a tracker: what one call has found out, the next one uses.
+
+    Args:
+        server: the tracker's addresses, as `alternatives` takes them.
+
+    Raises:
+        ValueError: as `alternatives`.
+    """
+    return Finder(alternatives(server))
