@@ -59,6 +59,13 @@ def test_scrapes_with_reports_beside_them() -> None:
     assert measured == ["a scrape", "a scrape's answer", *reports]
 
 
+def test_what_metrics_and_tls_cost() -> None:
+    command = [sys.executable, "-m", "benchmarks.protection", "--runs", "1", "--seconds", "0.3", "--rounds", "20"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    for subject in ("alone", "with metrics", "with TLS and a token"):
+        assert ran.stdout.count(f"\n{subject}: ") == 4
+
+
 def test_too_few_substreams_are_refused() -> None:
     ran = subprocess.run([*BENCHMARKS, "--substreams", "10"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2

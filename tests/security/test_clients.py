@@ -16,7 +16,6 @@ from tests.client.conftest import spec
 from tests.security.secured import Secured
 from tracker.client import Credentials, CredentialsError, ShardedClient, TrackerClient, TrackerError
 from tracker.client.credentials import TOKEN_VARIABLE, VARIABLES
-from tracker.client.watch import Watch
 
 
 def end(client: TrackerClient, job: str, run: str, name: str) -> None:
@@ -67,7 +66,7 @@ def test_a_watch_gets_nothing_after_its_client_was_removed(own: Secured, job: st
         own.until(lambda: _refused(own))
         end(everything, job, "2", "b")
         with pytest.raises(TrackerError, match="does not know this token"):
-            _all_of(events)
+            next(events)
 
 
 def _refused(own: Secured) -> bool:
@@ -76,11 +75,6 @@ def _refused(own: Secured) -> bool:
     except TrackerError:
         return True
     return False
-
-
-def _all_of(events: Watch) -> None:
-    for _ in events:
-        pass
 
 
 @pytest.mark.parametrize("text", ["", "\n", "a b", "trk_ä", "a\nb"])

@@ -17,6 +17,7 @@ from tests.client.conftest import spec
 from tests.security.secured import Secured
 from tests.security.test_clients import end
 from tracker.client import TrackerClient, TrackerError
+from tracker.client.calls import Backoff
 from tracker.contract.refusal import Refused
 from tracker.security.guard import Guard
 from tracker.security.quotas import Bucket, Quotas, Usage
@@ -167,6 +168,7 @@ def test_the_wire_has_the_time_after_which_to_try_again(own: Secured) -> None:
     info = RetryInfo()
     assert any(detail.Unpack(info) for detail in rpc_status.from_call(refused).details)
     assert 0 < info.retry_delay.seconds <= 300
+    assert Backoff().after(refused) >= info.retry_delay.seconds, "the client waits for so long"
 
 
 def test_a_client_that_does_not_wait_is_held_back_and_only_in_so_many_calls(tmp_path: Path) -> None:
