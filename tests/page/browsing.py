@@ -27,6 +27,8 @@ _ARGUMENTS = [
 #: What the page must keep, by axe-core: WCAG 2.2 A and AA, and its good practice.
 _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
+expect.set_options(timeout=60_000)  # ms: a busy machine takes its time
+
 
 @contextmanager
 def chromium() -> Iterator[Browser]:

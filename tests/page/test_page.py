@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ def test_from_the_list_of_jobs_to_the_reason_why_a_substream_is_open(site: Serve
     expect(sheet).to_contain_text("tracker explain flights LGA 2013-01-02")
     tab.keyboard.press("Escape")
     expect(sheet).not_to_be_visible()
-    assert "name=" not in tab.url
+    expect(tab).not_to_have_url(re.compile("name="))
     tab.go_back()
     expect(sheet).to_be_visible()  # the address has everything that is shown
     assert not inaccessible(tab)
