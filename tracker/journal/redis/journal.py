@@ -106,33 +106,25 @@ class RedisJournal:
             raise self._unusable(error) from error
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
-        where = str(self._keys.address)
         aside = self._keys.damaged(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
-        top = self._log.top()
         if followed is None:
             state, number, entry, damage = self._newest_snapshot(aside)
         else:
             state, number, entry, damage = None, followed.number, followed.entry, []
+        # The term begins first: from then on nothing is written behind what is read here.
+        top = self._log.claim(self._lease.holder, accept_loss)
         reading = self._log.read(entry, number)
         for _ in reading:
             pass
-        problem = reading.problem
-        if problem is None and reading.number < top.last:
-            problem = "its end is missing"
-        missing = max(top.last, top.lost) - reading.number
-        if problem is not None or missing > 0:
-            kept = f"{aside}:log" if reading.problem is not None else ""
-            reason = problem or "the server has lost the end of the log, which was noted"
-            damage.append(Damage(where, reason, reading.number + 1, missing if missing > 0 else None, kept))
-        if not accept_loss and any(each.lost != 0 for each in damage):
-            raise self._loss(damage)
-        for each in damage:
-            if each.lost == 0:
-                self._snapshots.set_aside(each.file.rpartition(" ")[2], each.set_aside)
-        if reading.problem is not None:
+        found_wrong = [*damage, *self._damage_of_the_log(reading, top, aside)]
+        if not accept_loss and any(each.lost != 0 for each in found_wrong):
+            raise self._loss(found_wrong)
+        if reading.problem is not None or reading.number < top.last:
             self._log.cut(reading.entry, f"{aside}:log")
+            self._log.claim(self._lease.holder, accept_loss, reading.number)
         self._marks.read()
-        self._log.claim(self._lease.holder, top, reading.number, self._lease.holder, accept_loss)
+        for each in damage:
+            self._snapshots.set_aside(each.file.rpartition(" ")[2], each.set_aside)
         self._marks.begin(self._log.term)
         self._lease.watch(lambda: self._log.last, self._look, self._log.term)
         self._snapshots.clear()
@@ -142,12 +134,24 @@ class RedisJournal:
             state,
             number,
             self._records(self._log.read(entry, number), reading.number),
-            tuple(damage),
+            tuple(found_wrong),
             found.replayed,
             found.starts,
             frozenset(found.carried),
             frozenset(int(name) for name in names),
         )
+
+    def _damage_of_the_log(self, reading: Reading, top: Top, aside: str) -> list[Damage]:
+        problem = reading.problem
+        if problem is None and reading.number < top.last:
+            problem = "its end is missing"
+        missing = max(top.last, top.lost) - reading.number
+        if problem is None and missing <= 0:
+            return []
+        kept = f"{aside}:log" if reading.problem is not None else ""
+        reason = problem or "the server has lost the end of the log, which was noted"
+        lost = missing if missing > 0 else None
+        return [Damage(str(self._keys.address), reason, reading.number + 1, lost, kept)]
 
     def _newest_snapshot(self, aside: str) -> tuple[Any, int, str, list[Damage]]:
         """Return the newest readable snapshot, its record and entry, and the damage of newer ones."""
@@ -177,7 +181,7 @@ class RedisJournal:
         lost = damage[-1].lost
         what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
         return JournalLossError(
-            f"{what} ({found}). Nothing was changed. Bring back a server that has them, or start once with "
+            f"{what} ({found}). No record was changed. Bring back a server that has them, or start once with "
             "--accept-loss to continue without the lost records"
         )
 

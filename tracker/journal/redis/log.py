@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import redis
 
 from ..groups import checksum, pack
-from ..interface import JournalError, JournalFullError, JournalGoneError, JournalLossError, Record
+from ..interface import JournalError, JournalFullError, JournalGoneError, JournalLockedError, Record
 from . import scripts
 from .connecting import LOST, connect, is_full, is_soon
 from .durability import Durability
@@ -108,6 +108,7 @@ class Log:
         self._interrupted = threading.Event()
         self._append = self.client.register_script(scripts.APPEND)
         self._entry, self.last, self.term = NOTHING, 0, 0
+        self._accepts = False  # whether a noted loss is accepted, with the first entry
 
     def check(self) -> None:
         """Find out whether the server gives the wanted durability.
@@ -131,33 +132,37 @@ class Log:
 
     # ---------------------------------------------------------------- owning
 
-    def claim(self, holder: str, top: Top, number: int, who: str, accept_loss: bool) -> None:
+    def claim(self, holder: str, accept_loss: bool, last: int | None = None) -> Top:
         """Begin a term, in which only this tracker can write.
 
         Args:
-            holder: of the lease.
-            top: the end of the log, as it was read.
-            number: the last record that counts.
-            who: this tracker, for people.
-            accept_loss: whether a loss that was noted is accepted.
+            holder: of the lease: this tracker.
+            accept_loss: whether a loss that was noted is accepted. If not, and there is one, no term begins.
+            last: the last record that counts; None: the newest.
+
+        Returns:
+            The end of the log, and the loss that was noted.
 
         Raises:
-            JournalError: another tracker was faster.
-            JournalLossError: a loss was noted meanwhile.
+            JournalLockedError: another tracker has the lease now.
         """
         keys = [self._keys.log, self._keys.top, self._keys.lease]
         try:
-            claim = self.client.eval(scripts.CLAIM, len(keys), *keys, holder, top.entry, number, who, int(accept_loss))
+            top = Top.read(
+                *self.client.eval(
+                    scripts.CLAIM, len(keys), *keys, holder, "" if last is None else last, int(accept_loss)
+                )
+            )
         except redis.ResponseError as error:
-            if str(error).startswith("TAILLOST"):
-                raise JournalLossError(f"acknowledged records up to {str(error)[9:]} are lost") from error
-            if str(error).startswith(("NOTLAST", "NOLEASE")):
-                raise JournalError(
+            if str(error).startswith("NOLEASE"):
+                raise JournalLockedError(
                     f"another tracker has taken over {self._keys.address} in this moment; start again"
                 ) from error
             raise
-        self._entry, self.last = claim.decode(), number
-        self.term = int(self._entry.partition("-")[0])
+        if top.entry != NOTHING:
+            self._entry, self.last, self.term = top.entry, top.last, top.term
+            self._accepts = accept_loss
+        return top
 
     def cut(self, after: str, aside: str) -> None:
         """Move all entries after an entry into another stream."""
@@ -178,7 +183,7 @@ class Log:
         number = self.last + len(records)
         entry, data = f"{self.term}-{number}", pack(records)
         sum_ = checksum(self.last + 1, len(records), data)
-        arguments = [entry, self._entry, number, len(records), sum_, data]
+        arguments = [entry, self._entry, number, len(records), sum_, data, int(self._accepts)]
         pause, unsure, complaint = _PAUSE_S, False, ""
         while True:
             missing, unsure = self._attempt(arguments, unsure)
@@ -195,7 +200,7 @@ class Log:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         if complaint:
             log.info("%s has made the write durable", self._keys.address)
-        self._entry, self.last = entry, number
+        self._entry, self.last, self._accepts = entry, number, False
         return number
 
     def _attempt(self, arguments: list[Any], unsure: bool) -> tuple[str, bool]:

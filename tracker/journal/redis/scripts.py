@@ -39,33 +39,34 @@ end
 return {top[1] or '0-0', top[2] or '0', top[3] or '0'}
 """
 
-#: Keys: log, top, lease. Arguments: holder, the newest entry that the holder has read, the newest record that it has
-#: read, who it is, whether a loss is accepted. Returns the entry of the claim.
+#: Keys: log, top, lease. Arguments: holder, the last record that counts (empty: the newest), whether a loss is
+#: accepted. Returns the entry (empty: there is a loss, and nothing was changed), the last record, what was lost.
 CLAIM: Final = """
 if redis.call('GET', KEYS[3]) ~= ARGV[1] then return redis.error_reply('NOLEASE') end
-local top = redis.call('HMGET', KEYS[2], 'id', 'lost')
-local id = top[1] or '0-0'
-if id ~= ARGV[2] then return redis.error_reply('NOTLAST ' .. id) end
-if top[2] and ARGV[5] ~= '1' then return redis.error_reply('TAILLOST ' .. top[2]) end
-local term = tonumber(string.match(id, '^%d+')) + 1
-local claim = string.format('%d-0', term)
-redis.call('XADD', KEYS[1], claim, 'base', ARGV[3], 'who', ARGV[4], 'lost', top[2] or '')
-redis.call('HSET', KEYS[2], 'id', claim, 'last', ARGV[3])
-redis.call('HDEL', KEYS[2], 'lost')
-return claim
+local top = redis.call('HMGET', KEYS[2], 'id', 'last', 'lost')
+local last = top[2] or '0'
+if top[3] and ARGV[3] ~= '1' then return {'', last, top[3]} end
+local base = ARGV[2] ~= '' and ARGV[2] or last
+local claim = string.format('%d-0', tonumber(string.match(top[1] or '0-0', '^%d+')) + 1)
+redis.call('XADD', KEYS[1], claim, 'base', base, 'who', ARGV[1])
+redis.call('HSET', KEYS[2], 'id', claim, 'last', base)
+if tonumber(base) < tonumber(last) and not top[3] then redis.call('HSET', KEYS[2], 'lost', last) end
+return {claim, base, top[3] or '0'}
 """
 
-#: Keys: log, top. Arguments: the entry, the entry before it, its last record, the number of records, checksum, content.
+#: Keys: log, top. Arguments: the entry, the entry before it, its last record, the number of records, checksum, content,
+#: whether a loss is accepted: then it is forgotten with the first entry, which tells that the log is another one.
 #: An entry that is there already gets one more write, since the server counts replicas from a connection's last write.
 APPEND: Final = """
 local top = redis.call('HMGET', KEYS[2], 'id', 'lost')
-if top[2] then return redis.error_reply('TAILLOST ' .. top[2]) end
+if top[2] and ARGV[7] ~= '1' then return redis.error_reply('TAILLOST ' .. top[2]) end
 local id = top[1] or '0-0'
 if id ~= ARGV[1] then
   if id ~= ARGV[2] then return redis.error_reply('NOTLAST ' .. id) end
   redis.call('XADD', KEYS[1], ARGV[1], 'count', ARGV[4], 'sum', ARGV[5], 'data', ARGV[6])
 end
 redis.call('HSET', KEYS[2], 'id', ARGV[1], 'last', ARGV[3])
+if top[2] then redis.call('HDEL', KEYS[2], 'lost') end
 return ARGV[1]
 """
 
