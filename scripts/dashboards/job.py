@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard as builders
 
-from .parts import COUNT, RATE, SECONDS, Query, choice, dashboard, graph, number
+from .parts import COUNT, RATE, SECONDS, Query, choice, dashboard, graph, number, quantiles, rate
 
 _OF = '{job_name="$job_name", instance=~"$instance"}'
 
@@ -118,7 +118,7 @@ def job() -> builders.Dashboard:
                 "Reports",
                 "Reports a second, by outcome.",
                 RATE,
-                Query(f"sum by (outcome) (rate(tracker_reports_total{_OF}[$__rate_interval]))", "{{outcome}}"),
+                Query(rate("tracker_reports_total", _OF, "outcome"), "{{outcome}}"),
                 stacked=True,
             )
         )
@@ -127,7 +127,7 @@ def job() -> builders.Dashboard:
                 "Entries",
                 "Entries of reports a second, by the report's outcome.",
                 RATE,
-                Query(f"sum by (outcome) (rate(tracker_report_entries_total{_OF}[$__rate_interval]))", "{{outcome}}"),
+                Query(rate("tracker_report_entries_total", _OF, "outcome"), "{{outcome}}"),
                 stacked=True,
             )
         )
@@ -136,8 +136,8 @@ def job() -> builders.Dashboard:
                 "Ends",
                 "Ends of substreams on segments a second, by reason, and late entries a second.",
                 RATE,
-                Query(f"sum by (reason) (rate(tracker_ends_total{_OF}[$__rate_interval]))", "{{reason}}"),
-                Query(f"sum(rate(tracker_late_entries_total{_OF}[$__rate_interval]))", "late entries"),
+                Query(rate("tracker_ends_total", _OF, "reason"), "{{reason}}"),
+                Query(rate("tracker_late_entries_total", _OF), "late entries"),
             )
         )
         .with_panel(
@@ -145,14 +145,7 @@ def job() -> builders.Dashboard:
                 "Delay of ends",
                 "From when the tracker took the last commit or promise that an end needed, to its announcement.",
                 SECONDS,
-                *(
-                    Query(
-                        f"histogram_quantile({share}, sum by (le) (rate(tracker_end_delay_seconds_bucket{_OF}"
-                        "[$__rate_interval])))",
-                        legend,
-                    )
-                    for share, legend in (("0.5", "half of them"), ("0.99", "99 of 100"))
-                ),
+                *quantiles("tracker_end_delay_seconds", _OF),
             )
         )
         .with_panel(

@@ -17,14 +17,12 @@ from .parts import (
     dashboard,
     graph,
     number,
+    quantiles,
+    rate,
     rows,
 )
 
 _OF = '{instance=~"$instance"}'
-
-
-def _quantile(share: str, metric: str, by: str = "") -> str:
-    return f"histogram_quantile({share}, sum by ({by}le) (rate({metric}_bucket{_OF}[$__rate_interval])))"
 
 
 def overview() -> builders.Dashboard:
@@ -95,7 +93,7 @@ def overview() -> builders.Dashboard:
                 "Reports",
                 "Reports a second, by outcome. Refused ones are repeated by their senders, or are wrong.",
                 RATE,
-                Query(f"sum by (outcome) (rate(tracker_reports_total{_OF}[$__rate_interval]))", "{{outcome}}"),
+                Query(rate("tracker_reports_total", _OF, "outcome"), "{{outcome}}"),
                 stacked=True,
             )
         )
@@ -104,7 +102,7 @@ def overview() -> builders.Dashboard:
                 "Entries",
                 "Entries of reports a second: a substream on a segment each.",
                 RATE,
-                Query(f"sum by (outcome) (rate(tracker_report_entries_total{_OF}[$__rate_interval]))", "{{outcome}}"),
+                Query(rate("tracker_report_entries_total", _OF, "outcome"), "{{outcome}}"),
                 stacked=True,
             )
         )
@@ -113,7 +111,7 @@ def overview() -> builders.Dashboard:
                 "Ends",
                 "Ends of substreams on segments a second, by reason.",
                 RATE,
-                Query(f"sum by (reason) (rate(tracker_ends_total{_OF}[$__rate_interval]))", "{{reason}}"),
+                Query(rate("tracker_ends_total", _OF, "reason"), "{{reason}}"),
                 stacked=True,
             )
         )
@@ -122,8 +120,7 @@ def overview() -> builders.Dashboard:
                 "Delay of ends",
                 "From when the tracker took the last commit or promise that an end needed, to its announcement.",
                 SECONDS,
-                Query(_quantile("0.5", "tracker_end_delay_seconds"), "half of them"),
-                Query(_quantile("0.99", "tracker_end_delay_seconds"), "99 of 100"),
+                *quantiles("tracker_end_delay_seconds", _OF),
             )
         )
         .with_panel(
@@ -152,7 +149,7 @@ def overview() -> builders.Dashboard:
                 "Calls a second that have ended, by method.",
                 RATE,
                 Query(
-                    f"sum by (method) (rate(tracker_grpc_server_handling_seconds_count{_OF}[$__rate_interval]))",
+                    rate("tracker_grpc_server_handling_seconds_count", _OF, "method"),
                     "{{method}}",
                 ),
                 stacked=True,
@@ -175,7 +172,7 @@ def overview() -> builders.Dashboard:
                 "Refusals",
                 "Calls and reports of streams that were refused, a second, by reason.",
                 RATE,
-                Query(f"sum by (reason) (rate(tracker_refusals_total{_OF}[$__rate_interval]))", "{{reason}}"),
+                Query(rate("tracker_refusals_total", _OF, "reason"), "{{reason}}"),
                 stacked=True,
             )
         )
@@ -215,8 +212,7 @@ def overview() -> builders.Dashboard:
                 "Duration of syncs",
                 "Time to make a group of commands durable. Every answer waits for it.",
                 SECONDS,
-                Query(_quantile("0.5", "tracker_journal_sync_seconds"), "half of them"),
-                Query(_quantile("0.99", "tracker_journal_sync_seconds"), "99 of 100"),
+                *quantiles("tracker_journal_sync_seconds", _OF),
             )
         )
         .with_panel(
@@ -224,7 +220,7 @@ def overview() -> builders.Dashboard:
                 "Bytes made durable",
                 "Bytes of commands a second that were made durable.",
                 BYTES_RATE,
-                Query(f"sum by (instance) (rate(tracker_journal_bytes_total{_OF}[$__rate_interval]))", "{{instance}}"),
+                Query(rate("tracker_journal_bytes_total", _OF, "instance"), "{{instance}}"),
             )
         )
         .with_panel(
@@ -232,8 +228,8 @@ def overview() -> builders.Dashboard:
                 "Failures",
                 "Groups of commands that the journal refused, and snapshots that could not be kept, a second.",
                 RATE,
-                Query(f"sum(rate(tracker_journal_failures_total{_OF}[$__rate_interval]))", "journal"),
-                Query(f"sum(rate(tracker_snapshot_failures_total{_OF}[$__rate_interval]))", "snapshots"),
+                Query(rate("tracker_journal_failures_total", _OF), "journal"),
+                Query(rate("tracker_snapshot_failures_total", _OF), "snapshots"),
             )
         )
         .with_panel(

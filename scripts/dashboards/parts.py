@@ -39,6 +39,34 @@ class Query(NamedTuple):
     legend: str = ""
 
 
+def rate(metric: str, of: str, by: str = "") -> str:
+    """The expression of a counter's rate, summed.
+
+    Args:
+        metric: its name.
+        of: the selector of its series.
+        by: the labels that stay apart.
+    """
+    grouped = f" by ({by}) " if by else ""
+    return f"sum{grouped}(rate({metric}{of}[$__rate_interval]))"
+
+
+def quantiles(metric: str, of: str, by: str = "") -> tuple[Query, Query]:
+    """What half of the observations of a histogram do not exceed, and 99 of 100.
+
+    Args:
+        metric: its name.
+        of: the selector of its series.
+        by: a label whose values stay apart.
+    """
+    named, grouped = (f"{{{{{by}}}}}: ", f"{by}, le") if by else ("", "le")
+
+    def quantile(share: str) -> str:
+        return f"histogram_quantile({share}, {rate(f'{metric}_bucket', of, grouped)})"
+
+    return Query(quantile("0.5"), f"{named}half of them"), Query(quantile("0.99"), f"{named}99 of 100")
+
+
 def dashboard(uid: str, title: str, description: str) -> builders.Dashboard:
     """A dashboard without panels, with a variable for the data source and links to the other dashboards."""
     links = builders.DashboardLink("Tracker").type(DashboardLinkType.DASHBOARDS).tags([TAG])

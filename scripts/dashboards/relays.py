@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard as builders
 
-from .parts import BYTES, BYTES_RATE, COUNT, RATE, SECONDS, SHARE, Query, choice, dashboard, graph, number
+from .parts import (
+    BYTES,
+    BYTES_RATE,
+    COUNT,
+    RATE,
+    SECONDS,
+    SHARE,
+    Query,
+    choice,
+    dashboard,
+    graph,
+    number,
+    quantiles,
+    rate,
+)
 
 _OF = '{instance=~"$instance"}'
-
-
-def _rate(metric: str, by: str = "") -> str:
-    grouped = f" by ({by})" if by else ""
-    return f"sum{grouped} (rate({metric}{_OF}[$__rate_interval]))"
-
-
-def _quantiles(metric: str) -> tuple[Query, Query]:
-    def quantile(share: str) -> str:
-        return f"histogram_quantile({share}, {_rate(f'{metric}_bucket', 'le')})"
-
-    return Query(quantile("0.5"), "half of them"), Query(quantile("0.99"), "99 of 100")
 
 
 def relays() -> builders.Dashboard:
@@ -41,7 +43,7 @@ def relays() -> builders.Dashboard:
                 "Reports for each message",
                 "How many reports of workers one message to the tracker stands for. 1: nothing is combined.",
                 COUNT,
-                f"{_rate('tracker_relay_reports_total')} / {_rate('tracker_relay_messages_total')}",
+                f"{rate('tracker_relay_reports_total', _OF)} / {rate('tracker_relay_messages_total', _OF)}",
             )
         )
         .with_panel(
@@ -79,7 +81,7 @@ def relays() -> builders.Dashboard:
                 "Reports",
                 "Reports of workers a second, by outcome. Those that got no answer are sent to the tracker itself.",
                 RATE,
-                Query(_rate("tracker_relay_reports_total", "outcome"), "{{outcome}}"),
+                Query(rate("tracker_relay_reports_total", _OF, "outcome"), "{{outcome}}"),
                 stacked=True,
             )
         )
@@ -88,7 +90,7 @@ def relays() -> builders.Dashboard:
                 "Messages",
                 "Messages to the tracker a second for these reports, by the code of its answer.",
                 RATE,
-                Query(_rate("tracker_relay_messages_total", "code"), "{{code}}"),
+                Query(rate("tracker_relay_messages_total", _OF, "code"), "{{code}}"),
                 stacked=True,
             )
         )
@@ -97,8 +99,8 @@ def relays() -> builders.Dashboard:
                 "Bytes",
                 "Bytes a second that came from workers, and that went to the tracker.",
                 BYTES_RATE,
-                Query(_rate("tracker_relay_report_bytes_total"), "from workers"),
-                Query(_rate("tracker_relay_message_bytes_total"), "to the tracker"),
+                Query(rate("tracker_relay_report_bytes_total", _OF), "from workers"),
+                Query(rate("tracker_relay_message_bytes_total", _OF), "to the tracker"),
             )
         )
         .with_panel(
@@ -106,7 +108,7 @@ def relays() -> builders.Dashboard:
                 "Duration of reports",
                 "Time from when a report came to its answer, waiting for others included.",
                 SECONDS,
-                *_quantiles("tracker_relay_report_seconds"),
+                *quantiles("tracker_relay_report_seconds", _OF),
             )
         )
         .with_panel(
@@ -114,7 +116,7 @@ def relays() -> builders.Dashboard:
                 "Duration of messages",
                 "From when a message was sent to the tracker's answer. The rest of a report's time is the relay's.",
                 SECONDS,
-                *_quantiles("tracker_relay_message_seconds"),
+                *quantiles("tracker_relay_message_seconds", _OF),
             )
         )
         .with_panel(
@@ -131,7 +133,7 @@ def relays() -> builders.Dashboard:
                 "Calls that are passed on",
                 "Calls a second other than reports, by method and code.",
                 RATE,
-                Query(_rate("tracker_relay_passed_calls_total", "method, code"), "{{method}} {{code}}"),
+                Query(rate("tracker_relay_passed_calls_total", _OF, "method, code"), "{{method}} {{code}}"),
                 stacked=True,
             )
         )

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard as builders
 
-from .parts import BYTES, COUNT, MOMENT, RATE, SECONDS, Query, choice, dashboard, graph, number
+from .parts import BYTES, COUNT, MOMENT, RATE, SECONDS, Query, choice, dashboard, graph, number, quantiles, rate
 
 _JOB = '{job_name=~"$job_name"}'
 _OF = '{job_name=~"$job_name", query=~"$query"}'
-
-
-def _rate(metric: str, by: str) -> str:
-    return f"sum by ({by}) (rate({metric}{_OF}[$__rate_interval]))"
-
-
-def _quantiles(metric: str) -> tuple[Query, Query]:
-    def quantile(share: str) -> str:
-        return f"histogram_quantile({share}, {_rate(f'{metric}_bucket', 'query, le')})"
-
-    return Query(quantile("0.5"), "{{query}}: half of them"), Query(quantile("0.99"), "{{query}}: 99 of 100")
 
 
 def spark() -> builders.Dashboard:
@@ -81,7 +70,7 @@ def spark() -> builders.Dashboard:
                 "Batches",
                 "Batches a second, by query and outcome.",
                 RATE,
-                Query(_rate("tracker_spark_batches_total", "query, outcome"), "{{query}}: {{outcome}}"),
+                Query(rate("tracker_spark_batches_total", _OF, "query, outcome"), "{{query}}: {{outcome}}"),
             )
         )
         .with_panel(
@@ -89,7 +78,7 @@ def spark() -> builders.Dashboard:
                 "Duration of batches",
                 "From a batch's begin to the tracker's answer to its report.",
                 SECONDS,
-                *_quantiles("tracker_spark_batch_seconds"),
+                *quantiles("tracker_spark_batch_seconds", _OF, "query"),
             )
         )
         .with_panel(
@@ -97,7 +86,7 @@ def spark() -> builders.Dashboard:
                 "Reports",
                 "Messages of the drivers' reports a second, by the tracker's outcome.",
                 RATE,
-                Query(_rate("tracker_spark_reports_total", "outcome"), "{{outcome}}"),
+                Query(rate("tracker_spark_reports_total", _OF, "outcome"), "{{outcome}}"),
                 stacked=True,
             )
         )
@@ -107,7 +96,7 @@ def spark() -> builders.Dashboard:
                 "Rows",
                 "Rows a second, by what became of them. The rest of what was received is in the state.",
                 RATE,
-                Query(_rate("tracker_spark_rows_total", "fate"), "{{fate}}"),
+                Query(rate("tracker_spark_rows_total", _OF, "fate"), "{{fate}}"),
             )
         )
         .with_panel(
@@ -115,7 +104,7 @@ def spark() -> builders.Dashboard:
                 "Ends",
                 "Ends of substreams a second that releases have acted on, by reason.",
                 RATE,
-                Query(_rate("tracker_spark_ends_total", "reason"), "{{reason}}"),
+                Query(rate("tracker_spark_ends_total", _OF, "reason"), "{{reason}}"),
                 stacked=True,
             )
         )
@@ -124,7 +113,7 @@ def spark() -> builders.Dashboard:
                 "Delay of results",
                 "From when the tracker announced an end to when its result was written.",
                 SECONDS,
-                *_quantiles("tracker_spark_end_delay_seconds"),
+                *quantiles("tracker_spark_end_delay_seconds", _OF, "query"),
             )
         )
         .with_panel(
