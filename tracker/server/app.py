@@ -28,7 +28,6 @@ from tracker.journal import Journal, JournalGoneError, JournalLockedError, follo
 from tracker.page.application import Page
 from tracker.security.audit import Audit
 from tracker.security.certificates import Certificate
-from tracker.security.guard import Guard
 from tracker.security.http import HttpGuard, JobAccess, serving
 from tracker.security.settings import Security
 from tracker.web.application import application
@@ -190,8 +189,6 @@ async def run(
             source,
             metrics,
             url,
-            guard,
-            certificate,
             audit,
         )
 
@@ -238,10 +235,9 @@ async def _run(
     source: PageSource,
     metrics: Metrics,
     url: str,
-    guard: Guard,
-    certificate: Certificate | None,
     audit: Audit | None,
 ) -> None:
+    guard, certificate = options.security.guard, options.security.certificate
     # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
     state, number = await asyncio.to_thread(
         replayable.recover,

@@ -16,6 +16,7 @@ from tracker.core import Tracker
 from tracker.page.source import EventTail, Surveyed
 from tracker.wire import codec
 
+from .readiness import RECOVERING
 from .surveys import Surveys
 from .watching import Readers
 
@@ -51,7 +52,7 @@ class PageSource:
     @property
     def _state(self) -> Tracker:
         if self._tracker is None:
-            raise Refused("UNAVAILABLE", "RECOVERING", "the server recovers its state from the journal; wait")
+            raise Refused("UNAVAILABLE", "RECOVERING", RECOVERING)
         return self._tracker
 
     async def _ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int]) -> _T:

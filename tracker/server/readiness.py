@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_RECOVERING = "the server recovers its state from the journal; wait"
+RECOVERING = "the server recovers its state from the journal; wait"
 _STANDBY = "the server is a standby: another one uses the journal"
 
 
@@ -18,7 +18,7 @@ class Readiness:
     """
 
     def __init__(self) -> None:
-        self._reason = _RECOVERING
+        self._reason = RECOVERING
         self._journal_works = True
 
     def standby(self) -> bool:
@@ -33,7 +33,7 @@ class Readiness:
 
     def recovering(self) -> None:
         """The server has the journal, and recovers its state."""
-        self._reason = _RECOVERING
+        self._reason = RECOVERING
 
     def serving(self) -> None:
         """The server accepts calls from now on."""
