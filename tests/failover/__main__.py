@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from tests.failover.rounds import KINDS, as_json, play, summary
+from tests.failover.pair import KINDS
+from tests.failover.rounds import as_json, play, summary
 from tests.journal.redis_server import RedisServer
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.error import HTTPError, URLError
 
-from examples.services.processes import free_port
-from tests.client.processes import Server
 from tests.failover.history import Watcher, Worker, begin, expected_ends, problems
+from tests.failover.pair import Pair
 from tracker.client import TrackerClient
 
-KINDS = ("kill", "stop", "sleep")
 _WORKERS = 4
 
 
@@ -35,63 +31,6 @@ class Outcome:
     commits: int = 0
     ends: int = 0
     problems: list[str] = field(default_factory=list)
-
-
-class Pair:
-    """Two trackers with one journal; the first to start leads.
-
-    Args:
-        directory: of their logs.
-        journal: their journal.
-    """
-
-    def __init__(self, directory: Path, journal: str) -> None:
-        self._metrics = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-        self._servers: list[Server] = []
-        for place, metrics in enumerate(self._metrics):
-            (directory / str(place)).mkdir(parents=True)
-            options = ("--metrics", metrics, "--standby")
-            self._servers.append(Server(directory / str(place), journal, *options, waits=place > 0))
-        self._leads = 0
-        self._wait_for(1, "standby")
-
-    @property
-    def address(self) -> str:
-        """Both addresses."""
-        return "+".join(server.address for server in self._servers)
-
-    def strike(self, kind: str) -> Callable[[], None]:
-        """Ends the leader's service; what is returned brings the tracker back, as a standby.
-
-        Args:
-            kind: of `KINDS`.
-        """
-        struck = self._leads
-        server = self._servers[struck]
-        self._leads = 1 - struck
-        if kind == "sleep":
-            server.freeze()
-        else:
-            getattr(server, kind)()
-
-        def bring_back() -> None:
-            if kind == "sleep":
-                server.thaw()
-                if (status := server.ended()) != 1:
-                    raise RuntimeError(f"a leader that had slept ended with {status}: {server.log[-1000:]}")
-            server.start(waits=True)
-            self._wait_for(struck, "standby")
-
-        return bring_back
-
-    def end(self) -> None:
-        """Kills both."""
-        for server in self._servers:
-            server.kill()
-
-    def _wait_for(self, place: int, word: str) -> None:
-        while word not in _readiness(self._metrics[place]):
-            time.sleep(0.02)
 
 
 def play(directory: Path, journal: str, kinds: Sequence[str], say: Callable[[str], None] = lambda _: None) -> Outcome:
@@ -145,16 +84,6 @@ def _wait_for_answers(workers: Sequence[Worker]) -> float:
             time.sleep(0.002)
         firsts.append(worker.answers[count + 1])
     return max(firsts)
-
-
-def _readiness(metrics: str) -> str:
-    try:
-        with urllib.request.urlopen(f"http://{metrics}/readyz", timeout=60) as answer:
-            return str(answer.read().decode())
-    except HTTPError as error:
-        return error.read().decode()
-    except (URLError, ConnectionError):
-        return ""
 
 
 def summary(outcome: Outcome) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import HTTPError, URLError
 
 import pytest
 
 from examples.services.processes import free_port
 from tests.client.processes import TRACKER, Server
+from tests.failover.pair import wait_for_readiness
 from tests.journal.redis_server import RedisServer, needs_redis
 from tracker.client import JobSpec, TrackerClient, TrackerUnavailable, label
 
@@ -101,20 +100,6 @@ def test_a_redis_that_does_not_answer_makes_the_tracker_unready_until_it_does(
     finally:
         redis.thaw()
         tracker.kill()
-
-
-def wait_for_readiness(metrics: str, ready: bool, word: str = "") -> str:
-    """Waits until the server is ready, or not, for a reason with a word in it; what it tells then."""
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://{metrics}/readyz", timeout=60) as answer:
-                found, text = True, answer.read().decode()
-        except HTTPError as error:
-            found, text = False, error.read().decode()
-        except URLError:  # it does not listen yet
-            continue
-        if found is ready and word in text:
-            return text
 
 
 def test_a_second_tracker_on_the_same_journal_is_refused(redis: RedisServer, tracker: Server) -> None:

@@ -9,32 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from examples.services.processes import free_port
-from tests.client.processes import TRACKER, Server
+from tests.client.processes import TRACKER
+from tests.failover.pair import Pair, wait_for_readiness
 from tests.journal.redis_server import PROGRAM, RedisServer
-from tests.server.test_redis import in_flight, send, start, wait_for_readiness
+from tests.server.test_redis import in_flight, send, start
 from tracker.client import TrackerClient, TrackerUnavailable, label
-
-
-class Pair:
-    """Two trackers with one journal: one leads, the other stands by."""
-
-    def __init__(self, directory: Path, journal: str) -> None:
-        self.metrics = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-        self.servers: list[Server] = []
-        for place, metrics in enumerate(self.metrics):
-            (directory / str(place)).mkdir()
-            options = ["--metrics", metrics, "--standby"]
-            self.servers.append(Server(directory / str(place), journal, *options, waits=place > 0))
-        assert "standby" in wait_for_readiness(self.metrics[1], ready=False, word="standby")
-
-    @property
-    def address(self) -> str:
-        return "+".join(server.address for server in self.servers)
-
-    def end(self) -> None:
-        for server in self.servers:
-            server.kill()
 
 
 @pytest.fixture(params=["redis", "sqlite"])
