@@ -9,6 +9,9 @@ import pytest
 from tests.security.authority import Authority
 from tests.security.secured import Secured
 from tests.server.processes import Servers, launcher
+from tests.spark.conftest import spark
+
+__all__ = ["authority", "job", "own", "servers", "shared", "spark"]
 
 _numbers = count()
 

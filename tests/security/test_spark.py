@@ -13,17 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking, UsageError
 from spark_client.datasource.credentials import credentials_of, options_of
 from tests.security.secured import Secured
-from tests.spark.conftest import session
 from tests.spark.feed import Feed, row, rows_of
 from tracker.client import Credentials
 from tracker.client.credentials import TOKEN_VARIABLE, VARIABLES
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    spark = session()
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture
