@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,19 +23,35 @@ _SERVER = [os.environ.get("SERVER_PYTHON", sys.executable), *TRACKER[1:], "serve
 class Server:
     """A tracker that keeps its address and its journal from one start to the next."""
 
-    def __init__(self, directory: Path, journal: str = "sqlite", *options: str, waits: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        journal: str = "sqlite",
+        *options: str,
+        waits: bool | None = False,
+        program: Sequence[str] = _SERVER,
+    ) -> None:
         self._log = directory / "tracker.log"
+        self._program = program
         self.journal = f"sqlite:{directory / 'tracker.db'}" if journal == "sqlite" else journal
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.address = f"127.0.0.1:{free_port()}"
-        self.start(waits)
+        if waits is not None:  # None: it is started later
+            self.start(waits)
 
-    def start(self, waits: bool = False) -> None:
-        """Starts it and waits until it is ready, or does not wait, since it waits itself for another one's end."""
+    def start(self, waits: bool = False, more: Sequence[str] = ()) -> None:
+        """Starts it and waits until it is ready, or does not wait, since it waits itself for another one's end.
+
+        Args:
+            waits: for another one's end.
+            more: options of this start.
+        """
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*_SERVER, "--listen", self.address, "--journal", self.journal, *self._options],
+                [*self._program, "--listen", self.address, "--journal", self.journal, *self._options, *more],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -49,7 +66,7 @@ class Server:
     @property
     def log(self) -> str:
         """What it has logged."""
-        return self._log.read_text()
+        return self._log.read_text() if self._log.exists() else ""
 
     def ended(self) -> int:
         """Waits until it has ended by itself, and returns its exit status."""
@@ -64,6 +81,10 @@ class Server:
         """SIGTERM."""
         self._end(signal.SIGTERM)
 
+    def ask_to_stop(self) -> None:
+        """SIGTERM, without waiting for its end."""
+        self._signal(signal.SIGTERM)
+
     def restart(self) -> None:
         """kill -9, and on the same port again."""
         self.kill()
@@ -76,6 +97,11 @@ class Server:
     def thaw(self) -> None:
         """It goes on."""
         self._signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -102,18 +128,36 @@ class Server:
 
 
 class Line:
-    """A line to a server: passes bytes on, can hold back the server's, and can be cut."""
+    """A line to a server: passes bytes on, can hold back those of either side, and can be cut."""
 
     def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        self.lead_to(target)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._answers = threading.Event()
+        self._requests, self._answers = threading.Event(), threading.Event()
+        self._requests.set()
         self._answers.set()
+        self.refuses = False  #: whether new callers are turned away
         self._sign = b""
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, target: str) -> None:
+        """From now on, new connections lead to this server."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+
+    def hold(self, requests: bool = True, answers: bool = True) -> None:
+        """Holds back the bytes of the callers, of the server, or of both, as a network does that loses packets."""
+        if requests:
+            self._requests.clear()
+        if answers:
+            self._answers.clear()
+
+    def release(self) -> None:
+        """Passes on what was held back, late, and what comes from now on."""
+        self._requests.set()
+        self._answers.set()
 
     def hold_answers(self, after: bytes = b"") -> None:
         """From now on, or once callers have said this, the server hears its callers and they do not hear it."""
@@ -134,7 +178,7 @@ class Line:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
-        self._answers.set()
+        self.release()
 
     def close(self) -> None:
         self._listener.close()
@@ -144,6 +188,9 @@ class Line:
         with suppress(OSError):
             while True:
                 caller, _ = self._listener.accept()
+                if self.refuses:
+                    caller.close()
+                    continue
                 try:
                     server = socket.create_connection(self._target)
                 except OSError:  # the server is away: its callers are refused, and may come back when it is there again
@@ -158,8 +205,10 @@ class Line:
             while data := source.recv(1 << 16):
                 if answers:
                     self._answers.wait()
-                elif self._sign and self._sign in data:
-                    self._answers.clear()
+                else:
+                    self._requests.wait()
+                    if self._sign and self._sign in data:
+                        self._answers.clear()
                 sink.sendall(data)
         self._drop(source, sink)
 

@@ -45,6 +45,11 @@ class RedisServer:
         arguments = [part for name, value in values.items() for part in (f"--{name}", *(value.split() or [""]))]
         return [str(PROGRAM), *arguments]
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def client(self) -> Any:
         """Returns a client with which a test looks at the server."""
         return redis.Redis(
@@ -105,8 +110,8 @@ class Sentinel(RedisServer):
         return [str(PROGRAM), file, "--sentinel", "--port", str(self.port), "--bind", "127.0.0.1"]
 
 
-def replica_of(server: RedisServer, directory: Path, **options: str) -> RedisServer:
-    """Returns a replica that has caught up."""
-    replica = RedisServer(directory, replicaof=f"127.0.0.1 {server.port}", **options)
+def replica_of(server: RedisServer, directory: Path, port: int | None = None, **options: str) -> RedisServer:
+    """Returns a replica that has caught up; it finds its server at a port, if one is given."""
+    replica = RedisServer(directory, replicaof=f"127.0.0.1 {port or server.port}", **options)
     replica.wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up")
     return replica

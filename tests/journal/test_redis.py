@@ -241,6 +241,24 @@ def test_a_tracker_takes_over_from_one_that_still_writes(server: RedisServer) ->
         new.close()
 
 
+def test_an_owner_is_confirmed_until_another_one_has_the_log_or_nobody_can_tell(server: RedisServer) -> None:
+    old, _, _ = opened(server.address())
+    old.append(records(3))
+    old.confirm()
+    server.freeze()
+    with pytest.raises(JournalError, match="cannot be reached"):
+        old.confirm()
+    server.thaw()
+    old.confirm()
+    end_lease(server)
+    new, _, _ = opened(server.address())
+    with pytest.raises(JournalGoneError, match="another tracker has taken over"):
+        old.confirm()
+    new.confirm()
+    old.close()
+    new.close()
+
+
 def test_an_idle_writer_finds_out_that_another_one_has_taken_over(server: RedisServer) -> None:
     old, _, _ = opened(server.address())
     gone = threading.Event()

@@ -102,6 +102,18 @@ class Journal(Protocol):
     def instant(self) -> bool:
         """Whether `append` returns at once, so that it may be called on an event loop."""
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether no other process can own the journal while this one lives, even if this one sleeps."""
+
+    def confirm(self) -> None:
+        """Make sure that this process owned the journal at some moment since the call began. May be called in a thread.
+
+        Raises:
+            JournalGoneError: another process owns it.
+            JournalError: that cannot be found out now.
+        """
+
     def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
         """Name what is called, in any thread, once the journal finds out that it is no longer this process's."""
 

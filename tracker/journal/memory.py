@@ -13,9 +13,13 @@ class MemoryJournal:
 
     name = "memory"
     instant = True
+    exclusive = True
 
     def __init__(self) -> None:
         self._last = 0
+
+    def confirm(self) -> None:
+        pass
 
     def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
         pass

@@ -66,6 +66,7 @@ class SqliteJournal:
 
     name = "sqlite"
     instant = False
+    exclusive = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -295,8 +296,11 @@ class SqliteJournal:
 
     # ---------------------------------------------------------------- writing
 
-    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
+    def confirm(self) -> None:
         pass  # its lock is this process's until it ends
+
+    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
+        pass  # likewise
 
     def interrupt(self) -> None:
         pass  # a disk that does not answer cannot be interrupted

@@ -38,6 +38,7 @@ from .clock import Clock
 from .inventory import Inventory
 from .joblabels import JobLabels
 from .lanes import TURN_S, Lanes
+from .leading import Leadership
 from .limits import Limits
 from .measures import Measures
 from .metrics import Metrics, ServingMetrics
@@ -177,20 +178,7 @@ async def run(
             return
         stack.enter_context(closing(journal))
         readiness.recovering()
-        await _run(
-            options,
-            journal,
-            followed,
-            stop,
-            ready,
-            wall,
-            elapsed,
-            readiness,
-            source,
-            metrics,
-            url,
-            audit,
-        )
+        await _run(options, journal, followed, stop, ready, wall, elapsed, readiness, source, metrics, url, audit)
 
 
 async def _owned_journal(
@@ -276,8 +264,19 @@ async def _run(
     sequencer = Sequencer(
         state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes, measures
     )
+    leadership = Leadership(journal, readers.send_away)
     service = Service(
-        state.tracker, sequencer, lanes, readers, options.limits, notices, journal.name, measures, guard, audit
+        state.tracker,
+        sequencer,
+        lanes,
+        readers,
+        options.limits,
+        notices,
+        journal.name,
+        measures,
+        guard,
+        audit,
+        leadership,
     )
     names = options.limits.max_metric_names
     inventory = Inventory(state.tracker, lanes, readers, surveys, names + 1)
@@ -327,6 +326,7 @@ async def _run(
     sequencer.start()
     ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
     ticking = asyncio.create_task(ticker.run())
+    following = asyncio.create_task(leadership.follow())
     await server.start()
     await _set_health(health_service, True)
     readiness.serving()
@@ -347,6 +347,7 @@ async def _run(
     log.info("stopping")
     readiness.stopping()
     await health_service.enter_graceful_shutdown()
+    following.cancel()
     ticking.cancel()
     with suppress(asyncio.CancelledError):
         await ticking

@@ -32,6 +32,7 @@ from tracker.wire.gen import tracker_pb2 as wire
 from .admission import Admission
 from .intake import Context, Intake
 from .lanes import Lanes
+from .leading import Leadership
 from .limits import Limits
 from .lookups import Handler, Lookups, asked_by
 from .measures import Measures
@@ -70,6 +71,7 @@ class Service:
         measures: counts calls and reports.
         guard: identifies callers.
         audit: records what operators do; None: nothing does.
+        leadership: confirms that this server leads, before it answers from its state.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class Service:
         measures: Measures,
         guard: Guard,
         audit: Audit | None,
+        leadership: Leadership,
     ) -> None:
         self._audit = audit
         self._guard = guard
+        self.leadership = leadership
         self._sequencer = sequencer
         self._lanes = lanes
         self._readers = readers
@@ -117,7 +121,7 @@ class Service:
             "Unsubscribe": (Method.UNSUBSCRIBE, lambda _: wire.UnsubscribeResponse()),
         }
         calls = {name: self._unary(name, self._commander(name, *how)) for name, how in carried_out.items()}
-        calls |= {name: self._unary(name, look_up) for name, look_up in self._lookups.by_name().items()}
+        calls |= {name: self._unary(name, self._of_leader(how)) for name, how in self._lookups.by_name().items()}
         calls["Await"] = self._unary("Await", self._await, counted=False)
         calls["Watch"] = self._streaming("Watch", self._watch)
         calls["ReportStream"] = self._streaming("ReportStream", self._report_stream)
@@ -155,6 +159,14 @@ class Service:
                         yield message
 
         return grpc.stream_stream_rpc_method_handler(call)
+
+    def _of_leader(self, look_up: Handler) -> Handler:
+        async def handle(data: bytes, caller: Caller) -> bytes:
+            answer = await look_up(data, caller)
+            await self.leadership.confirm()
+            return answer
+
+        return handle
 
     def _caller(self, call: str, context: Context) -> Caller:
         """Return who makes a call, before anything of it is read."""
@@ -280,7 +292,7 @@ class Service:
             reported = await answer if isinstance(answer, asyncio.Future) else answer
         except Exception as error:
             self._count_report(command, _REFUSED)
-            return rejected(self.refused(error))
+            return rejected(self.refused(await self.leadership.checked(error)))
         self._count_report(command, reported.outcome)
         return codec.write_reported(reported)
 
@@ -334,7 +346,7 @@ class _Answering:
         code = _OK if error is None else _CANCELLED
         try:
             if isinstance(error, Exception):
-                refused = self._service.refused(error)
+                refused = self._service.refused(await self._service.leadership.checked(error))
                 code = refused.code
                 await abort(self._call, refused)
         finally:

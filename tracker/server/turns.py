@@ -129,6 +129,10 @@ class Notifier:
     def stop(self) -> None:
         """Wake all readers; from now on `wait` refuses."""
         self._stopped = True
+        self.notify_all()
+
+    def notify_all(self) -> None:
+        """Wake all readers."""
         for job in list(self._waiting):
             self.notify(job)
 

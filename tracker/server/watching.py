@@ -21,6 +21,7 @@ from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .lanes import Lanes
+from .leading import elsewhere
 from .limits import Limits
 from .sequencer import stopping
 from .turns import Notifier, Passage, Turns
@@ -96,6 +97,7 @@ class Readers:
         self.watches: set[Watch] = set()  #: under way
         self._awaited: dict[str, _Awaited] = {}
         self._stopped = False
+        self._sent_away = 0  # how often all who waited were sent away
 
     @property
     def waits(self) -> int:
@@ -174,7 +176,10 @@ class Readers:
             passed: Event | None = None  # the last event that was filtered out since something was sent
             count = 0
             sent_at = loop.time()
+            sent_away = self._sent_away
             while True:
+                if self._sent_away != sent_away:
+                    raise elsewhere()
                 if subscription:  # its filter may change, and it may end
                     wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
                 read = partial(self._tracker.events, job, place, 0, _READ, log_id, wanted, own, subscription)
@@ -257,10 +262,19 @@ class Readers:
         """Refuse all waiting readers and all new ones: the server stops."""
         self._stopped = True
         self._notifier.stop()
+        self._refuse_waits(stopping)
+
+    def send_away(self) -> None:
+        """Refuse all waiting readers, because this server may not have the events for which they wait."""
+        self._sent_away += 1
+        self._notifier.notify_all()
+        self._refuse_waits(elsewhere)
+
+    def _refuse_waits(self, refusal: Callable[[], Refused]) -> None:
         for awaited in list(self._awaited.values()):
             for waiting in [each for of_key in awaited.waiting.values() for each in of_key]:
                 if not waiting.done():
-                    waiting.set_exception(stopping())
+                    waiting.set_exception(refusal())
 
     async def _look(self, job: str, awaited: _Awaited) -> None:
         """Give new ends to the callers that await them.

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import redis
 
@@ -27,7 +27,7 @@ from ..interface import (
 )
 from ..snapshots import SnapshotDamagedError
 from .address import RedisAddress
-from .connecting import LOST
+from .connecting import LOST, connect
 from .following import RedisFollowing
 from .keys import Keys
 from .lease import Lease
@@ -35,6 +35,8 @@ from .log import Log, Reading, lost
 from .marks import Marked, Marks
 from .snapshots import RedisSnapshots
 from .top import NOTHING, Top
+
+_CONFIRM_S: Final = 1.0  # seconds for which the server is asked who owns the log
 
 
 class RedisJournal:
@@ -51,6 +53,7 @@ class RedisJournal:
 
     name = "redis"
     instant = False
+    exclusive = False
 
     def __init__(self, address: RedisAddress, follow: bool = False) -> None:
         self._keys = Keys(address)
@@ -58,6 +61,7 @@ class RedisJournal:
         self._snapshots = RedisSnapshots(self._keys)
         self._marks = Marks(self._keys)
         self._lease = Lease(self._keys)
+        self._confirming = connect(address, answer_s=_CONFIRM_S)
         self._gone: JournalGoneError | None = None
         self._tell: Callable[[JournalGoneError], None] | None = None
         self._telling = threading.Lock()
@@ -72,6 +76,17 @@ class RedisJournal:
         except BaseException:
             self.close()
             raise
+
+    def confirm(self) -> None:
+        if self._gone is None:
+            acknowledged = self._log.last
+            try:
+                top = Top.read(*self._confirming.hmget(self._keys.top, ["id", "last", "lost"]))
+            except redis.RedisError as error:
+                raise self._unusable(error) from error
+            self._look(acknowledged, top)
+        if self._gone is not None:
+            raise self._gone
 
     def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
         with self._telling:
@@ -233,12 +248,13 @@ class RedisJournal:
             return
         self._closed = True
         self._lease.close()
+        self._confirming.close()
         self._marks.close()
         self._snapshots.close()
         self._log.close()
 
     def _look(self, acknowledged: int, top: Top) -> None:
-        """Look at the end of the log, after the lease was renewed: an idle tracker must find out, too."""
+        """Find out what the end of the log tells: an idle tracker must notice, too, that it has lost the log."""
         try:
             if top.lost:
                 raise lost(self._keys, top.lost)
