@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -26,6 +25,17 @@ _PATIENCE_S = 60.0  # a busy machine is no fault
 _COLOURS = {"brown": "yellow"}  # as pyte names them, and as everybody does
 _OTHER_SCREEN, _SAME_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 _HIDDEN, _VISIBLE = b"\x1b[?25l", b"\x1b[?25h"  # the cursor
+
+
+#: Makes a terminal that of the session, so that Ctrl-C and a new size are told to the command, and becomes the command.
+#: A process of its own does this: code between fork and exec would run gRPC's handlers for forks, which may block.
+_TAKE_TERMINAL = """
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job, such as this test's, ignores it
+fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)
+os.close(int(sys.argv[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class Terminal:
@@ -59,17 +69,12 @@ class Terminal:
         self._modes = termios.tcgetattr(self._theirs)
         kept = {name: value for name, value in shell.environment.items() if name not in ("NO_COLOR", "COLUMNS")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", program, *arguments],
+            [sys.executable, "-c", _TAKE_TERMINAL, str(self._theirs), sys.executable, "-m", program, *arguments],
             env={**kept, "TERM": "xterm-256color", **variables},
             **{name: self._theirs if name in only else subprocess.PIPE for name in ("stdin", "stdout", "stderr")},  # type: ignore[call-overload]
             start_new_session=True,
-            preexec_fn=self._take,
+            pass_fds=[self._theirs],
         )
-
-    def _take(self) -> None:
-        """Makes the terminal that of the session, so that Ctrl-C and a new size are told to the command."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job, such as this test's, ignores it
-        fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
 
     def __enter__(self) -> Terminal:
         return self

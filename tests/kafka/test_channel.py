@@ -87,6 +87,7 @@ def records(spark: SparkSession, servers: str, topic: str) -> DataFrame:
     return reader.option("includeHeaders", "true").load().select("key", "value", "headers").localCheckpoint()
 
 
+@pytest.mark.slow
 def test_rows_that_are_doubled_on_purpose_change_nothing(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
 ) -> None:

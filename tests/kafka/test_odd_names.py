@@ -21,7 +21,8 @@ pytestmark = pytest.mark.spark
 COLUMNS = [*ODD, "epoch", "query", "window", "_tracker_", "headers", "topic", "partition"]
 
 
-@pytest.mark.parametrize("seed", [31, *(pytest.param(n, marks=pytest.mark.slow) for n in range(32, 41))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(31, 41))
 def test_drawn_names_live_through_a_topic(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str, seed: int
 ) -> None:

@@ -124,7 +124,8 @@ def drive() -> None:
     Pipeline(spark, address, lambda: psycopg.connect(dsn), Feed(path / "raw"), path, job).run()
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_driver_killed_around_the_databases_commit_sends_each_row_once(
     spark: SparkSession, tracker: Server, postgres: Postgres, feed: Feed, tmp_path: Path, job: str, when: str
 ) -> None:

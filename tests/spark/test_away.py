@@ -225,7 +225,7 @@ def test_a_nightly_run_that_comes_less_often_than_the_retention_releases_what_en
     assert kept.results() == expected
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_release_that_was_away_for_long_finds_its_ends(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, lost: bool
 ) -> None:

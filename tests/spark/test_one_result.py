@@ -73,7 +73,7 @@ def late_of(tracking: Tracking, checkpoint: Path) -> dict[str, int]:
     ("probe", "filtered", "restarts", "seed"),
     [
         ("driver", True, True, 1),
-        ("executors", True, False, 2),
+        pytest.param("executors", True, False, 2, marks=pytest.mark.slow),
         *(
             pytest.param(probe, filtered, restarts, seed, marks=pytest.mark.slow)
             for seed in range(3, 7)

@@ -59,7 +59,12 @@ def accounts(tracking: Tracking) -> list[SubstreamStatus]:
 
 @pytest.mark.parametrize(
     ("probe", "partitions"),
-    [("driver", 1), ("driver", 4), ("executors", 1), pytest.param("executors", 4, marks=pytest.mark.slow)],
+    [
+        ("driver", 4),
+        ("executors", 1),
+        pytest.param("driver", 1, marks=pytest.mark.slow),
+        pytest.param("executors", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_whatever_a_function_reads_every_window_ends_with_all_its_rows(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: Any, partitions: int
@@ -116,7 +121,7 @@ def test_whatever_a_function_reads_every_window_ends_with_all_its_rows(
     tracking.stop()
 
 
-@pytest.mark.parametrize("probe", ["driver", "executors"])
+@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.slow)])
 def test_a_step_that_cuts_rows_off_loses_no_mark_and_no_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: Any
 ) -> None:

@@ -52,7 +52,7 @@ def accounts(tracking: Tracking, job: str) -> dict[tuple[str, int], tuple[int | 
     return found
 
 
-@pytest.fixture(params=["driver", "executors"])
+@pytest.fixture(params=["driver", pytest.param("executors", marks=pytest.mark.slow)])
 def tracking(request: pytest.FixtureRequest, spark: SparkSession, tracker: Server, job: str) -> Iterator[Tracking]:
     tracking = Tracking(spark, job, tracker.address, probe=request.param)
     yield tracking

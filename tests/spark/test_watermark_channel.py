@@ -66,6 +66,7 @@ def epochs(path: Path) -> list[int]:
     return sorted(int(found.name) for found in (path / "clean").glob("*/[0-9]*"))
 
 
+@pytest.mark.slow
 def test_what_was_received_goes_though_drivers_are_stopped_and_killed(
     spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
 ) -> None:
