@@ -271,12 +271,13 @@ async def _run(
             ("grpc.server.max_pending_requests", calls),
             ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
             # Watchers may ping often, to find out whether a silent server is still there.
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 500),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
             ("grpc.keepalive_permit_without_calls", 1),
             # The server closes the connection of a watcher whose machine is gone.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.http2.ping_timeout_ms", 20_000),
             # The server closes a connection that nobody uses after a while.
             ("grpc.max_connection_idle_ms", 600_000),
             ("grpc.server_handshake_timeout_ms", 10_000),
