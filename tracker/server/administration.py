@@ -14,6 +14,7 @@ from tracker.wire.gen import tracker_pb2 as wire
 from . import backups
 from .handover import HandOver
 from .intake import Context, Intake
+from .leading import Leadership
 from .measures import Measures
 from .sequencer import Sequencer
 
@@ -27,6 +28,7 @@ class Administration:
         journal: the journal's name.
         measures: notes backups.
         audit: records the calls; None: nothing does.
+        leadership: confirms that this server leads.
         hand_over: hands the journal to a standby.
     """
 
@@ -37,6 +39,7 @@ class Administration:
         journal: str,
         measures: Measures,
         audit: Audit | None,
+        leadership: Leadership,
         hand_over: HandOver,
     ) -> None:
         self._sequencer = sequencer
@@ -44,6 +47,7 @@ class Administration:
         self._journal = journal
         self._measures = measures
         self._audit = audit
+        self._leadership = leadership
         self._hand_over = hand_over
         self._backing_up = asyncio.Lock()  # each backup holds a copy of the state in memory
 
@@ -56,6 +60,7 @@ class Administration:
         await self._authorize(caller, "Backup")
         async with self._backing_up:
             number, dump = await self._sequencer.copy()
+            await self._leadership.confirm()  # or another server has gone beyond this state
             made = time.time()
             backup = await asyncio.to_thread(backups.draft, self._journal, number, dump, made)
             del dump

@@ -104,7 +104,7 @@ class Service:
         self._admission = Admission(state, limits)
         self._intake = Intake(limits, abort)
         self._lookups = Lookups(state, readers, self._intake, limits, journal)
-        self._administration = Administration(sequencer, self._intake, journal, measures, audit, hand_over)
+        self._administration = Administration(sequencer, self._intake, journal, measures, audit, leadership, hand_over)
         self._report_streams: set[asyncio.Queue[_Streamed]] = set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
