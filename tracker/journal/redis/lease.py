@@ -103,7 +103,11 @@ class Lease:
         Raises:
             redis.RedisError: the server cannot be used.
         """
-        holder: Any = self._client.get(self._keys.standby)
+        client = connect(self._keys.address)  # the lease's own may be in use by the thread that renews it
+        try:
+            holder: Any = client.get(self._keys.standby)
+        finally:
+            client.close()
         return _describe(holder.decode()) if holder else ""
 
     def hand_over(self) -> None:
