@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import redis
 
-from ..groups import unpack
+from ..heldback import HeldBack
 from ..interface import JournalError, LostTrackError, Place, Record
-from .log import Group, Log, Reading
-
-#: Groups at the end of the log that are not replayed yet. The leader appends a group once it has carried out the one
-#: before the last. So a command that ends the process does not end the standby's, too: whoever recovers leaves it out.
-_BEHIND: Final = 2
+from .log import Log, Reading
 
 
 class RedisFollowing:
@@ -29,32 +24,26 @@ class RedisFollowing:
     def __init__(self, log: Log, set_aside: str, place: Place) -> None:
         self._log = log
         self._key = set_aside
-        self._waiting: deque[Group] = deque()
+        self._held_back = HeldBack(place)
         self._reading: Reading = log.read(place.entry, place.number)
         self._claims = -1
         self._left_out: frozenset[int] = frozenset()
-        self.place = place
+
+    @property
+    def place(self) -> Place:
+        """What was returned so far."""
+        return self._held_back.place
 
     def records(self) -> Iterator[tuple[int, Record]]:
         """Return the records that may be replayed now; see `tracker.journal.Following`."""
         try:
             for group in self._reading:
-                self._waiting.append(group)
-                yield from self._ready()
+                if self._reading.claims != self._claims:  # a tracker has started, and may have left records out
+                    self._claims = self._reading.claims
+                    names: Any = self._log.client.hkeys(self._key)
+                    self._left_out = frozenset(int(name) for name in names)
+                yield from self._held_back.add(group, self._left_out)
         except redis.RedisError as error:
             raise JournalError(f"the log cannot be read: {error}") from error
         if self._reading.problem is not None:
             raise LostTrackError(self._reading.problem)
-
-    def _ready(self) -> Iterator[tuple[int, Record]]:
-        if self._reading.claims != self._claims:  # a tracker has started, and may have left records out
-            self._claims = self._reading.claims
-            names: Any = self._log.client.hkeys(self._key)
-            self._left_out = frozenset(int(name) for name in names)
-        while len(self._waiting) > _BEHIND:
-            group = self._waiting.popleft()
-            number = group.first - 1
-            for number, record in enumerate(unpack(group.data), group.first):
-                if number not in self._left_out:
-                    yield number, record
-            self.place = Place(group.entry, number)

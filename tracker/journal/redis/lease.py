@@ -7,19 +7,15 @@ another tracker takes over.
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import redis
 
+from ..holder import describe, is_dead, new_holder
 from ..interface import JournalLockedError
 from . import scripts
 from .connecting import connect
@@ -44,10 +40,9 @@ class Lease:
         self._keys = keys
         self._client = connect(keys.address, answer_s=max(1.0, keys.address.lease / _RENEWALS))
         self._ms = int(keys.address.lease * 1000)
-        self.holder = json.dumps({**_here(), "name": secrets.token_hex(4)})
+        self.holder = new_holder()
         self._closed = threading.Event()
         self._other = ""  # the holder that was seen last
-        self._announced = 0.0  # the monotonic time at which this process was noted as the standby
         self._renewing: threading.Thread | None = None
         self._watch: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
 
@@ -62,25 +57,19 @@ class Lease:
         while not self.try_to_acquire():
             if time.monotonic() > until:
                 raise JournalLockedError(
-                    f"the journal {self._keys.address} is in use by another tracker ({_describe(self._other)}); stop "
+                    f"the journal {self._keys.address} is in use by another tracker ({describe(self._other)}); stop "
                     "it, or name another journal or ?prefix=…"
                 )
             self._closed.wait(_LOOK_S)
 
-    def try_to_acquire(self, announce: bool = False) -> bool:
+    def try_to_acquire(self) -> bool:
         """Try to get the lease, and return whether that succeeded; then renew it.
-
-        Args:
-            announce: note that this process is a standby, which follows the log.
 
         Raises:
             redis.RedisError: the server cannot be used.
         """
-        dead = self._other if _is_dead(self._other) else ""
-        announce = announce and time.monotonic() - self._announced > self._ms / 1000 / _RENEWALS
-        self._other = self._try(dead, announce)
-        if announce:
-            self._announced = time.monotonic()
+        dead = self._other if is_dead(self._other) else ""
+        self._other = self._try(dead)
         if self._other:
             return False
         self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -97,44 +86,18 @@ class Lease:
         """
         self._watch = acknowledged, look, term
 
-    def standby(self) -> str:
-        """Return which process follows the log, for people; empty: none does.
-
-        Raises:
-            redis.RedisError: the server cannot be used.
-        """
-        client = connect(self._keys.address)  # the lease's own may be in use by the thread that renews it
-        try:
-            holder: Any = client.get(self._keys.standby)
-        finally:
-            client.close()
-        return _describe(holder.decode()) if holder else ""
-
-    def hand_over(self) -> None:
-        """Stop renewing the lease, and give it to the standby.
-
-        Raises:
-            redis.RedisError: the server cannot be used; the lease runs out.
-        """
-        self._stop_renewing()
-        self._client.eval(scripts.HAND_OVER, 2, self._keys.lease, self._keys.standby, self.holder, self._ms)
-
     def close(self) -> None:
         """Give the lease back, if it is this tracker's, and close the connection."""
-        self._stop_renewing()
-        with suppress(redis.RedisError):
-            self._client.eval(scripts.LET_GO, 2, self._keys.lease, self._keys.standby, self.holder)
-        self._client.close()
-
-    def _stop_renewing(self) -> None:
         self._closed.set()
         if self._renewing is not None:
             self._renewing.join()
+        with suppress(redis.RedisError):
+            self._client.eval(scripts.LET_GO, 1, self._keys.lease, self.holder)
+        self._client.close()
 
-    def _try(self, dead: str, announce: bool = False) -> str:
+    def _try(self, dead: str) -> str:
         """Try to get the lease; return its holder, if that is another one."""
-        keys = [self._keys.lease, self._keys.standby]
-        held = self._client.eval(scripts.ACQUIRE, len(keys), *keys, self.holder, self._ms, dead, int(announce))
+        held = self._client.eval(scripts.ACQUIRE, 1, self._keys.lease, self.holder, self._ms, dead)
         return held.decode() if held else ""
 
     def _renew(self) -> None:
@@ -149,38 +112,3 @@ class Lease:
                 keys = [self._keys.lease, self._keys.top]
                 top = self._client.eval(scripts.RENEW, len(keys), *keys, self.holder, self._ms, term)
                 look(known, Top.read(*top))
-
-
-def _here() -> dict[str, Any]:
-    """Return which process this is, so that another one of the same machine can find out that it has ended."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "machine": _machine()}
-
-
-def _machine() -> str:
-    """Return what two processes have in common that see each other's process numbers; empty: it cannot be found out."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _is_dead(holder: str) -> bool:
-    """Tell whether the holder of a lease was a process of this machine that has ended."""
-    try:
-        held = json.loads(holder)
-        if not held["machine"] or held["machine"] != _machine():
-            return False
-        os.kill(held["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except (ValueError, KeyError, TypeError, OSError):
-        return False
-    return False
-
-
-def _describe(holder: str) -> str:
-    try:
-        held = json.loads(holder)
-        return f"process {held['pid']} on {held['host']}"
-    except (ValueError, KeyError, TypeError):
-        return holder

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import redis
 
 from ..groups import checksum, pack
+from ..heldback import Group
 from ..interface import JournalError, JournalFullError, JournalGoneError, JournalLockedError, Record
 from . import scripts
 from .connecting import LOST, connect, is_full, is_soon
@@ -22,15 +22,6 @@ log = logging.getLogger("tracker.journal")
 
 _BATCH: Final = 8  # entries that are read at once: one has up to 32 MiB
 _PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """An entry with records."""
-
-    entry: str
-    first: int  #: the number of its first record
-    data: bytes
 
 
 class Reading:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 import redis
 
 from ..interface import JournalError, JournalFullError, JournalGoneError
-from ..snapshots import SnapshotDamagedError, decode, encode
+from ..snapshots import SnapshotDamagedError, decode, encode, in_pieces
 from . import scripts
 from .connecting import LOST, connect, is_full
 from .keys import Keys
@@ -70,7 +70,7 @@ class RedisSnapshots:
         try:
             self._client.sadd(self._keys.unfinished, entry)
             size = checksum = pieces = 0
-            for pieces, piece in enumerate(_pieces(encode(state)), 1):
+            for pieces, piece in enumerate(in_pieces(encode(state), _PIECE), 1):
                 self._client.set(self._keys.piece(entry, pieces - 1), piece)
                 size, checksum = size + len(piece), zlib.crc32(piece, checksum)
             text = json.dumps({"number": number, "pieces": pieces, "bytes": size, "checksum": checksum})
@@ -121,18 +121,3 @@ class RedisSnapshots:
 def _order(entry: str) -> tuple[int, int]:
     term, _, number = entry.partition("-")
     return int(term), int(number)
-
-
-def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    piece = bytearray()
-    for part in parts:
-        rest = memoryview(part)
-        while rest.nbytes:
-            taken = rest[: _PIECE - len(piece)]
-            piece += taken
-            rest = rest[len(taken) :]
-            if len(piece) == _PIECE:
-                yield bytes(piece)
-                piece.clear()
-    if piece:
-        yield bytes(piece)
