@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Brings a Kafka broker and Spark's Kafka connector (about 60 MB) into .cache/jars, once; needs no network afterwards.
+# Brings sets of jars into .cache/jars, once; needs no network afterwards. Usage: fetch_jars.sh [SET…]
+# The sets are in scripts/jars: a Kafka broker and Spark's Kafka connector (about 60 MB), which come if none is named, and
+# an object store (60 MB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/jars
 sudo=""
+sets=("${@:-broker}")
+[ $# != 0 ] || sets+=(connector)
 [ "$(id -u)" = 0 ] || sudo="sudo "
 
-for set in broker connector; do
+for set in "${sets[@]}"; do
   target="$cache/$set-$(cksum <"scripts/jars/$set.xml" | cut -d' ' -f1)" # another version is another directory
   [ -d "$target" ] && continue
   if ! command -v mvn >/dev/null 2>&1; then
-    echo "missing: Maven, which brings Kafka's jars" >&2
+    echo "missing: Maven, which brings the jars" >&2
     echo "    install it with: ${sudo}apt-get install maven" >&2
     exit 1
   fi
@@ -24,6 +28,6 @@ for set in broker connector; do
   mv "$hidden/jars" "$target"
   rm -rf "$hidden"
 done
-for set in broker connector; do
+for set in "${sets[@]}"; do
   echo "$cache/$set-$(cksum <"scripts/jars/$set.xml" | cut -d' ' -f1)"
 done

@@ -1,7 +1,9 @@
-"""Where Kafka's jars are: fetched once by scripts/fetch_jars.sh."""
+"""Where the jars of services are: fetched once by scripts/fetch_jars.sh."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -14,21 +16,20 @@ class MissingError(RuntimeError):
 
 
 @cache
-def _fetched() -> tuple[Path, Path]:
-    run = subprocess.run(["bash", str(_ROOT / "scripts" / "fetch_jars.sh")], capture_output=True, text=True)
+def _fetched(name: str) -> Path:
+    run = subprocess.run(["bash", str(_ROOT / "scripts" / "fetch_jars.sh"), name], capture_output=True, text=True)
     if run.returncode != 0:
-        raise MissingError(f"Kafka's jars could not be fetched: {run.stderr.strip() or run.stdout.strip()}")
-    broker, connector = run.stdout.split()
-    return _ROOT / broker, _ROOT / connector
+        raise MissingError(f"the jars of {name} could not be fetched: {run.stderr.strip() or run.stdout.strip()}")
+    return _ROOT / run.stdout.strip()
 
 
 def broker() -> Path:
-    """The directory of the broker's jars; fetches them if they are not there.
+    """The directory of a Kafka broker's jars; fetches them if they are not there.
 
     Raises:
         MissingError: Maven is, or it cannot reach a registry.
     """
-    return _fetched()[0]
+    return _fetched("broker")
 
 
 def connector() -> str:
@@ -37,4 +38,25 @@ def connector() -> str:
     Raises:
         MissingError: Maven is, or it cannot reach a registry.
     """
-    return ",".join(sorted(str(jar) for jar in _fetched()[1].glob("*.jar")))
+    return ",".join(sorted(str(jar) for jar in _fetched("connector").glob("*.jar")))
+
+
+def objects() -> Path:
+    """The directory of an object store's jars; fetches them if they are not there.
+
+    Raises:
+        MissingError: Maven is, or it cannot reach a registry.
+    """
+    return _fetched("objects")
+
+
+def java() -> str:
+    """The program that runs them.
+
+    Raises:
+        MissingError: there is none.
+    """
+    found = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
+    if found is None:
+        raise MissingError("missing: Java 17 or newer. Install it with: apt-get install openjdk-17-jre-headless")
+    return str(found)

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import Callable
@@ -88,12 +86,7 @@ log.cleaner.enable=false
             return _STARTED in log.read()
 
     def _command(self) -> list[str]:
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
-        if java is None:
-            raise jars.MissingError(
-                "missing: Java 17 or newer. Install it with: apt-get install openjdk-17-jre-headless"
-            )
-        return [str(java), *_MEMORY, "-cp", f"{self._jars}/*"]
+        return [jars.java(), *_MEMORY, "-cp", f"{self._jars}/*"]
 
     def _java(self, main: str, *arguments: str) -> str:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"

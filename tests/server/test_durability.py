@@ -129,7 +129,7 @@ def test_a_second_server_on_the_same_journal_is_refused(servers: Servers, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "status", "word"),
     [
-        (["--journal", "file:x"], 2, "'memory', 'sqlite:PATH' or 'redis:"),
+        (["--journal", "files:x"], 2, "'memory', 'sqlite:PATH', 'redis:"),
         (["--journal", "sqlite:/no/such/place/tracker.db"], 1, "no directory"),
         (["--listen", "nowhere"], 2, "HOST:PORT"),
         (["--insecure", "--listen", "192.0.2.1:1"], 1, "cannot listen"),

@@ -1,0 +1,764 @@
+"""What the journal in an object store keeps: under death of the tracker, of the store, and of the way between them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from examples.services.s3 import S3
+from tests.client.processes import Line
+from tests.journal.faulty_objects import FaultyObjects, Shelf
+from tests.journal.object_stores import Place, bucket, directory, place, s3
+from tracker.journal import (
+    FollowableJournal,
+    Journal,
+    JournalError,
+    JournalFullError,
+    JournalGoneError,
+    JournalLockedError,
+    JournalLossError,
+    LostTrackError,
+    Record,
+    Recovery,
+    follow_journal,
+    open_journal,
+)
+from tracker.journal.objects import ObjectsAddress, open_objects_journal
+from tracker.journal.objects.log import Log
+from tracker.journal.objects.store import RefusedError
+from tracker.journal.objects.stored import StoredObjects
+from tracker.journal.objects.trial import try_conditions
+
+__all__ = ["bucket", "directory", "place", "s3"]  # fixtures
+
+
+def records(count: int, size: int = 100, start: int = 0) -> list[Record]:
+    return [Record(i % 11, 1_000 + i, bytes([i % 256]) * size) for i in range(start, start + count)]
+
+
+def opened(address: str, accept_loss: bool = False) -> tuple[Journal, Recovery, list[Record]]:
+    journal = open_journal(address)
+    try:
+        recovery = journal.recover(accept_loss)
+        return journal, recovery, list(recovery.records)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def taken_over(address: str, accept_loss: bool = False) -> tuple[Journal, Recovery, list[Record]]:
+    """As if the leader had slept for longer than its lease."""
+    journal = follow_journal(address)
+    assert journal is not None
+    journal._lease._is_free = lambda dead: True  # type: ignore[attr-defined]
+    assert journal.try_to_own()
+    recovery = journal.recover(accept_loss)
+    return journal, recovery, list(recovery.records)
+
+
+def standby(address: str) -> FollowableJournal:
+    journal = follow_journal(address)
+    assert journal is not None
+    return journal
+
+
+def read(following: Any, count: int) -> list[tuple[int, Record]]:
+    """So many records of a log that is followed, as they come."""
+    found: list[tuple[int, Record]] = []
+    while len(found) < count:
+        found += following.records()
+    return found
+
+
+# ---------------------------------------------------------------- keeping
+
+
+def test_what_was_appended_comes_back_in_order(place: Place) -> None:
+    journal, recovery, found = opened(place.address())
+    assert (recovery.state, recovery.number, found, recovery.damage) == (None, 0, [], ())
+    told = records(20)
+    assert journal.append(told[:1]) == 1
+    assert journal.append(told[1:]) == 20
+    journal.close()
+    journal, recovery, found = opened(place.address())
+    assert found == told
+    assert recovery.damage == ()
+    assert journal.append(records(1, start=20)) == 21
+    journal.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_life_of_appends_snapshots_and_restarts_keeps_every_record(directory: Place, seed: int) -> None:
+    random = Random(seed)
+    journal, _, _ = opened(directory.address())
+    told: list[Record] = []
+    covered = 0
+    for _ in range(60):
+        action = random.choice(["append"] * 6 + ["snapshot", "restart"])
+        if action == "append":
+            group = records(random.randint(1, 9), random.choice([0, 10, 5000]), len(told))
+            told += group
+            assert journal.append(group) == len(told)
+        elif action == "snapshot":
+            covered = len(told)
+            journal.snapshot(covered, {"covered": covered, "labels": np.arange(random.randint(0, 1_500_000))})
+        else:
+            journal.close()
+            journal, recovery, found = opened(directory.address())
+            assert recovery.number == covered
+            assert (recovery.state or {"covered": 0})["covered"] == covered
+            assert found == told[covered:]
+            assert recovery.damage == ()
+    journal.close()
+
+
+def test_the_log_is_trimmed_to_what_the_older_of_two_snapshots_needs(place: Place) -> None:
+    journal, _, _ = opened(place.address())
+    for number in range(1, 11):
+        journal.append(records(1, start=number))
+        if number in (3, 6, 8):
+            journal.snapshot(number, {"number": number})
+    names = place.objects.names("snapshots")
+    assert sorted({name.split("-")[1] for name in names}) == ["6", "8"]
+    assert len(names) == 4
+    assert place.positions() == [1, 7, 8, 9, 10, 11], "the claim stays, whatever is trimmed"
+    journal.close()
+
+
+def test_what_a_death_in_the_middle_of_the_clean_up_left_is_removed_at_the_next_start(
+    directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = opened(directory.address())
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "trim", lambda *_: None)
+        for number in range(1, 6):
+            journal.append(records(1, start=number))
+            journal.snapshot(number, {"number": number})
+    directory.objects.put("snapshots/00000000000000000009-8-unfinished/000000", b"a piece")
+    journal.close()
+    journal, _, found = opened(directory.address())
+    assert found == []
+    assert directory.groups() == [5, 6]
+    assert not [name for name in directory.objects.names("snapshots") if "unfinished" in name]
+    journal.close()
+
+
+@pytest.mark.parametrize("damage", ["other", "missing"])
+def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(directory: Place, damage: str) -> None:
+    journal, _, _ = opened(directory.address())
+    for number in (1, 2, 3):
+        journal.append(records(1, start=number))
+        if number < 3:
+            journal.snapshot(number, {"number": number})
+    journal.close()
+    [piece] = [name for name in directory.objects.names("snapshots") if "-2-" in name and name.endswith("/000000")]
+    if damage == "other":
+        directory.objects.put(piece, b"something else")
+    else:
+        directory.objects.delete([piece])
+    journal, recovery, found = opened(directory.address())
+    assert (recovery.number, recovery.state, found) == (1, {"number": 1}, records(2, start=2))
+    [only] = recovery.damage
+    assert (only.record, only.lost) == (2, 0)
+    kept = directory.objects.names(only.set_aside)
+    assert len(kept) == (2 if damage == "other" else 1)
+    journal.close()
+    assert opened(directory.address())[1].damage == ()
+
+
+# ---------------------------------------------------------------- one writer
+
+
+def test_a_journal_in_use_is_refused_by_name_and_free_once_it_is_closed(place: Place) -> None:
+    journal, _, _ = opened(place.address())
+    with pytest.raises(JournalLockedError, match=r"in use by another tracker \(process \d+ on .*\); stop it"):
+        open_journal(place.address())
+    journal.append(records(1))
+    journal.close()
+    journal, _, found = opened(place.address())
+    assert found == records(1)
+    journal.close()
+
+
+def test_trackers_with_other_prefixes_share_a_bucket(bucket: Place) -> None:
+    one, _, _ = opened(bucket.address())
+    other, _, found = opened(bucket.address().replace("?", "/other?"))
+    one.append(records(1))
+    assert found == []
+    one.close()
+    other.close()
+    opened(bucket.address().replace("?", "/other?"))[0].close()
+
+
+def test_a_tracker_that_died_on_this_machine_is_followed_at_once(place: Place) -> None:
+    address = place.address().replace("lease=1", "lease=3600")
+    program = (
+        "import os, signal; from tracker.journal import *; j = open_journal({!r}); j.recover();"
+        "j.append([Record(1, 2, b'x')]); j.carrying([1, 7]); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    died = subprocess.run([sys.executable, "-c", program.format(address)], check=False)
+    assert died.returncode == -9
+    journal, recovery, found = opened(address)
+    assert found == [Record(1, 2, b"x")]
+    assert recovery.unanswered == {1, 7}
+    journal.close()
+
+
+def test_notes_of_commands_do_not_count_once_another_machine_has_led(directory: Place, tmp_path: Path) -> None:
+    journal, _, _ = opened(directory.address())
+    journal.append(records(1))
+    journal.carrying([1])
+    journal.close()
+    elsewhere = directory.address().replace(f"{tmp_path}/marks", f"{tmp_path}/elsewhere")
+    journal, recovery, _ = opened(elsewhere)
+    assert recovery.unanswered == frozenset()
+    journal.append(records(1, start=1))
+    journal.close()
+    journal, recovery, found = opened(directory.address())
+    assert (len(found), recovery.unanswered) == (2, frozenset())
+    journal.close()
+
+
+def test_without_a_place_for_notes_the_journal_works(directory: Place, tmp_path: Path) -> None:
+    (tmp_path / "marks").write_text("a file is in the way")
+    journal, _, _ = opened(directory.address())
+    journal.append(records(1))
+    journal.carrying([1])
+    journal.close()
+    journal, recovery, found = opened(directory.address())
+    assert (found, recovery.unanswered) == (records(1), frozenset())
+    journal.close()
+
+
+def test_a_tracker_that_died_elsewhere_is_followed_when_its_lease_has_run_out(
+    directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracker.journal.objects.journal.new_holder", lambda: '{"host": "a", "pid": 1, "machine": "x"}')
+    died, _, _ = opened(directory.address())
+    died.append(records(1))
+    died._lease._closed.set()  # type: ignore[attr-defined]
+    died._lease._beating.join()  # type: ignore[attr-defined]
+    started = time.monotonic()
+    journal, _, found = opened(directory.address())
+    assert time.monotonic() - started >= 1, "it may live for as long as its lease has not run out"
+    assert found == records(1)
+    journal.close()
+
+
+def test_a_writer_that_slept_through_its_lease_writes_nothing_more(place: Place) -> None:
+    old, _, _ = opened(place.address().replace("lease=1", "lease=3600"))
+    gone: list[JournalGoneError] = []
+    old.when_gone(gone.append)
+    old.append(records(1))
+    new, _, found = taken_over(place.address())
+    assert found == records(1)
+    with pytest.raises(JournalGoneError, match="another tracker has taken over"):
+        old.append(records(5, start=100))
+    with pytest.raises(JournalGoneError):
+        old.snapshot(1, {"of": "old"})
+    assert new.append(records(1, start=1)) == 2
+    old.close()
+    assert len(gone) == 1
+    with pytest.raises(JournalLockedError):
+        open_journal(place.address())
+    new.close()
+    journal, recovery, found = opened(place.address())
+    assert (recovery.state, found) == (None, records(2))
+    journal.close()
+
+
+def test_a_writer_that_slept_while_the_log_was_trimmed_finds_the_claim(directory: Place) -> None:
+    old, _, _ = opened(directory.address().replace("lease=1", "lease=3600"))
+    old.append(records(1))
+    new, _, _ = taken_over(directory.address())
+    for number in range(2, 8):
+        new.append(records(1, start=number))
+        new.snapshot(number, {"number": number})
+    assert directory.groups() == [8, 9]
+    with pytest.raises(JournalGoneError, match="another tracker has taken over"):
+        old.append(records(1))
+    old.close()
+    new.close()
+    journal, recovery, found = opened(directory.address())
+    assert (recovery.number, recovery.damage, found) == (7, (), [])
+    journal.close()
+
+
+def test_a_tracker_that_slept_as_it_was_about_to_claim_does_not_claim_what_is_long_past(directory: Place) -> None:
+    leader, _, _ = opened(directory.address())
+    leader.append(records(1))
+    sleeper: Any = standby(directory.address())
+    assert not sleeper.try_to_own()  # it has seen entry 2 as the newest
+    for number in range(2, 8):
+        leader.append(records(1, start=number))
+        leader.snapshot(number, {"number": number})
+    lease = sleeper._lease
+    lease._is_free = lambda dead: True
+    lease._find_end = lambda: None  # it wakes up behind that look
+    lease._looked = -100
+    assert not sleeper.try_to_own()
+    assert directory.groups() == [7, 8]
+    leader.append(records(1, start=8))
+    leader.close()
+    sleeper.close()
+    assert opened(directory.address())[1].damage == ()
+
+
+def test_the_owner_is_confirmed_and_another_one_is_not(place: Place) -> None:
+    old, _, _ = opened(place.address().replace("lease=1", "lease=3600"))
+    old.confirm()
+    old.append(records(1))
+    old.confirm()
+    new, _, _ = taken_over(place.address())
+    with pytest.raises(JournalGoneError, match="another tracker has taken over"):
+        old.confirm()
+    new.confirm()
+    old.close()
+    new.close()
+
+
+def test_an_idle_writer_finds_out_that_another_one_has_taken_over(directory: Place) -> None:
+    old, _, _ = opened(directory.address())
+    gone = threading.Event()
+    old.when_gone(lambda error: gone.set())
+    new, _, _ = taken_over(directory.address())
+    assert gone.wait(60)
+    old.close()
+    new.close()
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+def test_of_many_that_start_at_once_one_gets_the_journal(kind: str, request: pytest.FixtureRequest) -> None:
+    where: Place = request.getfixturevalue(kind)
+
+    def start(_: int) -> Journal | None:
+        try:
+            return opened(where.address())[0]
+        except JournalError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        started = [journal for journal in pool.map(start, range(8)) if journal is not None]
+    assert len(started) == 1
+    started[0].append(records(1))
+    started[0].close()
+
+
+# ---------------------------------------------------------------- standing by
+
+
+def test_a_standby_reads_all_but_the_last_two_groups_and_recovers_those(place: Place) -> None:
+    leader, _, _ = opened(place.address())
+    told = records(12)
+    leader.append(told[:4])
+    leader.snapshot(4, {"number": 4})
+    waiting = standby(place.address())
+    assert not waiting.try_to_own()
+    state, following = waiting.follow()
+    assert state == {"number": 4}
+    for start in (4, 6, 8, 10):
+        leader.append(told[start : start + 2])
+    assert read(following, 4) == list(enumerate(told[4:8], 5))
+    leader.close()
+    while not waiting.try_to_own():
+        time.sleep(0.01)
+    recovery = waiting.recover(followed=following.place)
+    assert (recovery.state, recovery.number, list(recovery.records)) == (None, 8, told[8:])
+    assert waiting.append(records(1)) == 13
+    waiting.close()
+
+
+def test_a_standby_that_is_too_slow_begins_again_with_the_newest_snapshot(directory: Place) -> None:
+    leader, _, _ = opened(directory.address())
+    waiting = standby(directory.address())
+    leader.append(records(1))
+    _, following = waiting.follow()
+    assert list(following.records()) == []
+    for number in range(2, 7):
+        leader.append(records(1, start=number))
+        leader.snapshot(number, {"number": number})
+    with pytest.raises(LostTrackError):
+        read(following, 1)
+    state, following = waiting.follow()
+    assert (state, following.place.number) == ({"number": 6}, 6)
+    leader.close()
+    waiting.close()
+
+
+def test_a_standby_leaves_out_what_was_set_aside(directory: Place) -> None:
+    leader, _, _ = opened(directory.address())
+    told = records(6)
+    for record in told[:3]:
+        leader.append([record])
+    waiting = standby(directory.address())
+    leader.close()
+    leader, _, _ = opened(directory.address())
+    leader.set_aside(2, told[1], "it ends the process")
+    for record in told[3:]:
+        leader.append([record])
+    _, following = waiting.follow()
+    assert [number for number, _ in read(following, 3)] == [1, 3, 4]
+    leader.close()
+    waiting.close()
+
+
+def test_a_standby_that_has_read_what_was_given_up_begins_again(directory: Place) -> None:
+    leader, _, _ = opened(directory.address())
+    for number in range(1, 9):
+        leader.append(records(1, start=number))
+    waiting = standby(directory.address())
+    _, following = waiting.follow()
+    assert len(read(following, 6)) == 6
+    directory.lose(4)
+    leader.close()
+    leader, recovery, found = opened(directory.address(), accept_loss=True)
+    assert (len(found), recovery.damage[-1].lost) == (2, 6)
+    for number in range(3):
+        leader.append(records(1, start=20 + number))
+    with pytest.raises(LostTrackError):
+        read(following, 1)
+    _, following = waiting.follow()
+    assert [number for number, _ in read(following, 3)] == [1, 2, 3]
+    leader.close()
+    waiting.close()
+
+
+# ---------------------------------------------------------------- the store and the way to it
+
+
+def test_a_write_whose_answer_is_lost_counts_once(bucket: Place, s3: S3) -> None:
+    line = Line(f"127.0.0.1:{s3.port}")
+    journal, _, _ = opened(
+        bucket.address().replace(s3.endpoint, f"http://{line.address}").replace("lease=1", "lease=60")
+    )
+    told = records(8)
+    journal.append(told[:1])
+    for number in range(1, 8):
+        line.hold_answers(after=b"PUT /state/")
+        cutter = threading.Timer(0.1, line.cut)
+        cutter.start()
+        assert journal.append([told[number]]) == number + 1
+        cutter.join()
+    journal.close()
+    line.close()
+    journal, recovery, found = opened(bucket.address())
+    assert found == told
+    assert recovery.damage == ()
+    journal.close()
+
+
+def test_a_store_that_is_killed_again_and_again_loses_nothing_that_was_acknowledged(bucket: Place, s3: S3) -> None:
+    journal, _, _ = opened(bucket.address())
+    told: list[Record] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            group = records(3, start=len(told))
+            journal.append(group)
+            told.extend(group)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        for _ in range(2):
+            seen = len(told)
+            while len(told) <= seen + 30 and not writing.done():
+                time.sleep(0.01)
+            s3.kill()
+            s3.start()
+        stop.set()
+        writing.result()
+    journal.close()
+    journal, recovery, found = opened(bucket.address())
+    assert found == told
+    assert recovery.damage == ()
+    journal.close()
+
+
+def test_while_the_store_is_away_a_write_waits_and_an_interrupt_ends_it(bucket: Place, s3: S3) -> None:
+    journal, _, _ = opened(bucket.address())
+    s3.kill()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(journal.append, records(1))
+        time.sleep(0.2)
+        assert not writing.done()
+        journal.interrupt()
+        with pytest.raises(JournalGoneError, match="whether they count is unknown"):
+            writing.result()
+    journal.close()
+    s3.start()
+
+
+def test_a_store_that_cannot_keep_up_is_asked_again(bucket: Place, s3: S3) -> None:
+    """By a real proxy that answers each second request with 503, of some before and of some after their effect."""
+    from tests.journal.throttle import Throttle
+
+    with Throttle(s3.port) as throttle:
+        journal, _, _ = opened(bucket.address().replace(s3.endpoint, throttle.endpoint))
+        told = records(20)
+        for number, record in enumerate(told, 1):
+            assert journal.append([record]) == number
+            if number % 8 == 0:
+                journal.snapshot(number, {"number": number})
+        journal.close()
+        assert throttle.refused > 10
+    journal, recovery, found = opened(bucket.address())
+    assert (recovery.number, found, recovery.damage) == (16, told[16:], ())
+    journal.close()
+
+
+class Unconditional(FaultyObjects):
+    """A store that ignores the condition of a write, or forgets it when several write at once."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        self.put(name, data)
+        return True
+
+
+def test_a_store_that_ignores_conditions_is_refused() -> None:
+    with pytest.raises(JournalError, match=r"has created one object 9 times.*use a store that does"):
+        try_conditions(Unconditional(Shelf(Random(0)), Random(0)), "here")
+
+
+def test_a_full_store_refuses_and_the_journal_works_again_once_there_is_room(
+    directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = opened(directory.address())
+    journal.append(records(1))
+
+    def is_full(*_: object) -> bool:
+        raise RefusedError("No space left on device", full=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredObjects, "create", is_full)
+        patch.setattr(StoredObjects, "put", is_full)
+        with pytest.raises(JournalFullError, match="has no room"):
+            journal.append(records(1, start=7))
+        with pytest.raises(JournalFullError, match="has refused a snapshot"):
+            journal.snapshot(1, {"number": 1})
+    assert journal.append(records(1, start=1)) == 2
+    journal.close()
+    journal, _, found = opened(directory.address())
+    assert found == records(2)
+    journal.close()
+
+
+# ---------------------------------------------------------------- lost objects
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "writing"])
+def test_a_lost_tail_stops_the_tracker_and_needs_the_operators_consent(directory: Place, idle: bool) -> None:
+    lease = "lease=1" if idle else "lease=3600"
+    journal, _, _ = opened(directory.address().replace("lease=1", lease))
+    gone: list[JournalGoneError] = []
+    found_out = threading.Event()
+    journal.when_gone(lambda error: (gone.append(error), found_out.set()))  # type: ignore[func-returns-value]
+    journal.append(records(3))
+    journal.append(records(2, start=3))
+    directory.lose(3)
+    if not idle:
+        with pytest.raises(JournalGoneError):
+            journal._log.look()  # type: ignore[attr-defined]
+    else:
+        assert found_out.wait(60)
+        assert "has lost records up to 5, which were acknowledged" in str(gone[0])
+    journal.close()
+    with pytest.raises(JournalLossError, match=r"2 acknowledged records are lost.*--accept-loss"):
+        opened(directory.address())
+    opened(directory.address(), accept_loss=True)[0].close()  # it ended before it could tell anybody
+    with pytest.raises(JournalLossError):
+        opened(directory.address())
+    journal, recovery, found = opened(directory.address(), accept_loss=True)
+    assert found == records(3)
+    assert recovery.tail_lost
+    assert recovery.damage[-1].lost == 2
+    assert journal.append(records(1, start=9)) == 4
+    journal.close()
+    journal, recovery, found = opened(directory.address())
+    assert (recovery.damage, len(found)) == ((), 4)
+    journal.close()
+
+
+def test_a_loss_that_the_next_tracker_could_not_see_stops_it_too(directory: Place) -> None:
+    long = directory.address().replace("lease=1", "lease=3600")
+    old, _, _ = opened(long)
+    old.append(records(3))
+    old.append(records(2, start=3))
+    directory.lose(3)
+    new, recovery, _ = taken_over(directory.address())
+    assert recovery.damage == (), "the store has nothing from which it could know"
+    gone = threading.Event()
+    new.when_gone(lambda error: gone.set())
+    new.append(records(1, start=3))
+    with pytest.raises(JournalGoneError, match="has lost records up to 5"):
+        old.append(records(1, start=5))
+    assert gone.wait(60)
+    old.close()
+    new.close()
+    with pytest.raises(JournalLossError):
+        opened(directory.address())
+
+
+@pytest.mark.parametrize("damage", ["missing", "other", "older"])
+def test_an_entry_that_is_not_what_was_written_is_noticed_and_what_follows_is_given_up(
+    directory: Place, damage: str
+) -> None:
+    journal, _, _ = opened(directory.address())
+    for number in range(5):
+        journal.append(records(1, start=number))
+    journal.close()
+    if damage == "missing":
+        directory.lose(4)
+    else:
+        content = directory.objects.get(f"log/{3 if damage == 'older' else 4:020}")
+        assert content is not None
+        directory.objects.put(f"log/{4:020}", content if damage == "older" else content[:-1] + b"?")
+    with pytest.raises(JournalLossError, match="3 acknowledged records are lost"):
+        opened(directory.address())
+    journal, recovery, found = opened(directory.address(), accept_loss=True)
+    assert found == records(2)
+    [only] = recovery.damage
+    assert (only.record, only.lost) == (3, 3)
+    for number in range(4):
+        journal.append(records(1, start=30 + number))
+    journal.close()
+    journal, recovery, found = opened(directory.address())
+    assert (recovery.damage, found) == ((), records(2) + records(4, start=30))
+    waiting = standby(directory.address())
+    _, following = waiting.follow()
+    assert [number for number, _ in read(following, 4)] == [1, 2, 3, 4]
+    waiting.close()
+    journal.close()
+
+
+def test_an_entry_of_a_newer_version_is_not_taken_for_a_damage(directory: Place) -> None:
+    journal, _, _ = opened(directory.address())
+    journal.append(records(1))
+    journal.close()
+    content = directory.objects.get(f"log/{2:020}")
+    assert content is not None
+    directory.objects.put(f"log/{2:020}", content.replace(b"tracker-log 1", b"tracker-log 2"))
+    with pytest.raises(JournalError, match=r"entry 2 of the log has format 2.*a newer one"):
+        opened(directory.address(), accept_loss=True)
+
+
+# ---------------------------------------------------------------- commands that end the process
+
+
+def test_a_replay_that_ends_the_process_is_counted(directory: Place) -> None:
+    journal, _, _ = opened(directory.address())
+    journal.append(records(3))
+    journal.close()
+    for starts in (0, 1, 2):
+        journal, recovery, _ = opened(directory.address())
+        assert (recovery.suspect, recovery.starts) == ((2, starts) if starts else (0, 0))
+        journal.replaying(1)
+        journal.replaying(2)
+        journal.close()
+    journal, recovery, found = opened(directory.address())
+    journal.set_aside(2, found[1], "it ends the process")
+    journal.replaying(0)
+    journal.close()
+    journal, recovery, _ = opened(directory.address())
+    assert (recovery.suspect, recovery.set_aside) == (0, {2})
+    journal.close()
+
+
+# ---------------------------------------------------------------- who may enter
+
+
+def test_credentials_come_from_the_environment_or_a_file(
+    bucket: Place, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(bucket.address())[0].close()
+    key, secret = s3.environment["AWS_ACCESS_KEY_ID"], s3.environment["AWS_SECRET_ACCESS_KEY"]
+    file = tmp_path / "credentials"
+    file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=wr0ng\n")
+    from_file = bucket.address(f"&credentials-file={file}")
+    with pytest.raises(JournalError, match="does not let this tracker in") as refused:
+        open_journal(from_file)
+    assert "wr0ng" not in str(refused.value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wr0ng")
+    file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key={secret}\n")
+    opened(from_file)[0].close()
+    with pytest.raises(JournalError, match="does not let this tracker in"):
+        open_journal(bucket.address())
+    file.write_text(f"[other]\n{secret}")
+    with pytest.raises(JournalError, match=r"needs a section \[default\]") as malformed:
+        open_journal(from_file)
+    assert secret not in str(malformed.value)
+    file.unlink()
+    with pytest.raises(JournalError, match="cannot be read"):
+        open_journal(from_file)
+
+
+def test_a_store_or_bucket_that_is_not_there_is_named(bucket: Place, s3: S3) -> None:
+    with pytest.raises(JournalError, match=r"s3://state/.* at http://127.0.0.1:1 cannot be reached"):
+        open_journal(bucket.address().replace(s3.endpoint, "http://127.0.0.1:1"))
+    with pytest.raises(JournalError, match=r"s3://nothing/.* is not there: .*NoSuchBucket"):
+        open_journal(bucket.address().replace("state", "nothing"))
+
+
+def test_the_files_of_a_directory_are_private(directory: Place, tmp_path: Path) -> None:
+    journal, _, _ = opened(directory.address())
+    journal.carrying([1])
+    journal.close()
+    for folder in ("journal", "marks"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "tracker.journal.objects.stored")
+    with pytest.raises(JournalError, match=r"pip install 'substream-tracker\[object-store\]'"):
+        open_objects_journal("file:///nowhere")
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("s3://key:secret@bucket", "visible in the list of processes"),
+        ("s3://bucket?durable=1", "'durable' is not an option"),
+        ("s3://bucket?lease=x", "not a number"),
+        ("s3://bucket?lease=0", "use 0.5 to 3600"),
+        ("s3://bucket?timeout=0", "use 0.5 to 600"),
+        ("s3://bucket?account=a", "account is not an option of s3://, only of az"),
+        ("gs://bucket?region=a", "region is not an option of gs://"),
+        ("file:///a?endpoint=http://b", "endpoint is not an option of file://"),
+        ("s3://bucket?endpoint=localhost:9000", "use https://HOST:PORT"),
+        ("s3://bucket?endpoint=http://a&ca=b", "only where the connection is encrypted"),
+        ("s3://bucket/a//b", "joined by single '/'"),
+        ("s3://bucket/../b", "joined by single '/'"),
+        ("s3:///prefix", "has no bucket"),
+        ("s3:", "has no bucket"),
+        ("file://host/a", "use file:///DIRECTORY"),
+        ("file:///", "use file:///DIRECTORY"),
+        ("file:relative", "use file:///DIRECTORY"),
+        ("az://container#a", "is not the address"),
+    ],
+)
+def test_a_wrong_address_is_refused_with_what_to_write(address: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice.replace("?", r"\?")) as refused:
+        open_journal(address)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "printed"),
+    [
+        ("gs://bucket/a/b?credentials-file=c", "gs://bucket/a/b"),
+        ("az://container?account=a&endpoint=https://b", "az://container at https://b"),
+        ("file:///a/b", "file:///a/b"),
+    ],
+)
+def test_an_address_is_printed_as_it_can_be_written(address: str, printed: str) -> None:
+    assert str(ObjectsAddress.parse(address)) == printed

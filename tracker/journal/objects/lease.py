@@ -1,0 +1,225 @@
+"""Who has a journal in an object store, and whether that tracker lives.
+
+Stores have no clock that all trackers share, and most cannot change an object under a condition that fits a lease. So a
+leader writes a beat of its own from time to time, and who waits watches for changes: of the beat, or of the log's end.
+After a lease's length without any, by the clock of the one who waits, the leader may be replaced. Being wrong about
+that harms nobody: the claim, not the lease, decides who can write.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from ..holder import describe, is_dead
+from ..interface import JournalGoneError, JournalLockedError
+from .entries import Entry
+from .log import Found, Log
+from .snapshots import ObjectsSnapshots
+from .store import FAILURES, NoAnswerError, Objects
+
+_BEATS: Final = 3  # in the time of a lease
+_LOOKS: Final = 10  # of one who waits, in the time of a lease
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """What shows that a leader lives."""
+
+    end: int
+    beat: bytes | None
+
+
+class Lease:
+    """The lease.
+
+    Args:
+        objects: the store.
+        log: the log, which is claimed.
+        snapshots: of the log.
+        where: the store's address, for messages.
+        holder: describes this tracker.
+        seconds: without a sign of life, after which a leader may be replaced.
+        clock: a monotonic one, in seconds.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        log: Log,
+        snapshots: ObjectsSnapshots,
+        where: str,
+        holder: str,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._objects = objects
+        self._log = log
+        self._snapshots = snapshots
+        self._where = where
+        self._holder = holder
+        self._seconds = seconds
+        self._clock = clock
+        self._end = -1  # the newest position that was seen; -1: none was looked for
+        self._newest: Found = None  # what is there
+        self._leader = ""  # the holder of the newest claim
+        self._claim = 0  # its position
+        self._signs: _Signs | None = None
+        self._since = 0.0  # when the signs were seen first
+        self._looked = -seconds  # when they were looked for last
+        self._closed = threading.Event()
+        self._beating: threading.Thread | None = None
+        self._gone: Callable[[JournalGoneError], None] | None = None
+        self._beats = 0  # how many were written
+        self._beaten = 0  # the log's last record then
+        self.claim = 0  #: the position of this tracker's claim; 0: it has none
+
+    # ---------------------------------------------------------------- getting it
+
+    def acquire(self) -> None:
+        """Claim the log: at once if nobody has it, or once its leader shows no sign of life.
+
+        Raises:
+            JournalLockedError: another tracker has it, and lives.
+            NoAnswerError, RefusedError: the store cannot be used.
+        """
+        until = self._clock() + 1.5 * self._seconds
+        while True:
+            try:
+                if self.try_to_acquire():
+                    return
+            except NoAnswerError:  # a store that is slow, or restarts
+                if self._clock() > until:
+                    raise
+            if self._clock() > until:
+                raise JournalLockedError(
+                    f"the journal {self._where} is in use by another tracker ({describe(self._leader)}); stop it, or "
+                    "name another journal"
+                )
+            self._closed.wait(self._seconds / _LOOKS / 2)
+
+    def try_to_acquire(self) -> bool:
+        """Try to claim the log, and return whether that succeeded. It looks only as often as is useful.
+
+        Raises:
+            NoAnswerError, RefusedError: the store cannot be used.
+        """
+        dead = is_dead(self._leader)
+        if not dead and self._clock() - self._looked < self._seconds / _LOOKS:
+            return False
+        try:
+            return self._try(dead)
+        except FAILURES:
+            self._signs = None  # a leader cannot reach this store either, and has the time of a lease to come back
+            raise
+        finally:
+            self._looked = self._clock()
+
+    def _try(self, dead: bool) -> bool:
+        newest = self._find_end()
+        if newest is not None and newest.is_claim and self._log.is_own(newest):
+            return self._is_valid(self._end)  # its answer was lost
+        if not self._is_free(dead):
+            return False
+        return self._log.claim(self._end + 1) and self._is_valid(self._end + 1)
+
+    def _is_valid(self, claim: int) -> bool:
+        """Return whether this tracker's claim is at the end of the log: its position could be long past."""
+        if self._log.is_past(claim) or self._snapshots.newest_position() >= claim:
+            self._log.give_up(claim)
+            self._end = -1
+            return False
+        self.claim = claim
+        self._beating = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._beating.start()
+        return True
+
+    def _find_end(self) -> Entry | None:
+        """Go on to the log's end, and find out who has claimed it; return the newest entry, if it could be read."""
+        if self._end < 0:
+            self._end = self._log.newest_position()
+            self._newest = self._log.read(self._end) if self._end else None
+        for position, found in self._log.following(self._end):
+            self._end, self._newest = position, found
+        newest = self._newest
+        if not isinstance(newest, Entry):
+            return None
+        if newest.term != self._claim:
+            claim = newest if newest.is_claim else self._log.read(newest.term)
+            self._claim = newest.term
+            self._leader = claim.holder if isinstance(claim, Entry) else ""
+        return newest
+
+    def _is_free(self, dead: bool) -> bool:
+        if not self._end or (dead and is_dead(self._leader)):
+            return True
+        signs = _Signs(self._end, self._objects.get(_beat_name(self._claim)))
+        if signs.beat and json.loads(signs.beat)["released"]:
+            return True
+        if signs != self._signs:
+            self._signs, self._since = signs, self._clock()
+            return is_dead(self._leader)
+        return self._clock() - self._since >= self._seconds
+
+    # ---------------------------------------------------------------- keeping it
+
+    def watch(self, gone: Callable[[JournalGoneError], None]) -> None:
+        """Look, with each beat from now on, whether the log is still this tracker's.
+
+        Args:
+            gone: called, in a thread, once it is not.
+        """
+        self._gone = gone
+
+    def _keep(self) -> None:
+        while not self._closed.is_set():
+            # A store that cannot be reached is none of the lease's business: writes wait for it, too.
+            with suppress(*FAILURES):
+                try:
+                    self.beat()
+                except JournalGoneError as error:
+                    if self._gone is not None:
+                        self._gone(error)
+                    return
+            self._closed.wait(self._seconds / _BEATS)
+
+    def beat(self) -> None:
+        """Show a sign of life, unless the log's end has moved and is one, and look whether the log is still there.
+
+        Raises:
+            JournalGoneError: it is another tracker's, or has lost its end.
+            NoAnswerError, RefusedError: the store cannot be used now.
+        """
+        if self._log.last == self._beaten or not self._beats:
+            self._beats += 1
+            self._write_beat(self._beats, released=False)
+        self._beaten = self._log.last
+        if self._gone is not None:
+            self._log.look()
+
+    def _write_beat(self, count: int, released: bool) -> None:
+        beat = {"holder": self._holder, "count": count, "released": released}
+        self._objects.put(_beat_name(self.claim), json.dumps(beat).encode())
+
+    def clear(self) -> None:
+        """Remove the beats of earlier terms."""
+        own = _beat_name(self.claim)
+        self._objects.delete(name for name in self._objects.names("beats") if name < own)
+
+    def close(self) -> None:
+        """Give the journal back, if it is this tracker's."""
+        self._closed.set()
+        if self._beating is not None:
+            self._beating.join()
+        if self.claim:
+            with suppress(*FAILURES):
+                self._write_beat(0, released=True)
+
+
+def _beat_name(claim: int) -> str:
+    return f"beats/{claim:020}"

@@ -1,0 +1,320 @@
+"""The log of a journal in an object store: an object at each position, which is created once and never changed.
+
+Who writes creates the object at the next position, and no other one. So of several trackers one gets it, and the others
+learn who. A tracker begins its term with a claim: then whoever had the log before finds the claim where it would write
+next, and writes nothing more. A write without an answer is repeated as it was: an object with the same content is the
+writer's own.
+
+A claim is never removed, since a tracker that sleeps for a year must still find it. Groups of records are removed once
+two snapshots cover them. A tracker that slept as it was about to claim the log could so find a position free that is
+long past: it has to look for newer entries and snapshots after its claim, and then its claim is void.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NoReturn
+
+from ..groups import pack
+from ..interface import JournalError, JournalFullError, JournalGoneError, Record
+from .entries import Entry, EntryDamagedError, claim_name, name_of, position_of
+from .store import NoAnswerError, Objects, RefusedError
+
+log = logging.getLogger("tracker.journal")
+
+_AT_ONCE: Final = 8  # entries that are read at once: one has up to 32 MiB
+_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
+_CLAIM_ATTEMPTS: Final = 5
+LOSS: Final = "lost"  #: the object that names the records that were acknowledged and are lost
+
+Found = Entry | EntryDamagedError | None
+
+
+class Log:
+    """The log, as one tracker reads and writes it.
+
+    Args:
+        objects: the store.
+        where: the store's address, for messages.
+        writer: identifies this process.
+        holder: describes it, for its claim.
+
+    Attributes:
+        term: this tracker's: the position of its claim; 0: it has not claimed the log.
+        last: the newest record that is durable.
+    """
+
+    def __init__(self, objects: Objects, where: str, writer: str, holder: str) -> None:
+        self._objects = objects
+        self._where = where
+        self._writer = writer
+        self._holder = holder
+        self._readers = ThreadPoolExecutor(_AT_ONCE, "journal-read")
+        self._interrupted = threading.Event()
+        self._end = 0  # the position of the newest entry
+        self._group = 0  # the position of the newest group
+        self._cut = False  # whether the next group gives up what lies before it
+        self._accepts = False  # whether a loss that is noted is accepted
+        self._groups: deque[tuple[int, int]] = deque()  # this term's groups: last record, position
+        self.term = 0
+        self.last = 0
+
+    # ---------------------------------------------------------------- reading
+
+    def read(self, position: int) -> Found:
+        """Return what is at a position."""
+        content = self._objects.get(name_of(position))
+        return None if content is None else self._decode(position, content)
+
+    def _decode(self, position: int, content: bytes) -> Entry | EntryDamagedError:
+        try:
+            return Entry.decode(position, content)
+        except EntryDamagedError as error:
+            return error
+
+    def between(self, after: int, end: int) -> Iterator[tuple[int, Found]]:
+        """Return what is at the positions after one up to another one, in order, and read several at once."""
+        for start in range(after + 1, end + 1, _AT_ONCE):
+            positions = range(start, min(start + _AT_ONCE, end + 1))
+            yield from zip(positions, self._readers.map(self.read, positions), strict=True)
+
+    def following(self, after: int) -> Iterator[tuple[int, Entry | EntryDamagedError]]:
+        """Return what is at the positions after one, up to the first where nothing is."""
+        at_once = 1  # more and more, as long as there are entries
+        while True:
+            for position, found in self.between(after, after + at_once):
+                if found is None:
+                    return
+                yield position, found
+            after, at_once = after + at_once, min(2 * at_once, _AT_ONCE)
+
+    def is_past(self, position: int) -> bool:
+        """Return whether there are newer entries than those up to a position, though the next one is free."""
+        return bool(self._objects.names("log", name_of(position)))
+
+    def positions(self) -> list[int]:
+        """Return the positions of all entries that there are."""
+        return [position for name in self._objects.names("log") if (position := position_of(name))]
+
+    def newest_position(self) -> int:
+        """Return the position of the newest entry; 0: there is none."""
+        return max(self.positions(), default=0)
+
+    # ---------------------------------------------------------------- owning
+
+    def claim(self, position: int) -> bool:
+        """Try to begin a term, in which only this tracker can write, and return whether that succeeded.
+
+        Args:
+            position: the first one where nothing is.
+
+        Raises:
+            NoAnswerError: that is unknown. If it did, the newest entry is this tracker's: see `is_own`.
+            RefusedError: the store has refused it.
+        """
+        # First a mark, so that no clean-up ever removes the claim, whatever happens next.
+        self._objects.put(claim_name(position), b"")
+        content = Entry(position, position, self._writer, self._holder).encode()
+        for attempt in range(_CLAIM_ATTEMPTS):
+            try:
+                if self._objects.create(name_of(position), content):
+                    return True
+                if (found := self._objects.get(name_of(position))) is not None:
+                    return found == content
+            except NoAnswerError:
+                if attempt == _CLAIM_ATTEMPTS - 1:
+                    raise
+            self._interrupted.wait(_PAUSE_S * 2**attempt)
+        raise NoAnswerError(f"entry {position} can neither be created nor read")
+
+    def is_own(self, entry: Entry) -> bool:
+        """Return whether this process has written an entry."""
+        return entry.writer == self._writer
+
+    def give_up(self, position: int) -> None:
+        """Remove a void claim of this tracker's."""
+        self._objects.delete([name_of(position)])
+
+    def begin(self, claim: int, group: int, last: int, accepts_loss: bool) -> None:
+        """Write behind a claim of this tracker's from now on.
+
+        Args:
+            claim: its position.
+            group: the position of the last group that counts.
+            last: its last record.
+            accepts_loss: whether the first group gives up what lies between, and a loss that was noted.
+        """
+        self.term = self._end = claim
+        self._group, self.last = group, last
+        self._cut = self._accepts = accepts_loss
+        self._groups = deque([(last, group)])
+
+    # ---------------------------------------------------------------- writing
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether this tracker has appended nothing yet."""
+        return self._end == self.term
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Make a group durable, and return the number of its last record. Wait for as long as that takes.
+
+        Raises:
+            JournalGoneError: the log is no longer this tracker's, or `interrupt` was called.
+            JournalFullError, JournalError: the store has refused the group, which is not in the log.
+        """
+        position, first = self._end + 1, self.last + 1
+        group = Entry(
+            position,
+            self.term,
+            self._writer,
+            after=self._group,
+            first=first,
+            count=len(records),
+            cut=self._cut,
+            data=pack(records),
+        )
+        self._insist(name_of(position), group.encode())
+        self._end = self._group = position
+        self.last = group.last
+        self._groups.append((self.last, position))
+        self._cut = False
+        if self._accepts:
+            self._forget_loss()
+        return self.last
+
+    def _insist(self, name: str, content: bytes) -> None:
+        """Create an object, and repeat that until it is known to be there."""
+        pause, unsure, complaint = _PAUSE_S, False, ""
+        while True:
+            try:
+                if self._objects.create(name, content):
+                    break
+                found = self._objects.get(name)
+                if found == content:  # an earlier attempt had an effect
+                    break
+                if found is not None:
+                    self._moved(self.read(self._end + 1))
+                problem = "the store has it and does not return it"
+            except NoAnswerError as error:
+                problem, unsure = str(error), True
+            except RefusedError as error:
+                if not unsure:
+                    raise self._failure(error) from error
+                problem = str(error)
+            if problem != complaint:
+                log.warning("%s: %s; the write is repeated until it is durable", self._where, problem)
+                complaint = problem
+            if self._interrupted.wait(pause):
+                raise JournalGoneError(
+                    f"{self._where} has not made the last commands durable ({problem}); whether they count is unknown"
+                )
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if complaint:
+            log.info("%s has made the write durable", self._where)
+
+    def _moved(self, found: Found) -> NoReturn:
+        """Raise what it means that another entry is where this tracker would write.
+
+        A claim there was made by a tracker that has seen all that this one has written. A group can be there only if
+        a tracker has claimed an earlier position, since the store had lost what this one has written.
+        """
+        if isinstance(found, Entry) and not found.is_claim:
+            raise self._note_loss(self.last)
+        raise JournalGoneError(f"another tracker has taken over {self._where}")
+
+    def _failure(self, error: RefusedError) -> JournalError:
+        if error.full:
+            return JournalFullError(f"{self._where} has no room ({error}); free some and retry")
+        return JournalError(f"{self._where} has refused a write: {error}")
+
+    def interrupt(self) -> None:
+        """Make an `append` that waits fail, now and later."""
+        self._interrupted.set()
+
+    # ---------------------------------------------------------------- what others did
+
+    def look(self) -> None:
+        """Find out whether the log is still this tracker's and has its end: an idle tracker must learn it, too.
+
+        Raises:
+            JournalGoneError: it is not, or has not.
+            NoAnswerError, RefusedError: that could not be found out now.
+        """
+        end, last = self._end, self.last
+        has_end = self._objects.exists(name_of(end))
+        found = self.read(end + 1)
+        if found is not None and not (isinstance(found, Entry) and self.is_own(found)):
+            self._moved(found)
+        if not has_end and found is None:
+            raise self._note_loss(last)
+        if self._objects.exists(LOSS):
+            if not self._accepts:
+                raise JournalGoneError(
+                    f"{self._where} has lost records that were acknowledged, as another tracker found"
+                )
+            if not self._cut:
+                self._forget_loss()
+
+    def confirm(self) -> None:
+        """Make sure that nobody else had claimed the log when the call began.
+
+        Raises:
+            JournalGoneError: another tracker has.
+            NoAnswerError, RefusedError: that could not be found out now.
+        """
+        position = self._end + 1
+        content = self._objects.get_soon(name_of(position))
+        if content is None:
+            return
+        found = self._decode(position, content)
+        if not (isinstance(found, Entry) and self.is_own(found)):
+            self._moved(found)
+
+    def _note_loss(self, last: int) -> JournalGoneError:
+        """Write down that records up to one are lost, so that no tracker starts as if nothing had happened."""
+        try:
+            self._objects.create(LOSS, str(last).encode())
+        except (NoAnswerError, RefusedError) as error:
+            return JournalGoneError(f"{self._where} has lost records up to {last}, and that cannot be noted: {error}")
+        return JournalGoneError(f"{self._where} has lost records up to {last}, which were acknowledged")
+
+    def noted_loss(self) -> int:
+        """Return the number up to which records are noted as lost; 0: none are."""
+        content = self._objects.get(LOSS)
+        return int(content) if content else 0
+
+    def _forget_loss(self) -> None:
+        try:
+            self._objects.delete([LOSS])
+            self._accepts = False
+        except (NoAnswerError, RefusedError) as error:
+            log.warning("%s: the accepted loss is still noted; that is tried again: %s", self._where, error)
+
+    # ---------------------------------------------------------------- clean-up
+
+    def position_of(self, number: int) -> int:
+        """Return the position of the group whose last record has a number; it must be of this term, or the one before.
+
+        Older groups are forgotten.
+        """
+        while len(self._groups) > 1 and self._groups[0][0] < number:
+            self._groups.popleft()
+        found, position = self._groups[0]
+        if found != number:
+            raise JournalError(f"no group of this term ends with record {number}")
+        return position
+
+    def trim(self, position: int) -> None:
+        """Remove the groups before a position. The one at it stays: it could be the newest entry, which is the end."""
+        kept = {position_of(name) for name in self._objects.names("claims")}
+        past = [each for each in self.positions() if each < position and each not in kept]
+        self._objects.delete(map(name_of, past))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)

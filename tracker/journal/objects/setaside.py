@@ -1,0 +1,42 @@
+"""Records of a journal in an object store that every recovery leaves out."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from ..interface import Record
+from .store import Objects
+
+_FOLDER = "set-aside"
+
+
+class SetAside:
+    """The records, each in an object that people can read.
+
+    Args:
+        objects: the store.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def add(self, number: int, record: Record, why: str) -> None:
+        """Leave a record out from now on.
+
+        Args:
+            number: the record's number.
+            record: the record.
+            why: the reason, for people.
+        """
+        text = {
+            "method": record.method,
+            "at": record.at,
+            "why": why,
+            "payload": base64.b64encode(record.payload).decode(),
+        }
+        self._objects.put(f"{_FOLDER}/{number}", json.dumps(text).encode())
+
+    def numbers(self) -> frozenset[int]:
+        """Return the numbers of the records."""
+        return frozenset(int(name.rpartition("/")[2]) for name in self._objects.names(_FOLDER))
