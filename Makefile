@@ -14,7 +14,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format clean check
+.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,9 @@ image: ## build the container image with ENGINE (docker), and name it IMAGE
 
 failover: $(STAMP) ## replace the leader of two trackers while clients work, and judge what they saw; ARGS="--faults 300"
 	@$(BIN)/python -m tests.failover $(ARGS)
+
+checker: $(STAMP) ## let everything fail under two trackers while clients work, and judge what they saw; ARGS="--minutes 60 --seed 7"
+	@$(BIN)/python -m tests.checker $(ARGS)
 
 image-check: ## build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
 	@$(PYTHON) -m scripts.image_check $(ARGS)

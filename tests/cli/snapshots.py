@@ -16,6 +16,7 @@ _MASKS = [
     (r"\d+[smhd] ago", "AGO"),
     (r"\b[0-9a-f]{12}-\d+\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b", "ID"),
     (r'("log_id": )"[^"]*"', r'\1"ID"'),
+    (r'("instance": )"[^"]*"', r'\1"ID"'),
     (r"  +", "  "),  # columns are as wide as what was masked in them
 ]
 

@@ -21,7 +21,7 @@ UNARY = (
     *("ForgetProducer", "FinishFront", "Commit", "ListEvents", "ListSubstreams", "Drain", "GetDrain", "CancelDrain"),
     *("Abandon", "Subscribe", "Ack", "Unsubscribe", "ListSubscriptions", "Await"),
 )
-STREAMS = ("Watch", "ReportStream")
+STREAMS = ("Watch", "ReportStream")  # a Backup would be tens of megabytes, and MoveLeader ends the server
 # Reports and commits are what the state is made of; deletions would keep it small.
 _OFTEN = ("Report",) * 14 + ("Commit",) * 5 + ("OpenProducer",) * 5 + STREAMS
 _SELDOM = ("DeleteJob", "ForgetProducer", "FinishFront", "Drain")

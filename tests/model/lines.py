@@ -246,7 +246,7 @@ class Driver:
             for event in batch:
                 assert event.seq == self._seq + 1, "the log has a gap"
                 self._seq = event.seq
-                said.append(_event(event.body))
+                said.append(event_of(event.body))
         return said
 
 
@@ -289,7 +289,8 @@ def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> 
     raise ValueError(said)
 
 
-def _event(body: Body) -> list[Any]:
+def event_of(body: Body) -> list[Any]:
+    """Return an event as a vector tells it."""
     name = EVENT_NAMES[type(body).__name__]
     match body:
         case Ended():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.client.processes import TRACKER
 from tests.failover.pair import Pair, wait_for_readiness
 from tests.journal.redis_server import PROGRAM, RedisServer
 from tests.server.test_redis import in_flight, send, start
-from tracker.client import TrackerClient, TrackerUnavailable, label
+from tracker.client import TrackerClient, TrackerUnavailable, connection, label
 
 
 @pytest.fixture(params=["redis", "sqlite"])
@@ -81,6 +82,31 @@ def test_a_leader_that_sleeps_is_replaced_and_ends_when_it_wakes_up(pair: Pair) 
         assert "another tracker has taken over" in leader.log
         send(client, 6)
         assert in_flight(client) == 6
+
+
+def test_a_watch_that_only_waits_moves_on_from_a_leader_that_sleeps(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the pings of a watch can tell that the leader is silent: those of other calls are switched off."""
+    leader, _ = pair.servers
+    if "redis" not in leader.journal:
+        pytest.skip("a lock on a file is held for as long as the process lives, asleep or not")
+    others = tuple((name, value) for name, value in connection.CHANNEL_OPTIONS if "keepalive" not in name)
+    monkeypatch.setattr(connection, "CHANNEL_OPTIONS", others)
+    with TrackerClient(pair.address, retry_for=300) as client, TrackerClient(pair.address, retry_for=300) as reader:
+        start(client)
+        with reader.watch("flights") as watch, ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(lambda: next(watch).seq)
+            while not watch.log_id:
+                time.sleep(0.02)
+            leader.freeze()
+            epoch = client.producer("flights", "q", "r1").epoch(1)
+            epoch.close("LGA", "day")
+            epoch.sent("raw", "LGA", "day", label("1"))
+            epoch.received("raw", "LGA", "day", label("1"))
+            epoch.report(commit=True)
+            assert reading.result() == 1
+    leader.thaw()
 
 
 def test_a_single_attempt_goes_to_each_address_once(pair: Pair) -> None:

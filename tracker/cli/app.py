@@ -52,6 +52,9 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "finish-front": ("repairs", "finish the front of a source that will not return"),
         "forget-producer": ("repairs", "forget a producer that will not return"),
         "unsubscribe": ("subscriptions", "remove a subscription, expired or not"),
+        "leader": ("leader", "hand a tracker to its standby"),
+        "backup": ("backups", "make a backup of a whole tracker, or check one"),
+        "restore": ("backups", "make a journal continue with a backup"),
         "delete-job": ("jobs", "delete a job with all its events"),
     },
     "This machine": {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -124,8 +126,9 @@ def serve(
     Beyond this machine it needs TLS, and tokens or certificates of its clients: give --tls-cert, --tls-key and
     --tokens. Certificates and tokens are read again when their files change.
 
-    It prints `listening on HOST:PORT` when it is ready, logs to stderr, and stops gracefully on SIGTERM or Ctrl-C. Exit
-    status: 0 stopped, 1 it could not start or continue, 2 wrong usage.
+    It prints `listening on HOST:PORT` when it is ready, logs to stderr, and stops gracefully on SIGTERM or Ctrl-C.
+    After `tracker leader move` it stands by if --standby is given, and else ends. Exit status: 0 stopped, 1 it could
+    not start or continue, 2 wrong usage.
     """
     need_server_python("serve")
     with needs("serve", "server"):
@@ -153,10 +156,18 @@ def serve(
             accept_loss=accept_loss,
             set_aside=frozenset(set_aside or []),
         )
-        asyncio.run(serve_tracker(options))
+        moved = asyncio.run(serve_tracker(options))
     except ValueError as error:
         raise WrongUsageError(str(error)) from error
     except (JournalError, CannotListenError) as error:
         print_line(f"tracker: {error}", error=True)
         return 1
+    if moved and standby:
+        _start_again()
     return 0
+
+
+def _start_again() -> None:
+    """Replace this process by a fresh start of the same command: it stands by, with nothing left of what it served."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -151,6 +151,7 @@ class Calls:
         self.retry_for = retry_for
         self._finder = finder(address)
         self._connection: Connection | None = None
+        self._waiting: Connection | None = None
         self._nearby: Calls | None = None
 
     def __reduce__(self) -> tuple[type[Calls], tuple[str, float, float, Credentials]]:
@@ -164,6 +165,19 @@ class Calls:
             connection = self._connection = connect(address, self.credentials)
         return connection
 
+    def waiting_connection(self) -> Connection:
+        """Returns this process's connection for a call that waits for the tracker to send something.
+
+        A tracker with several addresses may be silent because it is at another one by now, so that has to be noticed.
+        """
+        if len(self._finder.addresses) == 1:
+            return self.connection()
+        waiting = self._waiting
+        address = self._finder.current
+        if waiting is None or waiting.pid != os.getpid() or waiting.address != address or waiting.is_outdated:
+            waiting = self._waiting = connect(address, self.credentials, watchful=True)
+        return waiting
+
     def _drop_outdated(self) -> None:
         """Releases a connection whose certificates were replaced; the next call makes one with the new ones."""
         if self._connection is not None and self._connection.is_outdated:
@@ -172,6 +186,7 @@ class Calls:
     def disconnect(self) -> None:
         """Releases the connection; the next call takes it again."""
         self._connection = None
+        self._waiting = None
         self._nearby = None
 
     def nearby(self, address: str) -> Calls:

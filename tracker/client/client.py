@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 
-from tracker.client import forking, servers
+from tracker.client import administration, forking, servers
 from tracker.client.calls import Backoff, Calls, refusal
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
@@ -148,6 +148,44 @@ class TrackerClient:
         request = tracker_pb2.GetServerInfoRequest()
         calls = next(iter(self._servers().values()))
         return codec.read_server_info(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
+
+    def backup(self) -> Iterator[bytes]:
+        """Yields a backup of the whole state, in parts: the file that `tracker restore` reads.
+
+        It has everything that was answered before this call. Check it before you trust it: `tracker.backup.form`.
+
+        Raises:
+            ValueError: the client has several servers.
+            TrackerError: ``PERMISSION_DENIED``: the client needs the scope ``backup`` and the pattern ``*``.
+            TrackerUnavailable: the tracker cannot be reached, or has ended the backup. Make it again.
+
+        >>> def keep(client, file):
+        ...     for part in client.backup():
+        ...         file.write(part)
+        """
+        return administration.backup(self._only("backup"))
+
+    def move_leader(self) -> str:
+        """Has the leader hand its journal to the standby that follows it, and returns who that is, for people.
+
+        The call returns before the standby serves. Calls wait for that, as they do after any loss of a server, and none
+        is lost. It is made once, since after a lost answer it could reach the new leader.
+
+        Raises:
+            ValueError: the client has several servers.
+            TrackerError: ``NO_STANDBY``; ``PERMISSION_DENIED``: the client needs the scope ``admin`` and the pattern
+                ``*``.
+            TrackerUnavailable: no answer came. `server_info().instance` tells whether another server leads now.
+        """
+        calls = self._only("move_leader")
+        return calls.once(lambda connection: connection.stubs.MoveLeader, tracker_pb2.MoveLeaderRequest()).to
+
+    def _only(self, call: str) -> Calls:
+        """Returns the calls to the only server."""
+        found = self._servers()
+        if len(found) > 1:
+            raise ValueError(f"{call} concerns one tracker, and there are {len(found)}: {', '.join(found)}; name one")
+        return next(iter(found.values()))
 
     def _servers(self) -> dict[str, Calls]:
         """Returns the calls to each server, by name and in that order."""
@@ -597,7 +635,7 @@ class TrackerClient:
 
     def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:
         with forking.using_grpc():
-            call = self._to(request.job).connection().stubs.Await.future(request, timeout=seconds)
+            call = self._to(request.job).waiting_connection().stubs.Await.future(request, timeout=seconds)
             forking.may_last(call, call.cancel)
             try:
                 if call.code() is not grpc.StatusCode.OK:

@@ -31,14 +31,28 @@ CHANNEL_OPTIONS: Final = (
     # The server decides how large pages of events and of substreams are.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Notice a peer that vanished silently, even while a watcher only waits.
+    # Notice a peer that vanished silently, even while a watcher only waits. gRPC goes by the second timeout only.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
 )
 
+#: What a channel has besides on which a caller only waits, if the tracker may be at another address by now.
+_WATCHFUL: Final = {
+    "grpc.keepalive_time_ms": 1_000,
+    "grpc.keepalive_timeout_ms": 1_000,
+    "grpc.http2.ping_timeout_ms": 1_000,
+}
 
-def channel_options(address: str) -> list[tuple[str, int]]:
+
+def channel_options(address: str, watchful: bool = False) -> list[tuple[str, int]]:
     """Returns the options of a channel to a tracker or a relay.
+
+    Args:
+        address: the server's.
+        watchful: notice within two seconds that the server's machine does not answer, by a ping each second while
+            nothing else is received and a call is under way.
 
     A proxy that the environment names (`grpc_proxy`, `https_proxy`, `http_proxy`) cannot reach this machine's own
     addresses: it would take them for its own. So these addresses never use it, whatever `no_proxy` contains.
@@ -48,7 +62,8 @@ def channel_options(address: str) -> list[tuple[str, int]]:
     >>> ("grpc.enable_http_proxy", 0) in channel_options("tracker.shop:7654")
     False
     """
-    return [*CHANNEL_OPTIONS, *([("grpc.enable_http_proxy", 0)] if is_local(address) else [])]
+    options = dict(CHANNEL_OPTIONS) | (_WATCHFUL if watchful else {})
+    return [*options.items(), *([("grpc.enable_http_proxy", 0)] if is_local(address) else [])]
 
 
 class Connection:
@@ -57,19 +72,21 @@ class Connection:
     Attributes:
         address: the tracker's, `host:port`, or a relay's.
         credentials: what it shows there.
+        watchful: whether it notices soon that the server's machine does not answer.
         pid: the process that may use the connection.
         stubs: the contract's calls, except Report.
         report: the call Report, whose requests hold columns.
     """
 
-    def __init__(self, address: str, credentials: Credentials) -> None:
+    def __init__(self, address: str, credentials: Credentials, watchful: bool = False) -> None:
         self.address = address
         self.credentials = credentials
+        self.watchful = watchful
         self.pid = os.getpid()
         self._stamp = credentials.stamp()
         transport = credentials.transport(address)
         # Channels with equal targets and options share a connection, even one that a parent process opened.
-        options = [("substream.tracker.pid", self.pid), *channel_options(address)]
+        options = [("substream.tracker.pid", self.pid), *channel_options(address, watchful)]
         with forking.using_grpc():
             if transport is None:
                 self._channel = grpc.insecure_channel(address, options=options)
@@ -100,19 +117,25 @@ class Connection:
 
 
 _lock = threading.Lock()
-_connections: weakref.WeakValueDictionary[tuple[str, Credentials], Connection] = weakref.WeakValueDictionary()
+_connections: weakref.WeakValueDictionary[tuple[str, Credentials, bool], Connection] = weakref.WeakValueDictionary()
 
 
-def connect(address: str, credentials: Credentials) -> Connection:
+def connect(address: str, credentials: Credentials, watchful: bool = False) -> Connection:
     """Returns this process's connection to an address. Nothing is sent before the first call.
+
+    Args:
+        address: the server's.
+        credentials: what it shows there.
+        watchful: as for `channel_options`.
 
     Raises:
         CredentialsError: a file of the credentials cannot be read.
     """
     with _lock:
-        connection = _connections.get((address, credentials))
+        key = address, credentials, watchful
+        connection = _connections.get(key)
         if connection is None or connection.is_outdated:
-            connection = _connections[address, credentials] = Connection(address, credentials)
+            connection = _connections[key] = Connection(address, credentials, watchful)
         return connection
 
 

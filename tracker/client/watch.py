@@ -124,7 +124,7 @@ class Watch(Iterator[Event]):
             if self._stream is None:
                 self._request.after_seq = self.last_seq
                 self._request.log_id = self.log_id
-                self._stream = self._calls.connection().stubs.Watch(self._request)
+                self._stream = self._calls.waiting_connection().stubs.Watch(self._request)
                 forking.may_last(self._stream, self._stream.cancel)
             return self._stream
 

@@ -223,6 +223,7 @@ class ServerInfo:
     journal: str  #: ``"memory"``, ``"sqlite"``, …
     leader: bool  #: False: a standby, which serves nothing else
     limits: Mapping[str, int]
+    instance: str = ""  #: names this start of the server; empty: it is older than this field
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .interface import (
@@ -15,12 +16,16 @@ from .interface import (
     JournalLockedError,
     JournalLossError,
     LostTrackError,
+    MovableJournal,
     Place,
     Record,
     Recovery,
 )
 from .memory import MemoryJournal
+from .ownership import Ownership
+from .setting_aside import set_file_aside
 from .sqlite import SqliteJournal
+from .waiting import stand_by_file
 
 if TYPE_CHECKING:
     from .objects.journal import ObjectsJournal
@@ -37,23 +42,27 @@ __all__ = [
     "JournalLossError",
     "LostTrackError",
     "MemoryJournal",
+    "MovableJournal",
     "Place",
     "Record",
     "Recovery",
     "SqliteJournal",
+    "announce_standby",
     "follow_journal",
     "open_journal",
+    "set_journal_aside",
 ]
 
 _OBJECT_STORES: Final = ("s3", "gs", "az", "file")
 
 
-def open_journal(where: str) -> Journal:
+def open_journal(where: str, must_exist: bool = False) -> Journal:
     """Open a journal, which this process owns until it is closed.
 
     Args:
         where: ``memory``, ``sqlite:PATH``, an address in Redis (`tracker.journal.redis.RedisAddress`), or one in an
             object store (`tracker.journal.objects.ObjectsAddress`).
+        must_exist: make no new file.
 
     Raises:
         ValueError: `where` has another form.
@@ -67,6 +76,8 @@ def open_journal(where: str) -> Journal:
     if kind == "memory" and not path:
         return MemoryJournal()
     if kind == "sqlite" and path:
+        if must_exist and not Path(path).exists():
+            raise JournalError(f"there is no journal {path}; check its path")
         return SqliteJournal(path)
     if kind.startswith("redis"):
         # Loaded when used: the package `redis` takes a while.
@@ -79,6 +90,43 @@ def open_journal(where: str) -> Journal:
         f"{where!r} is not a journal; use 'memory', 'sqlite:PATH', 'redis://HOST:PORT', 's3://BUCKET/PREFIX', "
         "'gs://BUCKET/PREFIX', 'az://CONTAINER/PREFIX' or 'file:///DIRECTORY'"
     )
+
+
+def announce_standby(where: str) -> Ownership | None:
+    """Let the owner of a journal that only its owner can read find out that this process waits for it.
+
+    Args:
+        where: as for `open_journal`.
+
+    Returns:
+        What is to be released once this process waits no more; None: nothing, since another process is announced.
+    """
+    kind, _, path = where.partition(":")
+    return stand_by_file(path) if kind == "sqlite" else None
+
+
+def set_journal_aside(where: str) -> str:
+    """Move all of a journal elsewhere, so that there is an empty one in its place. Nothing is removed.
+
+    Args:
+        where: as for `open_journal`.
+
+    Returns:
+        Where it is now; empty: there was nothing.
+
+    Raises:
+        ValueError: `where` has another form.
+        JournalLockedError: another process owns it.
+        JournalError: it cannot be moved; the message has the reason and what to do.
+    """
+    kind, _, path = where.partition(":")
+    if kind == "sqlite" and path:
+        return set_file_aside(path)
+    if kind.startswith("redis"):
+        from .redis import RedisAddress, set_keys_aside
+
+        return set_keys_aside(RedisAddress.parse(where))
+    raise JournalError(f"a journal of the kind {kind!r} cannot be set aside; name an empty one")
 
 
 def follow_journal(where: str) -> FollowableJournal | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class Record(NamedTuple):
@@ -168,6 +168,21 @@ class Journal(Protocol):
         """Release the journal. Closing it again does nothing."""
 
 
+@runtime_checkable
+class MovableJournal(Journal, Protocol):
+    """A journal that its owner can hand to a standby."""
+
+    def standby(self) -> str:
+        """Return who waits for the journal, for people, and is as far as it can be; empty: nobody.
+
+        Raises:
+            JournalError: that could not be found out now.
+        """
+
+    def hand_over(self) -> None:
+        """Release the journal, as `close` does, so that the standby is its next owner, and no other process before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """How far a log was read: up to an entry of the journal's, whose last record has this number."""
@@ -192,6 +207,7 @@ class Following(Protocol):
         """
 
 
+@runtime_checkable
 class FollowableJournal(Journal, Protocol):
     """A journal that one process can read while another one owns it."""
 

@@ -5,6 +5,7 @@
     PATH-mark               the last acknowledged record, which reveals a missing tail; the commands being carried out
     PATH-set-aside          commands that are left out at recovery, since they would end the process
     PATH-lock               the lock of the process that owns the journal
+    PATH-standby            the lock of a process that waits for it
     PATH-damaged-TIME…      files that were set aside because they could not be read
 
 Guarantees, and how they are kept:
@@ -38,6 +39,7 @@ from .interface import Damage, JournalError, JournalFullError, JournalGoneError,
 from .mark import Mark
 from .ownership import Ownership
 from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
+from .waiting import standby_of_file
 
 _APPLICATION = 0x54524B31  # "TRK" and the version of the file's format, "1": in the head of the file
 _PAGE = 16384
@@ -149,8 +151,9 @@ class SqliteJournal:
         lost = damage[-1].lost
         what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
         return JournalLossError(
-            f"{what} ({found}). Nothing was changed. Restore the files from a backup, or start once with "
-            "--accept-loss to continue without the lost records; the damaged files are kept beside the journal"
+            f"{what} ({found}). Nothing was changed. Restore a backup (`tracker restore FILE --journal ADDRESS "
+            "--replace`), or start once with --accept-loss to continue without the lost records; the damaged files are "
+            "kept beside the journal"
         )
 
     def _keep_private(self) -> None:
@@ -332,6 +335,12 @@ class SqliteJournal:
             raise self._failure(error) from error
         self._keep_after = self._snapshots.oldest_needed()
         return size
+
+    def standby(self) -> str:
+        return standby_of_file(self._path)
+
+    def hand_over(self) -> None:
+        self.close()  # the standby tries to get the lock all the time
 
     def close(self) -> None:
         if self._closed:

@@ -89,11 +89,12 @@ async def relay(options: Options) -> None:
             ("grpc.max_receive_message_length", options.max_pending_bytes),
             ("grpc.max_send_message_length", -1),
             # As in the tracker: watchers may ping often, and the connection of a vanished one is closed.
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 500),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.http2.ping_timeout_ms", 20_000),
         ]
     )
     async with _channel(options) as channel, AsyncExitStack() as stack:

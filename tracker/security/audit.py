@@ -24,9 +24,10 @@ from .scopes import NEEDED, Scope
 
 log = logging.getLogger("tracker.audit")
 
-#: The calls that are recorded: those that interfere with a job, and those that define and remove something.
+#: The calls that are recorded: those that interfere with a job, concern all jobs, or define and remove something.
 AUDITED: Final = frozenset(
-    {call for call, scope in NEEDED.items() if scope in (Scope.OPERATE, Scope.ADMIN)} | {"DefineJob", "Unsubscribe"}
+    {call for call, scope in NEEDED.items() if scope in (Scope.OPERATE, Scope.BACKUP, Scope.ADMIN)}
+    | {"DefineJob", "Unsubscribe"}
 )
 _LONGEST: Final = 1_000  #: characters of a text in a line
 _STDERR: Final = 2

@@ -286,6 +286,16 @@ class Caller:
         if more is not None:
             self.identity.check_scope(self._call, more)
 
+    def authorize_all(self) -> None:
+        """Refuse a call that concerns all jobs to a client that may not, or may no longer, touch each of them.
+
+        Raises:
+            Refused: ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
+        """
+        if self._generation != self._guard.generation:
+            self.renew()
+        self.identity.check_all_jobs(self._call)
+
     def renew(self) -> None:
         """Take the client from the file as it is now.
 

@@ -83,6 +83,23 @@ class Identity:
                 "token, or add a pattern to the client's entry in the server's tokens file",
             )
 
+    def check_all_jobs(self, call: str) -> None:
+        """Refuse a call that concerns all jobs to a client that may not touch each of them.
+
+        Args:
+            call: the call, for the message.
+
+        Raises:
+            Refused: ``PERMISSION_DENIED``.
+        """
+        if not self.sees_all:
+            patterns = ", ".join(map(repr, self.jobs)) or "none"
+            raise DeniedError(
+                self.name,
+                f"client {self.name!r} may not use {call}, which concerns all jobs: its patterns are {patterns}; use "
+                "another token, or add the pattern '*' to the client's entry in the server's tokens file",
+            )
+
 
 #: Whoever calls a server that asks for no credentials.
 ANYBODY = Identity("anybody", frozenset({Scope.ADMIN}))

@@ -13,7 +13,8 @@ class Scope(StrEnum):
     REPORT = "report"  #: what a job does: define itself, open producers, report, commit
     WATCH = "watch"  #: read states and events, with subscriptions
     OPERATE = "operate"  #: interfere: drain, abandon, finish fronts, forget producers; includes watch
-    ADMIN = "admin"  #: delete jobs; includes all others
+    BACKUP = "backup"  #: read the whole state, of all jobs
+    ADMIN = "admin"  #: delete jobs, move the leader; includes all others
 
 
 #: The scope that each call needs; None: any client that is known may make it.
@@ -43,6 +44,8 @@ NEEDED: Final[dict[str, Scope | None]] = {
     "FinishFront": Scope.OPERATE,
     "ForgetProducer": Scope.OPERATE,
     "DeleteJob": Scope.ADMIN,
+    "Backup": Scope.BACKUP,  # with a pattern for all jobs, and so does MoveLeader
+    "MoveLeader": Scope.ADMIN,
 }
 #: What is read by HTTP.
 PAGE: Final = "the status page"

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from starlette.middleware import Middleware
 
 import tracker
-from tracker.journal import Journal, JournalGoneError, JournalLockedError, follow_journal, open_journal
+from tracker.journal import Journal, JournalGoneError
 from tracker.page.application import Page
 from tracker.security.audit import Audit
 from tracker.security.certificates import Certificate
@@ -35,6 +35,7 @@ from tracker.web.listening import CannotListenError
 
 from . import replayable
 from .clock import Clock
+from .handover import HandOver
 from .inventory import Inventory
 from .joblabels import JobLabels
 from .lanes import TURN_S, Lanes
@@ -43,9 +44,10 @@ from .limits import Limits
 from .measures import Measures
 from .metrics import Metrics, ServingMetrics
 from .notices import Notices
+from .owning import own
 from .pagesource import PageSource
 from .readiness import Readiness
-from .replayable import Followed, stand_by
+from .replayable import Followed
 from .sequencer import Sequencer
 from .service import SERVICE, Service
 from .surveys import Surveys
@@ -59,8 +61,6 @@ log = logging.getLogger("tracker.server")
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
 _SLACK = 1 << 20  # bytes
-_STANDBY_S = 0.1  # seconds between two attempts to get a journal that another server uses
-_GRACE_S = 10.0  # the time that calls under way get when the server stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,10 @@ class Started:
     metrics: str = ""  #: the URL of the metrics; "" if `Options.metrics` is
 
 
-async def serve(options: Options) -> None:
-    """Serve until SIGTERM or SIGINT; print ``listening on HOST:PORT`` when ready.
+async def serve(options: Options) -> bool:
+    """Serve until SIGTERM or SIGINT, or until the journal was handed to a standby; return whether it was.
+
+    Print ``listening on HOST:PORT`` when ready.
 
     With `options.metrics`, a second line has ``metrics on http://HOST:PORT``. That address answers from the beginning:
     while the journal is read, `/readyz` tells that the server is not ready yet.
@@ -132,7 +134,7 @@ async def serve(options: Options) -> None:
         if started.metrics:
             print(f"metrics on {started.metrics}", flush=True)
 
-    await run(options, stop, ready)
+    return await run(options, stop, ready)
 
 
 async def run(
@@ -141,8 +143,10 @@ async def run(
     ready: Callable[[Started], None],
     wall: Callable[[], int] = time.time_ns,
     elapsed: Callable[[], int] = time.monotonic_ns,
-) -> None:
-    """Serve until `stop` is set. Signals, stdout and other settings of the process stay as they are.
+) -> bool:
+    """Serve until `stop` is set, or until the journal was handed to a standby; return whether it was.
+
+    Signals, stdout and other settings of the process stay as they are.
 
     Args:
         options: as for `serve`.
@@ -171,42 +175,14 @@ async def run(
             site = application(metrics.scrape, readiness.missing, page.routes() if options.page else (), [guarded])
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
-        journal, followed = await _owned_journal(options, stop, readiness)
+        journal, followed = await own(options.journal, options.standby, stop, readiness)
         if journal is None:
-            return
+            return False
         stack.enter_context(closing(journal))
         readiness.recovering()
-        await _run(options, journal, followed, stop, ready, wall, elapsed, readiness, source, metrics, url, audit)
-
-
-async def _owned_journal(
-    options: Options, stop: asyncio.Event, readiness: Readiness
-) -> tuple[Journal | None, Followed | None]:
-    """Open the journal. A standby waits until it can, and reads what it can meanwhile; None: it was stopped."""
-    if options.standby and (followable := await asyncio.to_thread(follow_journal, options.journal)) is not None:
-        readiness.standby()
-        log.info("standing by")
-        try:
-            followed = await asyncio.to_thread(stand_by, followable, stop.is_set)
-        except BaseException:
-            followable.close()
-            raise
-        if followed is None:
-            followable.close()
-            return None, None
-        return followable, followed
-    while not stop.is_set():
-        try:
-            # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
-            return await asyncio.to_thread(open_journal, options.journal), None
-        except JournalLockedError as error:
-            if not options.standby:
-                raise
-            if readiness.standby():
-                log.info("standing by: %s", error)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _STANDBY_S)
-    return None, None
+        return await _run(
+            options, journal, followed, stop, ready, wall, elapsed, readiness, source, metrics, url, audit
+        )
 
 
 async def _run(
@@ -222,7 +198,7 @@ async def _run(
     metrics: Metrics,
     url: str,
     audit: Audit | None,
-) -> None:
+) -> bool:
     guard, certificate = options.security.guard, options.security.certificate
     # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
     state, number = await asyncio.to_thread(
@@ -263,6 +239,7 @@ async def _run(
         state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes, measures
     )
     leadership = Leadership(journal, readers.send_away)
+    hand_over = HandOver(journal, sequencer, stop)
     service = Service(
         state.tracker,
         sequencer,
@@ -275,6 +252,7 @@ async def _run(
         guard,
         audit,
         leadership,
+        hand_over,
     )
     names = options.limits.max_metric_names
     inventory = Inventory(state.tracker, lanes, readers, surveys, names + 1)
@@ -291,12 +269,13 @@ async def _run(
             ("grpc.server.max_pending_requests", calls),
             ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
             # Watchers may ping often, to find out whether a silent server is still there.
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 500),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
             ("grpc.keepalive_permit_without_calls", 1),
             # The server closes the connection of a watcher whose machine is gone.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.http2.ping_timeout_ms", 20_000),
             # The server closes a connection that nobody uses after a while.
             ("grpc.max_connection_idle_ms", 600_000),
             ("grpc.server_handshake_timeout_ms", 10_000),
@@ -351,12 +330,14 @@ async def _run(
         await ticking
     readers.stop()
     service.stop()
-    await server.stop(0 if gone else _GRACE_S)
-    await sequencer.stop()
+    await server.stop(0 if gone else hand_over.grace_s)
+    await sequencer.stop(keep_snapshot=not hand_over.asked)
     lanes.close()
-    log.info("stopped")
     if gone:
         raise gone[0]
+    await hand_over.finish()
+    log.info("stopped")
+    return hand_over.asked
 
 
 async def _set_health(service: health.aio.HealthServicer, works: bool) -> None:

@@ -5,6 +5,7 @@ Each reads its request, and asks for a turn to read the job's state; a large ans
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -44,6 +45,7 @@ class Lookups:
         self._intake = intake
         self._limits = limits
         self._journal = journal
+        self._instance = secrets.token_hex(8)
 
     def by_name(self) -> dict[str, Handler]:
         """Return the look-ups by the names of their calls."""
@@ -61,7 +63,11 @@ class Lookups:
     async def _get_server_info(self, data: bytes, _: Caller) -> bytes:
         self._intake.question(wire.GetServerInfoRequest, data)
         return wire.ServerInfo(
-            version=tracker.__version__, journal=self._journal, leader=True, limits=self._limits.by_name()
+            version=tracker.__version__,
+            journal=self._journal,
+            leader=True,
+            limits=self._limits.by_name(),
+            instance=self._instance,
         ).SerializeToString()
 
     async def _get_job(self, data: bytes, caller: Caller) -> bytes:

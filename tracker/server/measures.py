@@ -43,6 +43,7 @@ class Measures:
         self.snapshots = Distribution(SNAPSHOT_S)
         self.snapshot_failures = self.snapshot_bytes = 0
         self.snapshot_at = 0.0  #: Unix time of the last one; 0: none since the start
+        self.backup_at = 0.0  #: Unix time of the last backup that was sent whole; 0: none since the start
 
     def began(self, jobs: list[str]) -> None:
         """Count from now on: what these jobs announced before was counted by an earlier process."""

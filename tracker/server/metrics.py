@@ -197,6 +197,11 @@ class ServingMetrics:
             measures.snapshot_at,
         )
         yield _counter("tracker_snapshot_failures", "Snapshots that could not be kept.", measures.snapshot_failures)
+        yield _gauge(
+            "tracker_backup_timestamp_seconds",
+            "Unix time of the last backup since the start; 0: there was none.",
+            measures.backup_at,
+        )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -94,6 +94,15 @@ class ReplayableState:
             raise ValueError("the state has not begun: no server has started on it")
         return self._tracker
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a server has started on it."""
+        return self._tracker is not None
+
+    def renew_logs(self) -> None:
+        """Give every job's log a new id: what clients know of the logs does not hold any more."""
+        self.apply(Recovered(secrets.token_hex(6)), self.at)
+
     def start(self, started: Started, at: int) -> None:
         """Note that a server has started on this state.
 
@@ -132,6 +141,7 @@ class ReplayableState:
             tracker.journal.JournalError: a newer version of the program wrote the record.
         """
         method = _method(number, record)
+        refuse_ended(number, record)
         if method is Method.STARTED:
             self.start(Started.read(record.payload), record.at)
             return
@@ -264,6 +274,7 @@ def recover(
             _leave_out(journal, number, record, number not in recovery.unanswered)
             lost = lost or number not in recovery.unanswered
             continue
+        refuse_ended(number, record)
         journal.replaying(number)
         restored.replay(number, record)
         replayed += 1
@@ -284,6 +295,25 @@ def recover(
         },
     )
     return restored, number
+
+
+def refuse_ended(number: int, record: Record) -> None:
+    """Refuse a record after which no state can be continued.
+
+    Raises:
+        tracker.journal.JournalError: the journal has ended with a backup, or has lost the backup that was restored.
+    """
+    if record.method == Method.MOVED:
+        raise JournalError(
+            f"the journal ends at record {number} with a backup that was made to continue elsewhere (`tracker backup "
+            "--final`). Start the tracker on the journal to which it was restored; to continue here, restore it here: "
+            "`tracker restore FILE --journal ADDRESS --same-log --replace`"
+        )
+    if record.method == Method.RESTORED:
+        raise JournalError(
+            f"the backup that was restored at record {number} is missing: the restore was interrupted, or its snapshot "
+            "was lost. Restore it again: `tracker restore FILE --journal ADDRESS --replace`"
+        )
 
 
 def _method(number: int, record: Record) -> Method:

@@ -116,6 +116,8 @@ class Sequencer:
         self._snapshot_bytes = self._snapshot_at = snapshot_bytes
         self._since_snapshot = 0
         self._cut: Cut | None = None
+        self._copying = asyncio.Lock()  # held while the state is copied
+        self._carrying = asyncio.Lock()  # held while a group is carried out
         self._snapshot: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._prober: asyncio.Task[None] | None = None
@@ -145,6 +147,7 @@ class Sequencer:
         self._health.check()
         at = self._clock.now()
         if self._journal.instant:
+            self._carried_out += 1
             return self._carry_out(command, at)
         wanted = self._pending_bytes + len(payload)
         if self._pending_bytes:
@@ -170,11 +173,14 @@ class Sequencer:
         """Accept nothing more: the journal is no longer this server's."""
         self._health.gone = True
 
-    async def stop(self) -> None:
+    async def stop(self, keep_snapshot: bool = True) -> None:
         """Accept no more commands, finish those that were accepted, and write a snapshot.
 
         A journal that does not answer is given a while for the commands that were accepted. Their callers then get no
         answer, and have to repeat them.
+
+        Args:
+            keep_snapshot: False: write none.
         """
         self._stopping = True
         self._wanted.set()
@@ -191,8 +197,8 @@ class Sequencer:
         if self._snapshot is not None:
             await self._snapshot
         impatient.cancel()
-        if not self._journal.instant and not self._health.gone:
-            await self._keep_snapshot(self._new_cut())
+        if keep_snapshot and not self._journal.instant and not self._health.gone:
+            await self._keep_snapshot()
         self._sync_thread.shutdown()
         self._snapshot_thread.shutdown()
 
@@ -262,7 +268,8 @@ class Sequencer:
                 continue
             sync = None if group is None else self._sync(group)
             if durable is not None:
-                await self._carry_out_group(durable)
+                async with self._carrying:
+                    await self._carry_out_group(durable)
             durable = group if sync is not None and await sync else None
 
     def _next_group(self) -> _Group | None:
@@ -336,28 +343,37 @@ class Sequencer:
         self._carried_out = group.number
         self._since_snapshot += group.bytes + _RECORD_COST * len(group.commands)
         if self._since_snapshot >= self._snapshot_at and (self._snapshot is None or self._snapshot.done()):
-            self._snapshot = asyncio.create_task(self._keep_snapshot(self._new_cut()))
+            self._snapshot = asyncio.create_task(self._keep_snapshot())
 
-    # ---------------------------------------------------------------- snapshots
+    # ---------------------------------------------------------------- copies of the state
 
-    def _new_cut(self) -> Cut:
-        """Mark the state after the last group, to be copied job by job."""
-        self._cut = Cut(self._state, self._lanes, self._carried_out, self._defining)
-        if self._cut.head_pending is not None:
-            self._defining = self._cut.head_pending
-        return self._cut
+    async def copy(self) -> tuple[int, Any]:
+        """Return a record's number, and a copy of the state after it, with all that was answered before the call."""
+        async with self._copying:
+            async with self._carrying:
+                self._cut = cut = Cut(self._state, self._lanes, self._carried_out, self._defining)
+                if cut.head_pending is not None:
+                    self._defining = cut.head_pending
+            try:
+                return cut.number, await cut.gather()
+            finally:
+                self._cut = None
 
-    async def _keep_snapshot(self, cut: Cut) -> None:
+    async def keep_snapshot(self) -> None:
+        """Write a snapshot while the server goes on."""
+        if self._snapshot is None or self._snapshot.done():
+            self._snapshot = asyncio.create_task(self._keep_snapshot())
+        await self._snapshot
+
+    async def _keep_snapshot(self) -> None:
         started = time.monotonic()
         covered, self._since_snapshot = self._since_snapshot, 0
         try:
-            state = await cut.gather()
-            self._cut = None
+            number, state = await self.copy()
             size = await asyncio.get_running_loop().run_in_executor(
-                self._snapshot_thread, self._journal.snapshot, cut.number, state
+                self._snapshot_thread, self._journal.snapshot, number, state
             )
         except Exception as error:
-            self._cut = None
             self._measures.snapshot_failures += 1
             fault = None if isinstance(error, JournalError) else error
             log.error("no snapshot could be kept; the journal grows until one can: %s", error, exc_info=fault)
@@ -368,7 +384,7 @@ class Sequencer:
         self._snapshot_at = max(self._snapshot_bytes, size)
         took = time.monotonic() - started
         self._measures.snapshot(took, size, time.time())
-        log.info("kept a snapshot", extra={"record": cut.number, "bytes": size, "seconds": f"{took:.3f}"})
+        log.info("kept a snapshot", extra={"record": number, "bytes": size, "seconds": f"{took:.3f}"})
 
 
 def _settle(pending: _Pending, answer: Answer, error: BaseException | None) -> None:

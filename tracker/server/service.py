@@ -29,7 +29,9 @@ from tracker.wire.codec import Method
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .administration import Administration
 from .admission import Admission
+from .handover import HandOver
 from .intake import Context, Intake
 from .lanes import Lanes
 from .leading import Leadership
@@ -72,6 +74,7 @@ class Service:
         guard: identifies callers.
         audit: records what operators do; None: nothing does.
         leadership: confirms that this server leads, before it answers from its state.
+        hand_over: hands the journal to a standby.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Service:
         guard: Guard,
         audit: Audit | None,
         leadership: Leadership,
+        hand_over: HandOver,
     ) -> None:
         self._audit = audit
         self._guard = guard
@@ -100,6 +104,7 @@ class Service:
         self._admission = Admission(state, limits)
         self._intake = Intake(limits, abort)
         self._lookups = Lookups(state, readers, self._intake, limits, journal)
+        self._administration = Administration(sequencer, self._intake, journal, measures, audit, leadership, hand_over)
         self._report_streams: set[asyncio.Queue[_Streamed]] = set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -122,9 +127,11 @@ class Service:
         }
         calls = {name: self._unary(name, self._commander(name, *how)) for name, how in carried_out.items()}
         calls |= {name: self._unary(name, self._of_leader(how)) for name, how in self._lookups.by_name().items()}
+        calls["MoveLeader"] = self._unary("MoveLeader", self._administration.move)
         calls["Await"] = self._unary("Await", self._await, counted=False)
         calls["Watch"] = self._streaming("Watch", self._watch)
         calls["ReportStream"] = self._streaming("ReportStream", self._report_stream)
+        calls["Backup"] = self._streaming("Backup", self._administration.backup)
         return grpc.method_handlers_generic_handler(SERVICE, calls)
 
     # ---------------------------------------------------------------- how calls are answered and refused
@@ -153,7 +160,7 @@ class Service:
     def _streaming(self, name: str, handle: Callable[[Context, Caller], AsyncIterator[bytes]]) -> Any:
         async def call(_: Any, context: Context) -> AsyncIterator[bytes]:
             async with _Answering(self, name, context):
-                caller = self._caller(name, context)
+                caller = await self._audited_caller(name, context)
                 async with caller.within_quota(lasts=True):
                     async for message in handle(context, caller):
                         yield message

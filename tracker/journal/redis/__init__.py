@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .address import RedisAddress
 from .journal import RedisJournal
+from .setting_aside import set_keys_aside
 
-__all__ = ["RedisAddress", "RedisJournal"]
+__all__ = ["RedisAddress", "RedisJournal", "set_keys_aside"]

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import redis
@@ -108,7 +109,7 @@ class RedisJournal:
 
     def try_to_own(self) -> bool:
         try:
-            return self._lease.try_to_acquire()
+            return self._lease.try_to_acquire(announce=True)
         except redis.RedisError as error:
             raise self._unusable(error) from error
 
@@ -242,6 +243,17 @@ class RedisJournal:
         except JournalGoneError as error:
             self._is_gone(error)
             raise
+
+    def standby(self) -> str:
+        try:
+            return self._lease.standby()
+        except redis.RedisError as error:
+            raise self._unusable(error) from error
+
+    def hand_over(self) -> None:
+        with suppress(redis.RedisError):  # then the lease runs out, and the standby gets it a little later
+            self._lease.hand_over()
+        self.close()
 
     def close(self) -> None:
         if self._closed:

@@ -17,14 +17,15 @@ class Keys:
 
     def __init__(self, address: RedisAddress) -> None:
         self.address = address
-        self._base = f"{{{address.prefix}}}"
-        self.log = f"{self._base}:log"
-        self.top = f"{self._base}:top"
-        self.lease = f"{self._base}:lease"
-        self.snapshots = f"{self._base}:snapshots"
-        self.unfinished = f"{self._base}:unfinished"
-        self.marks = f"{self._base}:marks"
-        self.set_aside = f"{self._base}:set-aside"
+        self.base = f"{{{address.prefix}}}"
+        self.log = f"{self.base}:log"
+        self.top = f"{self.base}:top"
+        self.lease = f"{self.base}:lease"
+        self.standby = f"{self.base}:standby"
+        self.snapshots = f"{self.base}:snapshots"
+        self.unfinished = f"{self.base}:unfinished"
+        self.marks = f"{self.base}:marks"
+        self.set_aside = f"{self.base}:set-aside"
 
     def piece(self, entry: str, place: int) -> str:
         """Return the key of a snapshot's piece.
@@ -33,8 +34,12 @@ class Keys:
             entry: the snapshot's.
             place: of the piece, from 0.
         """
-        return f"{self._base}:snapshot:{entry}:{place}"
+        return f"{self.base}:snapshot:{entry}:{place}"
+
+    def replaced(self, when: str) -> str:
+        """Return the beginning of the keys of a journal that was replaced."""
+        return f"{self.base}:replaced:{when}"
 
     def damaged(self, when: str) -> str:
         """Return the key of what was set aside because it could not be used."""
-        return f"{self._base}:damaged:{when}"
+        return f"{self.base}:damaged:{when}"

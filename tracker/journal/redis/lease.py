@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import redis
 
@@ -43,6 +43,7 @@ class Lease:
         self.holder = new_holder()
         self._closed = threading.Event()
         self._other = ""  # the holder that was seen last
+        self._announced = 0.0  # the monotonic time at which this process was noted as the standby
         self._renewing: threading.Thread | None = None
         self._watch: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
 
@@ -62,14 +63,20 @@ class Lease:
                 )
             self._closed.wait(_LOOK_S)
 
-    def try_to_acquire(self) -> bool:
+    def try_to_acquire(self, announce: bool = False) -> bool:
         """Try to get the lease, and return whether that succeeded; then renew it.
+
+        Args:
+            announce: note that this process is a standby, which follows the log.
 
         Raises:
             redis.RedisError: the server cannot be used.
         """
         dead = self._other if is_dead(self._other) else ""
-        self._other = self._try(dead)
+        announce = announce and time.monotonic() - self._announced > self._ms / 1000 / _RENEWALS
+        self._other = self._try(dead, announce)
+        if announce:
+            self._announced = time.monotonic()
         if self._other:
             return False
         self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -86,18 +93,44 @@ class Lease:
         """
         self._watch = acknowledged, look, term
 
+    def standby(self) -> str:
+        """Return which process follows the log, for people; empty: none does.
+
+        Raises:
+            redis.RedisError: the server cannot be used.
+        """
+        client = connect(self._keys.address)  # the lease's own may be in use by the thread that renews it
+        try:
+            holder: Any = client.get(self._keys.standby)
+        finally:
+            client.close()
+        return describe(holder.decode()) if holder else ""
+
+    def hand_over(self) -> None:
+        """Stop renewing the lease, and give it to the standby.
+
+        Raises:
+            redis.RedisError: the server cannot be used; the lease runs out.
+        """
+        self._stop_renewing()
+        self._client.eval(scripts.HAND_OVER, 2, self._keys.lease, self._keys.standby, self.holder, self._ms)
+
     def close(self) -> None:
         """Give the lease back, if it is this tracker's, and close the connection."""
+        self._stop_renewing()
+        with suppress(redis.RedisError):
+            self._client.eval(scripts.LET_GO, 2, self._keys.lease, self._keys.standby, self.holder)
+        self._client.close()
+
+    def _stop_renewing(self) -> None:
         self._closed.set()
         if self._renewing is not None:
             self._renewing.join()
-        with suppress(redis.RedisError):
-            self._client.eval(scripts.LET_GO, 1, self._keys.lease, self.holder)
-        self._client.close()
 
-    def _try(self, dead: str) -> str:
+    def _try(self, dead: str, announce: bool = False) -> str:
         """Try to get the lease; return its holder, if that is another one."""
-        held = self._client.eval(scripts.ACQUIRE, 1, self._keys.lease, self.holder, self._ms, dead)
+        keys = [self._keys.lease, self._keys.standby]
+        held = self._client.eval(scripts.ACQUIRE, len(keys), *keys, self.holder, self._ms, dead, int(announce))
         return held.decode() if held else ""
 
     def _renew(self) -> None:

@@ -3,6 +3,7 @@
     PREFIX:log       stream; the entry TERM-NUMBER is a group whose last record is NUMBER, TERM-0 a claim
     PREFIX:top       hash: id of the newest entry, last: the number of the newest record, lost: see `NOTE_LOSS`
     PREFIX:lease     who may claim the log, for a while
+    PREFIX:standby   who follows the log and waits for the lease
     PREFIX:snapshots hash: TERM-NUMBER of each snapshot and its description
     PREFIX:snapshot:TERM-NUMBER:PLACE a piece of a snapshot
 
@@ -15,17 +16,31 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Keys: lease. Arguments: holder, milliseconds, a holder that is known to be dead. Returns another holder, or nothing.
+#: Keys: lease, standby. Arguments: holder, milliseconds, a holder that is known to be dead, whether this one is noted
+#: as the standby if it does not get the lease. Returns another holder, or nothing.
 ACQUIRE: Final = """
 local held = redis.call('GET', KEYS[1])
-if held and held ~= ARGV[1] and held ~= ARGV[3] then return held end
+if held and held ~= ARGV[1] and held ~= ARGV[3] then
+  if ARGV[4] == '1' then redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2]) end
+  return held
+end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 return false
 """
 
-#: Keys: lease. Arguments: holder.
+#: Keys: lease, standby. Arguments: holder, milliseconds. Gives the lease to the standby; without one, to anybody.
+HAND_OVER: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return end
+local standby = redis.call('GET', KEYS[2])
+if standby then redis.call('SET', KEYS[1], standby, 'PX', ARGV[2]) else redis.call('DEL', KEYS[1]) end
+"""
+
+#: Keys: lease, standby. Arguments: holder.
 LET_GO: Final = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+for _, key in ipairs(KEYS) do
+  if redis.call('GET', key) == ARGV[1] then redis.call('DEL', key) end
+end
 """
 
 #: Keys: lease, top. Arguments: holder, milliseconds, term. Returns the newest entry, the newest record, what was lost.

@@ -39,6 +39,8 @@ class Method(IntEnum):
     UNSUBSCRIBE = 14
     TICK = 100  #: no caller's: time has passed, for the job that is named or, without a name, for all
     STARTED = 101  #: no command: what a server brought with it when it started
+    RESTORED = 102  #: no command: the state of a backup, which is in the snapshot after this record
+    MOVED = 103  #: no command: the journal ends here, and a backup has what was in it
 
 
 def read_command(method: Method, data: bytes) -> commands.Command:

@@ -161,5 +161,9 @@ def read_subscription(message: wire.SubscriptionStatus) -> callers.SubscriptionS
 
 def read_server_info(message: wire.ServerInfo) -> callers.ServerInfo:
     return callers.ServerInfo(
-        version=message.version, journal=message.journal, leader=message.leader, limits=dict(message.limits)
+        version=message.version,
+        journal=message.journal,
+        leader=message.leader,
+        limits=dict(message.limits),
+        instance=message.instance,
     )

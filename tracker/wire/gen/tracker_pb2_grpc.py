@@ -160,6 +160,16 @@ class TrackerStub(object):
                 request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AbandonRequest.SerializeToString,
                 response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AbandonResponse.FromString,
                 _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/substream.tracker.v1.Tracker/Backup',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.BackupRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.BackupPart.FromString,
+                _registered_method=True)
+        self.MoveLeader = channel.unary_unary(
+                '/substream.tracker.v1.Tracker/MoveLeader',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.MoveLeaderRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.MoveLeaderResponse.FromString,
+                _registered_method=True)
 
 
 class TrackerServicer(object):
@@ -380,6 +390,23 @@ class TrackerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Backup(self, request, context):
+        """Sends the whole state as one file, in parts: the state at one moment during the call, with everything that was
+        answered before it. The server goes on meanwhile. Backups that are asked for at the same time are sent one after the
+        other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveLeader(self, request, context):
+        """Hands the journal to the standby that follows it. The server answers, finishes the calls under way and ends.
+        Refused with `NO_STANDBY` (`FAILED_PRECONDITION`) if none follows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrackerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -507,6 +534,16 @@ def add_TrackerServicer_to_server(servicer, server):
                     servicer.Abandon,
                     request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AbandonRequest.FromString,
                     response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AbandonResponse.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.BackupRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.BackupPart.SerializeToString,
+            ),
+            'MoveLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveLeader,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.MoveLeaderRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.MoveLeaderResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1185,6 +1222,60 @@ class Tracker(object):
             '/substream.tracker.v1.Tracker/Abandon',
             substream_dot_tracker_dot_v1_dot_tracker__pb2.AbandonRequest.SerializeToString,
             substream_dot_tracker_dot_v1_dot_tracker__pb2.AbandonResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/Backup',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.BackupRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.BackupPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/MoveLeader',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.MoveLeaderRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.MoveLeaderResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -153,6 +153,15 @@ class TrackerStub:
     """
     Abandon: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.AbandonRequest, _tracker_pb2.AbandonResponse]
     """Ends an open substream on every segment at once, with the reason ABANDONED, whatever is in flight."""
+    Backup: _grpc.UnaryStreamMultiCallable[_tracker_pb2.BackupRequest, _tracker_pb2.BackupPart]
+    """Sends the whole state as one file, in parts: the state at one moment during the call, with everything that was
+    answered before it. The server goes on meanwhile. Backups that are asked for at the same time are sent one after the
+    other.
+    """
+    MoveLeader: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.MoveLeaderRequest, _tracker_pb2.MoveLeaderResponse]
+    """Hands the journal to the standby that follows it. The server answers, finishes the calls under way and ends.
+    Refused with `NO_STANDBY` (`FAILED_PRECONDITION`) if none follows.
+    """
 
 @_typing.type_check_only
 class TrackerAsyncStub(TrackerStub):
@@ -262,6 +271,15 @@ class TrackerAsyncStub(TrackerStub):
     """
     Abandon: _aio.UnaryUnaryMultiCallable[_tracker_pb2.AbandonRequest, _tracker_pb2.AbandonResponse]  # type: ignore[assignment]
     """Ends an open substream on every segment at once, with the reason ABANDONED, whatever is in flight."""
+    Backup: _aio.UnaryStreamMultiCallable[_tracker_pb2.BackupRequest, _tracker_pb2.BackupPart]  # type: ignore[assignment]
+    """Sends the whole state as one file, in parts: the state at one moment during the call, with everything that was
+    answered before it. The server goes on meanwhile. Backups that are asked for at the same time are sent one after the
+    other.
+    """
+    MoveLeader: _aio.UnaryUnaryMultiCallable[_tracker_pb2.MoveLeaderRequest, _tracker_pb2.MoveLeaderResponse]  # type: ignore[assignment]
+    """Hands the journal to the standby that follows it. The server answers, finishes the calls under way and ends.
+    Refused with `NO_STANDBY` (`FAILED_PRECONDITION`) if none follows.
+    """
 
 class TrackerServicer(metaclass=_abc_1.ABCMeta):
     """The tracker."""
@@ -518,5 +536,26 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.AbandonResponse, _abc.Awaitable[_tracker_pb2.AbandonResponse]]:
         """Ends an open substream on every segment at once, with the reason ABANDONED, whatever is in flight."""
+
+    @_abc_1.abstractmethod
+    def Backup(
+        self,
+        request: _tracker_pb2.BackupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tracker_pb2.BackupPart], _abc.AsyncIterator[_tracker_pb2.BackupPart]]:
+        """Sends the whole state as one file, in parts: the state at one moment during the call, with everything that was
+        answered before it. The server goes on meanwhile. Backups that are asked for at the same time are sent one after the
+        other.
+        """
+
+    @_abc_1.abstractmethod
+    def MoveLeader(
+        self,
+        request: _tracker_pb2.MoveLeaderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tracker_pb2.MoveLeaderResponse, _abc.Awaitable[_tracker_pb2.MoveLeaderResponse]]:
+        """Hands the journal to the standby that follows it. The server answers, finishes the calls under way and ends.
+        Refused with `NO_STANDBY` (`FAILED_PRECONDITION`) if none follows.
+        """
 
 def add_TrackerServicer_to_server(servicer: TrackerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,200 @@
+"""A tracker's state goes through a backup into a journal of any kind, and nobody takes the old one for the new one."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from tests.client.processes import TRACKER, Server
+from tests.journal.redis_server import PROGRAM, RedisServer
+from tests.server.test_redis import SPEC, in_flight, send, start
+from tracker.backup.form import Checked
+from tracker.cli.main import main
+from tracker.client import JobSpec, TrackerClient, TrackerError, label
+from tracker.journal.snapshots import decode
+from tracker.server.replayable import ReplayableState
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    """What a command prints."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        assert main(arguments) == status, printed.getvalue()
+    return printed.getvalue()
+
+
+def refusal_to_serve(journal: str) -> str:
+    """Why no tracker starts on a journal."""
+    command = [*TRACKER, "serve", "--listen", "127.0.0.1:0", "--journal", journal]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    return ran.stderr
+
+
+@pytest.fixture
+def tracker(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.slow)])
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty journal."""
+    if request.param == "sqlite":
+        yield f"sqlite:{tmp_path / 'elsewhere.db'}"
+        return
+    if PROGRAM is None:
+        pytest.skip("there is no redis-server here: `apt-get install redis-server` brings it")
+    redis = RedisServer(tmp_path / "redis")
+    yield redis.address()
+    redis.kill()
+
+
+def test_a_restored_tracker_has_all_and_tells_everybody_that_it_is_older(
+    tracker: Server, elsewhere: str, tmp_path: Path
+) -> None:
+    backup = str(tmp_path / "backup")
+    with TrackerClient(tracker.address) as client:
+        start(client)
+        for number in range(1, 11):
+            send(client, number)
+        log = client.job("flights").log_id
+        made = json.loads(run("backup", backup, "--server", tracker.address, "--json"))
+        assert (made["record"], made["jobs"]["flights"]["log_id"], made["final"]) == (13, log, False)
+        send(client, 11)
+    tracker.kill()
+    assert "every job's log has a new id" in run("restore", backup, "--journal", elsewhere)
+    server = Server(tmp_path, elsewhere)
+    with TrackerClient(server.address) as client:
+        assert in_flight(client) == 10
+        assert client.job("flights").log_id != log
+        with client.watch("flights", log_id=log) as watch, pytest.raises(TrackerError, match="LOG_CHANGED"):
+            next(watch)
+        with pytest.raises(TrackerError, match=r"FENCED.*open a new run to continue"):
+            send(client, 12)
+        with client.open_producer("flights", "q", "r2") as producer:
+            assert producer.next_epoch() == 11
+    server.restart()  # and it is in the journal
+    with TrackerClient(server.address) as client:
+        assert in_flight(client) == 10
+    server.kill()
+
+
+def test_a_journal_that_ended_with_its_backup_moves_without_anybody_noticing(
+    tracker: Server, elsewhere: str, tmp_path: Path
+) -> None:
+    backup = str(tmp_path / "backup")
+    with TrackerClient(tracker.address) as client:
+        start(client)
+        send(client, 1)
+        log = client.job("flights").log_id
+        assert "leave out --journal" in run("backup", backup, "--journal", tracker.journal, "--final", status=1)
+        tracker.stop()
+        run("backup", backup, "--journal", tracker.journal, "--final")
+        run("backup", backup, "--journal", tracker.journal, "--final")  # as often as needed
+        assert "Start the tracker on the journal to which it was restored" in refusal_to_serve(tracker.journal)
+        run("restore", backup, "--journal", elsewhere, "--same-log")
+        tracker.journal = elsewhere
+        tracker.start()
+        send(client, 2)
+        assert (in_flight(client), client.job("flights").log_id) == (2, log)
+
+
+def test_a_backup_of_a_tracker_that_goes_on_is_never_taken_for_its_end(tracker: Server, tmp_path: Path) -> None:
+    backup = str(tmp_path / "backup")
+    run("backup", backup, "--server", tracker.address)
+    refused = run("restore", backup, "--journal", f"sqlite:{tmp_path / 'new.db'}", "--same-log", status=1)
+    assert "leave out --same-log" in refused
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_what_is_in_a_journal_is_kept_even_if_it_is_replaced(tracker: Server, elsewhere: str, tmp_path: Path) -> None:
+    backup = str(tmp_path / "backup")
+    run("backup", backup, "--server", tracker.address)
+    with TrackerClient(tracker.address) as client:
+        start(client)
+    run("restore", backup, "--journal", elsewhere)
+    assert "is not empty" in run("restore", backup, "--journal", elsewhere, status=1)
+    assert "is in use by" in run("restore", backup, "--journal", tracker.journal, "--replace", status=1)
+    answer = json.loads(run("restore", backup, "--journal", elsewhere, "--replace", "--json"))
+    if elsewhere.startswith("sqlite:"):  # it is a journal where it is now
+        assert "0 jobs" in run("backup", str(tmp_path / "again"), "--journal", f"sqlite:{answer['set_aside']}")
+    else:
+        assert answer["set_aside"].startswith("{tracker}:replaced:")
+    server = Server(tmp_path, elsewhere)
+    with TrackerClient(server.address) as client:
+        assert client.jobs() == []
+    server.kill()
+
+
+def test_a_damaged_backup_changes_nothing(tracker: Server, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    run("backup", str(backup), "--server", tracker.address)
+    data = backup.read_bytes()
+    backup.write_bytes(data[:-1])
+    new = tmp_path / "new.db"
+    assert "is damaged: it ends after" in run("restore", str(backup), "--journal", f"sqlite:{new}", status=1)
+    assert "is damaged" in run("backup", str(backup), "--verify", status=1)
+    assert not new.exists()
+
+
+@pytest.mark.slow
+def test_a_restore_that_was_interrupted_is_no_empty_tracker(tracker: Server, tmp_path: Path) -> None:
+    backup = str(tmp_path / "backup")
+    run("backup", backup, "--server", tracker.address)
+    new = tmp_path / "new.db"
+    run("restore", backup, "--journal", f"sqlite:{new}")
+    (tmp_path / "new.db-snapshot-1").unlink()
+    refused = refusal_to_serve(f"sqlite:{new}")
+    assert "Restore it again: `tracker restore FILE --journal ADDRESS --replace`" in refused
+    run("restore", backup, "--journal", f"sqlite:{new}", "--replace")
+    run("backup", str(tmp_path / "again"), "--journal", f"sqlite:{new}")
+
+
+def test_a_backup_has_what_was_answered_before_and_no_half_of_a_command(tracker: Server) -> None:
+    """One reporter takes turns between two jobs: no state may have the second job ahead of the first one."""
+    done, stop = [0], threading.Event()
+    with TrackerClient(tracker.address) as client:
+        for job in ("a", "z"):
+            client.define_job(JobSpec(job=job, deployment="d1", segments=SPEC.segments))
+            client.open_producer(job, "q", "r1")
+
+        def send_on() -> None:
+            while not stop.is_set():
+                for job in ("a", "z"):
+                    epoch = client.producer(job, "q", "r1").epoch(done[0])
+                    epoch.sent("raw", "LGA", "day", label(str(done[0])))
+                    epoch.report(commit=True)
+                done[0] += 1
+
+        reporter = threading.Thread(target=send_on)
+        reporter.start()
+        backups: list[tuple[int, bytes, int]] = []
+        while len(backups) < 5 or done[0] < 20:
+            before = done[0]
+            backups.append((before, b"".join(client.backup()), done[0]))
+        stop.set()
+        reporter.join()
+    for before, data, after in backups:
+        reached = committed(data)
+        assert before <= reached["z"] <= reached["a"] <= reached["z"] + 1 <= after + 2
+
+
+def committed(data: bytes) -> dict[str, int]:
+    """How many epochs of each job are in a backup, each with its element."""
+    state = ReplayableState(decode(b"".join(Checked([data], "FILE").state()))).tracker
+    found = {}
+    for job in state.jobs():
+        status = state.job_status(job)
+        last = status.producers[0].committed_epoch
+        found[job] = status.in_flight
+        assert found[job] == (0 if last is None else last + 1)
+    return found

@@ -1,0 +1,224 @@
+"""What is checked: two trackers with one journal, each behind lines of its own, and the Redis they write to."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import redis
+
+from tests.checker.history import History
+from tests.checker.launcher import set_clock
+from tests.checker.store import RedisStore
+from tests.client.processes import Line, Server
+from tracker.client import TrackerClient, TrackerUnavailable
+
+PLACES: Final = 2
+_LOOK_S: Final = 0.1
+_PATIENT_S: Final = 120.0
+_LOSS: Final = "--accept-loss"  # in the message of a tracker that does not start because records are lost
+
+
+class Place:
+    """Where a tracker runs: it is started again whenever it has ended, as a service manager does it.
+
+    Args:
+        number: of the place.
+        directory: of its logs.
+        journal: the journal's address, as seen from there.
+        wire: the line to the journal; None: there is none.
+        lines: how many lines of clients lead to it.
+        plant: a fault to plant; empty: none.
+    """
+
+    def __init__(self, number: int, directory: Path, journal: str, wire: Line | None, lines: int, plant: str) -> None:
+        directory.mkdir(parents=True)
+        self.number = number
+        self.wire = wire
+        self.clock = directory / "clock"
+        self.is_down = False  #: it is not to be started
+        self.sleeps = 0  #: how many faults have put it to sleep
+        self.starts = 0
+        self._read = 0  # of its log
+        set_clock(self.clock, 0)
+        program = [sys.executable, "-m", "tests.checker.launcher", "--clock", str(self.clock), f"--plant={plant}", "--"]
+        self.server = Server(directory, journal, "--standby", waits=None, program=[*program, "serve"])
+        self.lines = [Line(self.server.address) for _ in range(lines)]
+
+    @property
+    def process(self) -> str:
+        """The process that runs now, as PLACE.START."""
+        return f"{self.number}.{self.starts}"
+
+    def restart(self, *more: str) -> None:
+        """Starts it again."""
+        self._read = len(self.server.log)
+        self.starts += 1
+        self.server.start(waits=True, more=more)
+
+    @property
+    def last_words(self) -> str:
+        """What it has logged since it was started."""
+        return self.server.log[self._read :]
+
+
+class Cluster:
+    """Two trackers with one journal.
+
+    Args:
+        directory: of logs and data.
+        kind: of the journal: ``redis`` or ``sqlite``.
+        groups: how many groups of clients there are.
+        history: notes what happens to processes.
+        plant: a fault to plant in the trackers; empty: none.
+        options: of the journal's address in Redis.
+    """
+
+    def __init__(
+        self, directory: Path, kind: str, groups: int, history: History, plant: str = "", options: str = ""
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.kind = kind
+        self.accepts_loss = False  #: whether the operator accepts a loss that keeps trackers from starting
+        self._history = history
+        self._ends = threading.Event()
+        self.store = RedisStore(directory / "redis") if kind == "redis" else None
+        self.places: list[Place] = []
+        for number in range(PLACES):
+            wire = None if self.store is None else self.store.line()
+            where = f"sqlite:{directory / 'tracker.db'}"
+            if wire is not None:
+                where = f"redis://{wire.address}/0?{options}"
+            self.places.append(Place(number, directory / str(number), where, wire, 2 * groups, plant))
+        self._lock = threading.RLock()
+        self._managing = threading.Thread(target=self._manage, name="service manager", daemon=True)
+
+    def start(self) -> None:
+        """Starts the trackers; one of them leads."""
+        for place in self.places:
+            place.restart()
+        self._managing.start()
+
+    def addresses(self, group: int) -> tuple[str, str]:
+        """The tracker's addresses for those who report in a group, and for those who read, in another order."""
+        to_report = [place.lines[2 * group].address for place in self.places]
+        to_read = [place.lines[2 * group + 1].address for place in reversed(self.places)]
+        return "+".join(to_report), "+".join(to_read)
+
+    @property
+    def direct(self) -> str:
+        """The tracker's addresses, past all lines."""
+        return "+".join(place.server.address for place in self.places)
+
+    def process(self, address: str) -> str:
+        """The process that listens behind an address now; empty: none that is known."""
+        for place in self.places:
+            if any(line.address == address for line in place.lines):
+                return place.process
+        return ""
+
+    def wait_until_it_serves(self) -> None:
+        """Waits until the tracker answers."""
+        with TrackerClient(self.direct, timeout=2, retry_for=_PATIENT_S) as client:
+            client.server_info()
+
+    # ---------------------------------------------------------------- who is who
+
+    def leader(self) -> Place | None:
+        """Where the leader runs; None: nowhere, or it cannot be found out."""
+        if self.store is None or not self.store.answers:
+            return next((place for place in self.places if self._serves(place)), None)
+        with suppress(redis.RedisError, ValueError, TypeError):
+            pid = json.loads(self.store.holder())["pid"]
+            return next((place for place in self.places if place.server.is_running and place.server.pid == pid), None)
+        return None
+
+    def place(self, target: str) -> Place:
+        """The place that a fault is meant for: ``leader``, ``standby`` or a number."""
+        if target.isdecimal():
+            return self.places[int(target)]
+        leader = self.leader() or self.places[0]
+        return leader if target == "leader" else self.places[1 - leader.number]
+
+    def _serves(self, place: Place) -> bool:
+        with (
+            suppress(TrackerUnavailable),
+            TrackerClient(place.server.address, timeout=_LOOK_S, retry_for=0) as client,
+        ):
+            return client.server_info().leader
+        return False
+
+    # ---------------------------------------------------------------- starting and ending
+
+    def down(self, place: Place, work: Callable[[], None]) -> None:
+        """Ends a tracker for a while.
+
+        Args:
+            place: where it runs.
+            work: ends it.
+        """
+        with self._lock:
+            place.is_down = True
+            place.sleeps = 0
+            work()
+
+    def up(self, place: Place) -> None:
+        """Lets a tracker be started again."""
+        with self._lock:
+            place.is_down = False
+
+    def _manage(self) -> None:
+        while not self._ends.wait(_LOOK_S):
+            with self._lock:
+                for place in self.places:
+                    if not place.is_down and not place.server.is_running and not self._ends.is_set():
+                        self._start(place)
+
+    def _start(self, place: Place) -> None:
+        accepted = self.accepts_loss and _LOSS in place.last_words
+        asked = {"fault": "restart", "place": place.number, "accepts_loss": accepted}
+        self._history.note("manager", "fault", "", asked, last=place.last_words[-300:])
+        if accepted:
+            place.restart(_LOSS)
+        else:
+            place.restart()
+
+    def restart_all(self) -> None:
+        """Kills both trackers, and waits until one has read the journal again."""
+        with self._lock:
+            for place in self.places:
+                place.server.kill()
+            for place in self.places:
+                place.restart()
+        self.wait_until_it_serves()
+
+    def heal(self) -> None:
+        """Ends all faults of lines, processes and clocks; those of Redis are `RedisStore`'s."""
+        for place in self.places:
+            for line in [*place.lines, *([place.wire] if place.wire else [])]:
+                line.refuses = False
+                line.release()
+            set_clock(place.clock, 0)
+            with self._lock:
+                if place.server.is_running:
+                    place.server.thaw()
+                place.is_down, place.sleeps = False, 0
+        if self.store is not None:
+            self.store.heal()
+
+    def end(self) -> None:
+        """Ends everything."""
+        self._ends.set()
+        if self._managing.is_alive():
+            self._managing.join()
+        for place in self.places:
+            place.server.kill()
+            for line in [*place.lines, *([place.wire] if place.wire else [])]:
+                line.close()
+        if self.store is not None:
+            self.store.end()

@@ -1,0 +1,99 @@
+"""Carries out a job's epochs on the reference model, in the order that the event log tells.
+
+Each epoch closes a marker, whose end is in the log, so the log has the order in which the epochs took effect. The
+model, which knows nothing of journals, leaders or networks, must come to the same events, one for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tests.checker.flow import FIRST, Line
+from tests.model.lines import JOB, Driver
+from tests.model.reference import ReferenceTracker
+
+Epoch: TypeAlias = tuple[str, int]  # producer, number
+Body: TypeAlias = list[Any]
+
+
+@dataclass
+class Replayed:
+    """What the model says of a log.
+
+    Args:
+        order: the epochs, each with the number of its first event and of its last one.
+        problem: where log and model part; empty: nowhere.
+        seq: the last event before that.
+        statuses: the job's status after some events.
+    """
+
+    order: list[tuple[Epoch, int, int]] = field(default_factory=list)
+    problem: str = ""
+    seq: int = 0
+    statuses: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+def marker(body: Body) -> Epoch | None:
+    """The epoch whose marker has ended, on the first segment; None: this is another event."""
+    if body[0] == "ENDED" and body[1] == FIRST and body[2].startswith("p"):
+        return body[2], int(body[3])
+    return None
+
+
+def replay(definition: Line, epochs: Mapping[Epoch, Line], log: Sequence[Body], looks: set[int]) -> Replayed:
+    """Carries out what a log tells.
+
+    Args:
+        definition: the job's.
+        epochs: what they contain.
+        log: the bodies of its events, from the first on.
+        looks: after which events the status is wanted.
+    """
+    model = ReferenceTracker("model")
+    driver, replayed = Driver(model), Replayed()
+    driver.run(definition)
+    opened: set[str] = set()
+    while replayed.seq < len(log):
+        epoch = next((found for body in log[replayed.seq :] if (found := marker(body))), None)
+        if epoch is None or epoch not in epochs:
+            what = f"epoch {epoch}, which no client has begun" if epoch else "no epoch of a client"
+            replayed.problem = f"event {replayed.seq + 1}, {log[replayed.seq]}, belongs to {what}"
+            return replayed
+        if epoch in {each for each, _, _ in replayed.order[-1000:]}:
+            replayed.problem = f"epoch {epoch} has taken effect a second time, after event {replayed.seq}"
+            return replayed
+        if epoch[0] not in opened:
+            opened.add(epoch[0])
+            driver.run({"do": "open", "producer": epoch[0], "run": "r", "mode": "STAGED"})
+        _, expected = driver.run(epochs[epoch])
+        found = list(log[replayed.seq : replayed.seq + len(expected)])
+        if found != expected:
+            replayed.problem = f"after event {replayed.seq}, epoch {epoch}: {_difference(expected, found)}"
+            return replayed
+        first, replayed.seq = replayed.seq + 1, replayed.seq + len(expected)
+        replayed.order.append((epoch, first, replayed.seq))
+        if replayed.seq in looks:
+            replayed.statuses[replayed.seq] = _status(model)
+    return replayed
+
+
+def _difference(expected: Sequence[Body], found: Sequence[Body]) -> str:
+    missing = [body for body in expected if body not in found]
+    surplus = [body for body in found if body not in expected]
+    if missing or surplus:
+        return f"the model has {missing[:3]}, and the log {surplus[:3]}"
+    return f"the model has the order {list(expected)[:4]}, and the log {list(found)[:4]}"
+
+
+def _status(model: ReferenceTracker) -> dict[str, Any]:
+    status = model.job_status(JOB)
+    return {
+        "open": status.open_substreams,
+        "ended": status.ended_substreams,
+        "in_flight": status.in_flight,
+        "committed": {
+            each.producer: each.committed_epoch for each in status.producers if each.committed_epoch is not None
+        },
+    }

@@ -1,0 +1,185 @@
+"""The Redis of a cluster, with what may happen to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from tests.client.processes import Line
+from tests.journal.redis_server import RedisServer, replica_of
+
+_DISK: Final = "64m"  # of a file system that is filled
+_KEY: Final = "{tracker}"
+
+
+class RedisStore:
+    """A Redis that can be killed, filled, and replaced by a replica.
+
+    Args:
+        directory: of its data.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count = 0
+        self._lines: list[Line] = []
+        self._disk: Path | None = None
+        self.server = RedisServer(self._new_directory())
+        self._sleeps = 0  # how many faults have put it to sleep
+        self.replica: RedisServer | None = None
+        self._replication: Line | None = None
+
+    def _new_directory(self) -> Path:
+        self._count += 1
+        return self._directory / str(self._count)
+
+    def line(self) -> Line:
+        """Returns a new line to it."""
+        line = Line(f"127.0.0.1:{self.server.port}")
+        self._lines.append(line)
+        return line
+
+    @property
+    def answers(self) -> bool:
+        """Whether it runs, and is not asleep."""
+        return self.server.is_running and not self._sleeps
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._sleeps = 0
+        self.server.kill()
+
+    def sleep(self) -> None:
+        """It stands still."""
+        self._sleeps += 1
+        self.server.freeze()
+
+    def wake(self) -> None:
+        """Ends one sleep."""
+        if self._sleeps:
+            self._sleeps -= 1
+        if self.answers:
+            self.server.thaw()
+
+    def holder(self) -> Any:
+        """Who holds the lease, as the tracker has written it."""
+        return self.server.client().get(f"{_KEY}:lease")
+
+    def end_lease(self) -> None:
+        """Ends the lease at once, as a jump of this machine's clock does."""
+        self.server.client().pexpire(f"{_KEY}:lease", 1)
+
+    # ---------------------------------------------------------------- no room
+
+    def fill(self) -> None:
+        """Leaves it no memory."""
+        self.server.client().config_set("maxmemory-policy", "noeviction")
+        self.server.client().config_set("maxmemory", "1mb")
+
+    def empty(self) -> None:
+        """Gives it memory again, unless it cannot be told: it has enough when it is started again."""
+        if self.answers:
+            with suppress(redis.RedisError):
+                self.server.client().config_set("maxmemory", "0")
+
+    @staticmethod
+    def can_have_a_disk() -> bool:
+        """Whether a file system can be made here that is small enough to be filled."""
+        return os.geteuid() == 0
+
+    def use_a_small_disk(self) -> None:
+        """Moves to a small file system of its own; to be called before there is data."""
+        self.server.kill()
+        self._disk = self._new_directory()
+        self._disk.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(self._disk)], check=True)
+        self.server = RedisServer(self._disk)
+        for line in self._lines:
+            line.lead_to(f"127.0.0.1:{self.server.port}")
+
+    def fill_the_disk(self) -> None:
+        """Leaves it no room on its disk. A server that syncs each write ends then."""
+        assert self._disk is not None
+        with (self._disk / "filler").open("wb") as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
+
+    def free_the_disk(self) -> None:
+        """Gives it room again, and starts it if it has ended."""
+        assert self._disk is not None
+        (self._disk / "filler").unlink(missing_ok=True)
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Starts it if it has ended."""
+        if not self.server.is_running:
+            self.kill()  # forgets the process that has ended
+            self.server.start()
+
+    # ---------------------------------------------------------------- replicas
+
+    def add_replica(self) -> None:
+        """Starts a replica that has caught up."""
+        self._replication = Line(f"127.0.0.1:{self.server.port}")
+        port = int(self._replication.address.rpartition(":")[2])
+        self.replica = replica_of(self.server, self._new_directory(), port)
+
+    def hold_replication(self) -> None:
+        """From now on the replica lags."""
+        assert self._replication is not None
+        self._replication.hold()
+
+    def promote(self, waits: bool) -> int:
+        """Kills the server and promotes the replica; returns how many records the replica lacks.
+
+        Args:
+            waits: until the replica has everything.
+        """
+        replica = self.replica
+        assert replica is not None
+        assert self._replication is not None
+        for line in self._lines:  # what was written before is all that counts
+            line.refuses = True
+            line.cut()
+        self.heal()
+        had = self._last(self.server)
+        if waits:
+            replica.wait_until(lambda: self._last(replica) == had)
+        self.kill()
+        self._replication.close()
+        replica.client().replicaof("NO", "ONE")
+        self.server, self.replica, self._replication = replica, None, None
+        lost = had - self._last(self.server)
+        for line in self._lines:
+            line.lead_to(f"127.0.0.1:{self.server.port}")
+            line.refuses = False
+        return lost
+
+    def _last(self, server: RedisServer) -> int:
+        return int(server.client().hget(f"{_KEY}:top", "last") or 0)
+
+    def heal(self) -> None:
+        """Ends all faults of the server."""
+        if self._disk is not None:
+            (self._disk / "filler").unlink(missing_ok=True)
+        self._sleeps = 0
+        if self.server.is_running:
+            self.server.thaw()
+        self.start_again()
+        self.empty()
+
+    def end(self) -> None:
+        """Ends it, and its replica."""
+        self.server.kill()
+        if self.replica is not None:
+            self.replica.kill()
+        if self._replication is not None:
+            self._replication.close()
+        if self._disk is not None:
+            subprocess.run(["umount", "--lazy", str(self._disk)], check=False)

@@ -1,0 +1,75 @@
+"""Short runs of the checker: whatever strikes the trackers and their Redis, clients see one tracker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.checker.crowd import Size
+from tests.checker.faults import KINDS
+from tests.checker.plan import Fault, Plan, draw, shrink
+from tests.checker.plants import PLANTS
+from tests.checker.run import run
+from tests.journal.redis_server import needs_redis
+
+
+@needs_redis
+def test_a_leader_is_cut_off_killed_and_put_to_sleep(tmp_path: Path) -> None:
+    both = {"requests": True, "answers": True, "late": True}
+    faults = (
+        Fault("cut journal", 0.3, 2.0, "leader", both),
+        Fault("kill", 2.5, 0.1),
+        Fault("sleep", 4.0, 1.3),
+    )
+    outcome = run(Plan(1, 6, faults, Size(groups=1, producers=2, epochs=12)), tmp_path / "run")
+    assert not outcome.verdict.findings, outcome.verdict.shown()
+    assert outcome.verdict.figures["commits"]
+
+
+@needs_redis
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(6))
+def test_everything_strikes_at_random(tmp_path: Path, seed: int) -> None:
+    outcome = run(draw(seed, 40), tmp_path / "run")
+    assert not outcome.verdict.findings, outcome.verdict.shown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_everything_strikes_at_random_on_one_machine(tmp_path: Path) -> None:
+    outcome = run(draw(1, 30, "sqlite"), tmp_path / "run")
+    assert not outcome.verdict.findings, outcome.verdict.shown()
+
+
+@needs_redis
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_replica_with_an_older_tail_is_promoted_and_readers_are_told(tmp_path: Path) -> None:
+    plan = Plan(1, 8, (Fault("promote older", 2.0, 1.0),))
+    outcome = run(plan, tmp_path / "run")
+    assert not outcome.verdict.findings, outcome.verdict.shown()
+    history = outcome.history.read_text()
+    assert '"lost": 0' not in history
+    assert "LOG_CHANGED" in history
+
+
+def test_a_seed_draws_the_same_plan_which_survives_its_file() -> None:
+    plan = draw(7, 60)
+    assert plan == draw(7, 60) != draw(8, 60)
+    assert Plan.read(plan.as_json()) == plan
+    assert {fault.kind for seed in range(40) for fault in draw(seed, 60).faults} >= KINDS.keys() - {"fill disk"}
+    assert not [fault for seed in range(40) for fault in draw(seed, 60, "sqlite").faults if "redis" in fault.kind]
+
+
+def test_a_plan_that_fails_is_cut_down_to_the_faults_and_the_clients_that_it_needs() -> None:
+    plan = draw(7, 60)
+    needed = (plan.faults[2], plan.faults[9])
+    smallest = shrink(plan, lambda some: all(each in some.faults for each in needed) and some.size.producers > 1)
+    assert smallest == replace(plan, faults=needed, size=Size(1, plan.size.producers, plan.size.epochs))
+
+
+def test_each_planted_fault_names_kinds_of_faults_that_there_are() -> None:
+    assert {kind for planted in PLANTS.values() for kind, *_ in planted.faults} <= KINDS.keys()

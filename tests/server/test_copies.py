@@ -1,0 +1,71 @@
+"""A copy of the state is the state after one command, whatever is carried out while it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from tracker.contract.commands import Command
+from tracker.journal import MemoryJournal
+from tracker.server import snapshotting
+from tracker.server.clock import Clock
+from tracker.server.joblabels import JobLabels
+from tracker.server.lanes import Lanes
+from tracker.server.limits import Limits
+from tracker.server.measures import Measures
+from tracker.server.replayable import ReplayableState, Started
+from tracker.server.sequencer import Sequencer
+from tracker.wire.codec import Method, read_command
+from tracker.wire.gen import tracker_pb2 as wire
+
+from .tracking import report
+
+JOBS = [f"job-{number}" for number in range(8)]
+
+
+def submitted(sequencer: Sequencer, method: Method, message: wire.DefineJobRequest | wire.ReportRequest) -> None:
+    data = message.SerializeToString()
+    command: Command = read_command(method, data)
+    sequencer.submit(method, data, command)
+
+
+def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks get a turn after each job that is copied, and commit an epoch of every job."""
+    monkeypatch.setattr(snapshotting, "_TURN_S", -1.0)
+
+    async def run() -> list[tuple[int, ReplayableState]]:
+        state = ReplayableState()
+        state.start(Started("log", "", 10**12), 1)
+        lanes = Lanes()
+        measures = Measures(JobLabels(10, lambda _: True), lambda _: None)
+        sequencer = Sequencer(
+            state, lanes, MemoryJournal(), 1, Limits(), Clock(1), lambda *_: None, lambda _: None, 1, measures
+        )
+        for job in JOBS:
+            spec = wire.JobSpec(job=job, deployment="d1", segments=[wire.Segment(name="a")])
+            submitted(sequencer, Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
+            opened = wire.OpenProducerRequest(job=job, producer="p", run="r").SerializeToString()
+            sequencer.submit(Method.OPEN_PRODUCER, opened, read_command(Method.OPEN_PRODUCER, opened))
+        copies = []
+        for epochs in itertools.count(step=100):
+            copying = asyncio.create_task(sequencer.copy())
+            for epoch in range(epochs, epochs + 100):
+                await asyncio.sleep(0)
+                if copying.done():
+                    break
+                for job in JOBS:
+                    submitted(sequencer, Method.REPORT, report(epoch, job, commit=True))
+            number, dump = await copying
+            copies.append((number, ReplayableState(dump)))
+            if len(copies) == 3:
+                lanes.close()
+                return copies
+        raise AssertionError
+
+    first = 1 + 2 * len(JOBS)
+    for number, copy in asyncio.run(run()):
+        epochs = [copy.tracker.job_status(job).open_substreams for job in JOBS]
+        assert number == first + sum(epochs)
+        assert len(set(epochs)) == 1

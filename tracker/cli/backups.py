@@ -1,0 +1,247 @@
+"""`tracker backup` and `tracker restore`: the whole state of a tracker, as one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracker.backup.form import BackupError, Checked
+from tracker.backup.places import Place, place
+from tracker.cli.connecting import Connection
+from tracker.cli.declaring import WrongUsageError, command, new_commands
+from tracker.cli.forms import Form
+from tracker.cli.output import print_json, print_line
+from tracker.cli.progress import progress
+from tracker.cli.requirements import need_server_python, needs
+from tracker.cli.tables import print_pairs
+
+if TYPE_CHECKING:
+    from tracker.backup.form import Header
+    from tracker.cli.progress import Show
+
+commands = new_commands()
+_MIB = 1 << 20
+
+
+@command(commands, "backup", "tracker backup s3://bucket/tracker/ --keep 30")
+def backup(
+    at: Connection,
+    form: Form,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO",
+            help="a file; a directory, in which each backup gets a name by its time; or an object store, such as "
+            "s3://BUCKET/PATH/ (extra `object-store`)",
+        ),
+    ],
+    journal: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            show_default=False,
+            help="read this journal, which no tracker uses now, as `tracker serve --journal` names it. Without it, the "
+            "tracker is asked, and goes on meanwhile",
+        ),
+    ] = "",
+    final: Annotated[
+        bool,
+        typer.Option(
+            "--final",
+            help="with --journal: end the journal, so that no tracker starts on it any more, and the backup may be "
+            "restored with --same-log",
+        ),
+    ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", min=1, show_default=False, help="in a directory: remove older backups, except so many"
+        ),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="make none, but check this file, or the newest one of this directory")
+    ] = False,
+    max_age: Annotated[
+        float | None,
+        typer.Option(
+            metavar="HOURS", min=0, show_default=False, help="with --verify: fail if the backup is older than this"
+        ),
+    ] = None,
+) -> int:
+    """Make a backup of a whole tracker, with all jobs, while it runs or of its journal.
+
+    The backup is checked while it is written, and appears only once it is whole. Exit status: 0 it is there; 1 it could
+    not be made, or is damaged or too old; 3 no tracker could be reached.
+    """
+    if final and not journal:
+        raise WrongUsageError("--final ends a journal: name it with --journal")
+    if verify and (journal or keep is not None):
+        raise WrongUsageError("--verify only reads: leave out --journal and --keep")
+    if max_age is not None and not verify:
+        raise WrongUsageError("--max-age is for --verify")
+    try:
+        where = place(to)
+        if verify:
+            return _verify(form, where, max_age)
+        if keep is not None and where.file:
+            raise WrongUsageError(f"--keep needs a directory, and {to} is a file: end its name with /")
+        parts = _read_journal(journal, final) if journal else at.single_client().backup()
+        made, written = _write(parts, where)
+        removed = [] if keep is None else where.keep(keep)
+    except BackupError as failed:
+        return _failed(failed)
+    except ValueError as wrong:
+        raise WrongUsageError(str(wrong)) from wrong
+    if form is Form.JSON:
+        print_json({"file": written, **asdict(made.header), "removed": removed}, indent=2)
+        return 0
+    print_line(f"{written} has {_described(made.header)}")
+    for name in removed:
+        print_line(f"{name} is removed")
+    return 0
+
+
+@command(commands, "restore", "tracker restore s3://bucket/tracker/ --journal redis://redis.internal:6379/0")
+def restore(
+    form: Form,
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="a backup's file, or a directory: then its newest backup")
+    ],
+    journal: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="the journal, of any kind, which must be empty, as `tracker serve --journal` names it",
+        ),
+    ],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="set aside what is in the journal, under another name, and remove nothing")
+    ] = False,
+    same_log: Annotated[
+        bool,
+        typer.Option(
+            "--same-log",
+            help="keep the ids of the logs, and the open runs, so that clients go on as if nothing had happened: only "
+            "for the last backup of a journal that ended with it (`tracker backup --final`)",
+        ),
+    ] = False,
+) -> int:
+    """Make a journal continue with a backup. Start a tracker on it afterwards.
+
+    Every job's log gets a new id, and every open run is closed: what clients know may be newer than the backup. So
+    watchers get LOG_CHANGED and begin again, and reporters get FENCED, open a new run and learn which epochs count.
+    Exit status: 0 done; 1 it was not, and the message has what to do.
+    """
+    need_server_python("restore")
+    with needs("restore", "server"):
+        from tracker.journal import JournalError
+        from tracker.server import backups
+    try:
+        where = place(source)
+        name = where.newest()
+        with progress(quiet=True) as show:
+            counted = _Counted(where.parts(name), show)
+            backup = Checked(counted, where.full(name))
+            counted.total = backup.header.bytes
+            done = backups.restore(journal, backup, replace, same_log)
+    except (BackupError, JournalError) as failed:
+        return _failed(failed)
+    except ValueError as wrong:
+        raise WrongUsageError(str(wrong)) from wrong
+    if form is Form.JSON:
+        print_json({"file": where.full(name), "journal": journal, **asdict(done)}, indent=2)
+        return 0
+    print_line(f"{journal} continues with {where.full(name)}: {_described(done.header)}")
+    if done.set_aside:
+        print_line(f"what was there before is {done.set_aside}")
+    if not same_log:
+        print_line(
+            f"every job's log has a new id, and open runs are closed ({done.closed_runs}). What was committed after "
+            f"{done.header.made} is not in it: let reporters repeat that"
+        )
+    return 0
+
+
+def _read_journal(journal: str, final: bool) -> Iterator[bytes]:
+    need_server_python("backup --journal")
+    with needs("backup --journal", "server"):
+        from tracker.journal import JournalError, JournalLockedError
+        from tracker.server import backups
+    try:
+        draft = backups.of_journal(journal, final)
+    except JournalLockedError as used:
+        raise BackupError(f"{used}. To back up a tracker that runs, leave out --journal") from used
+    except JournalError as failed:
+        raise BackupError(str(failed)) from failed
+    draft.seal()
+    return draft.parts()
+
+
+class _Counted:
+    """Shows how much of a backup was read."""
+
+    def __init__(self, parts: Iterable[bytes], show: Show) -> None:
+        self._parts = parts
+        self._show = show
+        self.total = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        done = 0
+        for part in self._parts:
+            done += len(part)
+            self._show(done, self.total, f"{done / _MIB:,.1f} of {self.total / _MIB:,.1f} MiB")
+            yield part
+
+
+def _write(parts: Iterable[bytes], where: Place) -> tuple[Checked, str]:
+    with progress(quiet=True) as show:
+        counted = _Counted(parts, show)
+        made = Checked(counted, "what the tracker has sent")
+        counted.total = made.header.bytes
+        return made, where.write(made)
+
+
+def _verify(form: Form, where: Place, max_age: float | None) -> int:
+    name = where.newest()
+    with progress(quiet=True) as show:
+        counted = _Counted(where.parts(name), show)
+        found = Checked(counted, where.full(name))
+        counted.total = found.header.bytes
+        for _ in found.state():
+            pass
+    age = (datetime.now(timezone.utc) - found.header.made_at).total_seconds() / 3600
+    if form is Form.JSON:
+        print_json({"file": where.full(name), "age_hours": round(age, 3), **asdict(found.header)}, indent=2)
+    else:
+        print_pairs(_pairs(where.full(name), found.header))
+    if max_age is not None and age > max_age:
+        raise BackupError(f"{where.full(name)} is {age:.1f} hours old, and {max_age:g} are allowed; make a new one")
+    return 0
+
+
+def _pairs(name: str, header: Header) -> list[tuple[str, object]]:
+    jobs = [(f"job {job}", f"log {log.log_id}, {log.last_seq} events") for job, log in sorted(header.jobs.items())]
+    return [
+        ("backup", name),
+        ("made", header.made),
+        ("version", header.version),
+        ("journal", header.journal),
+        ("record", header.record),
+        ("final", "yes" if header.final else "no"),
+        ("state", f"{header.bytes / _MIB:,.1f} MiB, whole"),
+        *jobs,
+    ]
+
+
+def _described(header: Header) -> str:
+    jobs = "1 job" if len(header.jobs) == 1 else f"{len(header.jobs)} jobs"
+    return f"{jobs} as of record {header.record}, {header.made} ({header.bytes / _MIB:,.1f} MiB)"
+
+
+def _failed(failed: Exception) -> int:
+    print_line(f"tracker: {failed}", error=True)
+    return 1

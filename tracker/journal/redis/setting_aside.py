@@ -1,0 +1,66 @@
+"""Moves a journal in Redis out of the way, in one step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import redis
+
+from ..interface import JournalError
+from .address import RedisAddress
+from .connecting import connect
+from .keys import Keys
+from .lease import Lease
+from .snapshots import RedisSnapshots
+
+#: Keys: those that may be there, and then, in the same order, their new names. Returns how many were there.
+_RENAME: Final = """
+local moved = 0
+for place = 1, #KEYS / 2 do
+  if redis.call('EXISTS', KEYS[place]) == 1 then
+    redis.call('RENAME', KEYS[place], KEYS[#KEYS / 2 + place])
+    moved = moved + 1
+  end
+end
+return moved
+"""
+
+
+def set_keys_aside(address: RedisAddress) -> str:
+    """Rename a journal's keys.
+
+    Returns:
+        The beginning of their names now; empty: there were none.
+
+    Raises:
+        JournalLockedError: another tracker uses the journal.
+        JournalError: the server cannot be used.
+    """
+    keys = Keys(address)
+    aside = keys.replaced(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
+    try:
+        with (
+            closing(Lease(keys)) as lease,
+            closing(RedisSnapshots(keys)) as snapshots,
+            closing(connect(address)) as client,
+        ):
+            lease.acquire()
+            names = [*_names(keys, client, snapshots)]
+            renamed = [f"{aside}:{name.removeprefix(f'{keys.base}:')}" for name in names]
+            moved: Any = client.eval(_RENAME, 2 * len(names), *names, *renamed)
+    except redis.RedisError as error:
+        raise JournalError(f"{address} cannot be set aside: {error}") from error
+    return aside if moved else ""
+
+
+def _names(keys: Keys, client: Any, snapshots: RedisSnapshots) -> Iterator[str]:
+    yield from (keys.log, keys.top, keys.snapshots, keys.unfinished, keys.marks, keys.set_aside)
+    begun = {name.decode() for name in client.smembers(keys.unfinished)}
+    for entry in {*snapshots.entries(), *begun}:
+        place = 0
+        while client.exists(keys.piece(entry, place)):
+            yield keys.piece(entry, place)
+            place += 1

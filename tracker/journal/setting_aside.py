@@ -1,0 +1,58 @@
+"""Moves a journal in an SQLite file out of the way, together with the files beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+from .interface import JournalError
+from .ownership import Ownership
+from .snapshots import sync_directory
+
+#: What a journal's files are called after its path; the lock stays, and so does what was set aside before.
+_BESIDE = re.compile(
+    r"|-wal|-shm|-journal|-mark|-set-aside(-\d+)?|-snapshot-\w+|-rebuilt(-unfinished)?(-wal|-journal)?"
+)
+
+
+def set_file_aside(path: str) -> str:
+    """Rename a journal's files, so that they are a journal under another name.
+
+    Args:
+        path: the journal's.
+
+    Returns:
+        The journal's path now; empty: there was none.
+
+    Raises:
+        JournalLockedError: another process owns it.
+        JournalError: a file cannot be renamed.
+    """
+    journal = Path(path).absolute()
+    if not journal.parent.is_dir():
+        return ""
+    ownership = None
+    try:
+        ownership = Ownership(f"{journal}-lock", f"the journal {journal}")
+        names = [entry.name for entry in journal.parent.iterdir() if entry.name.startswith(journal.name)]
+        beside = [name.removeprefix(journal.name) for name in names]
+        aside = _free(f"{journal}-replaced-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+        moved = [suffix for suffix in beside if _BESIDE.fullmatch(suffix)]
+        for suffix in moved:
+            os.rename(f"{journal}{suffix}", f"{aside}{suffix}")
+        sync_directory(journal.parent)
+    except OSError as error:
+        raise JournalError(f"the journal {journal} cannot be set aside: {error.strerror}") from error
+    finally:
+        if ownership is not None:
+            ownership.release()
+    return aside if moved else ""
+
+
+def _free(name: str) -> str:
+    taken, count = name, 1
+    while os.path.exists(taken):
+        taken, count = f"{name}-{count}", count + 1
+    return taken
