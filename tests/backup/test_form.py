@@ -10,7 +10,7 @@ import pytest
 from tracker.backup.form import BackupError, Checked, Draft, JobLog
 
 JOBS = {"flights": JobLog("a-1", 7)}
-STATE = [b"the state", memoryview(b" in pieces")]
+STATE: list[bytes | memoryview] = [b"the state", memoryview(b" in pieces")]
 
 
 def written(final: bool = False) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.processes import TRACKER
 from tests.failover.pair import Pair, wait_for_readiness
 from tests.journal.redis_server import PROGRAM, RedisServer
 from tests.server.test_redis import in_flight, send, start
@@ -136,11 +134,3 @@ def test_a_standby_that_is_stopped_ends_at_once_and_disturbs_nobody(pair: Pair) 
 def test_a_wrong_list_of_addresses_is_refused_with_what_to_write(server: str) -> None:
     with pytest.raises(ValueError, match="name each address of a tracker once"):
         TrackerClient(server)
-
-
-def test_a_relay_of_several_addresses_is_refused() -> None:
-    ran = subprocess.run(
-        [*TRACKER, "relay", "--server", "127.0.0.1:1+127.0.0.1:2"], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 2
-    assert "a relay sends to one address" in ran.stderr

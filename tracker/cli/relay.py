@@ -31,7 +31,8 @@ def relay(
         typer.Option(
             metavar="HOST:PORT",
             envvar=SERVER_VARIABLE,
-            help="the tracker's address, exactly as its clients use it: the relay rejects reports for another tracker",
+            help="the tracker's address, exactly as its clients use it (HOST:PORT+HOST:PORT with a standby): the relay "
+            "rejects reports for another tracker",
         ),
     ] = DEFAULT_SERVER,
     listen: Annotated[

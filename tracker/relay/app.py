@@ -12,8 +12,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from starlette.middleware import Middleware
 
-from tracker.client.connection import channel_options
-from tracker.client.credentials import Bearer, Credentials
+from tracker.client.credentials import Credentials
 from tracker.client.finding import alternatives
 from tracker.security.http import HttpGuard, serving
 from tracker.security.settings import Security
@@ -24,6 +23,7 @@ from .listening import bound
 from .metrics import RelayMetrics
 from .readiness import Readiness
 from .service import SERVICE, Relay
+from .upstream import Upstream
 
 log = logging.getLogger("tracker.relay")
 
@@ -41,7 +41,7 @@ class Options:
     0.005
     """
 
-    server: str  #: the tracker's address, exactly as its clients use it
+    server: str  #: the tracker's address, or several joined by ``+``, exactly as its clients use it
     listen: str  #: ``unix:PATH`` or ``HOST:PORT``; port 0 picks one
     socket_mode: int = 0o660  #: the permissions of the socket file
     max_delay: float = 0.005  #: the most seconds that a report waits for others
@@ -53,11 +53,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.max_delay < 0 or self.max_pending_bytes < 1:
             raise ValueError("the delay must not be negative, and max-pending must be above zero")
-        if len(alternatives(self.server)) > 1:
-            raise ValueError(
-                f"a relay sends to one address, and {self.server!r} names several; name one that always leads to the "
-                "leader, such as a service of Kubernetes, or run no relay"
-            )
+        alternatives(self.server)
 
 
 async def relay(options: Options) -> None:
@@ -78,8 +74,8 @@ async def relay(options: Options) -> None:
     if options.metrics:
         options.security.check_exposed(options.metrics, "metrics")
     guard, certificate = options.security.guard, options.security.certificate
-    bearer = Bearer(options.credentials, options.server)
-    bearer.metadata()  # a token that cannot be read ends the start, not each report
+    upstream = Upstream(options.server, options.credentials)
+    upstream.check_token()  # a token that cannot be read ends the start, not each report
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -97,18 +93,17 @@ async def relay(options: Options) -> None:
             ("grpc.http2.ping_timeout_ms", 20_000),
         ]
     )
-    async with _channel(options) as channel, AsyncExitStack() as stack:
+    async with upstream, AsyncExitStack() as stack:
         budget = Budget(options.max_pending_bytes)
-        readiness = Readiness(options.server, channel)
+        readiness = Readiness(upstream)
         metrics = RelayMetrics(readiness.missing, lambda: budget.pending, budget.most)
         handlers = Relay(
             options.server,
-            channel,
+            upstream,
             options.max_delay,
             budget,
             metrics,
             guard,
-            bearer,
             options.credentials.cert is not None,
         )
         url = ""
@@ -139,11 +134,3 @@ async def relay(options: Options) -> None:
             await server.stop(_GRACE_S)
         gatherer = handlers.gatherer
         log.info("stopped", extra={"reports": gatherer.taken, "messages": gatherer.sent})
-
-
-def _channel(options: Options) -> grpc.aio.Channel:
-    transport = options.credentials.transport(options.server)
-    settings = channel_options(options.server)
-    if transport is None:
-        return grpc.aio.insecure_channel(options.server, settings)
-    return grpc.aio.secure_channel(options.server, transport, settings)

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor
 
-from tracker.client.credentials import Bearer, CredentialsError
+from tracker.client.credentials import CredentialsError
 from tracker.contract.refusal import Refused
 from tracker.security.guard import Guard
 from tracker.security.identities import unauthenticated
@@ -31,10 +31,11 @@ from tracker.wire.refusals import end, refuse
 
 from .batching import Batcher, Budget, FullError
 from .metrics import RelayMetrics
+from .upstream import Upstream
 
 log = logging.getLogger("tracker.relay")
 
-_METHODS: Final = wire.DESCRIPTOR.services_by_name["Tracker"].methods
+_METHODS: Final = wire.DESCRIPTOR.services_by_name["Tracker"].methods_by_name
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 _REPORT: Final = f"/{SERVICE}/Report"
 _LASTING: Final = frozenset({"Watch", "Await", "ReportStream"})
@@ -50,41 +51,45 @@ class Relay(grpc.GenericRpcHandler):
 
     Args:
         server: the tracker's address, as its clients use it.
-        channel: to the tracker.
+        upstream: the tracker.
         max_delay: as for `Batcher`, in seconds.
         budget: bounds the bytes of requests, of all calls, that the tracker has not answered; a stream counts while it
             lasts.
         metrics: what is counted.
         guard: identifies callers.
-        bearer: the relay's own token.
         has_certificate: whether the relay shows the tracker a certificate of its own.
     """
 
     def __init__(
         self,
         server: str,
-        channel: grpc.aio.Channel,
+        upstream: Upstream,
         max_delay: float,
         budget: Budget,
         metrics: RelayMetrics,
         guard: Guard,
-        bearer: Bearer,
         has_certificate: bool,
     ) -> None:
         self._server = server
         self._guard = guard
         self._has_certificate = has_certificate
-        self._channel = channel
+        self._upstream = upstream
         self._budget = budget
         self._metrics = metrics
-        send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REPORT, None, None)
 
         async def counted(request: bytes, timeout: float | None) -> bytes:
-            with metrics.message(len(request)):
-                return await send(request, timeout=timeout, metadata=bearer.metadata())
+            address = upstream.address
+            send = upstream.stub(SERVICE, _METHODS["Report"])
+            try:
+                with metrics.message(len(request)):
+                    answer: bytes = await send(request, timeout=timeout, metadata=upstream.metadata())
+                    return answer
+            except grpc.aio.AioRpcError as error:
+                upstream.failed(address, error)
+                raise
 
         self.gatherer = Batcher(counted, max_delay, budget)
-        self._handlers = {f"/{SERVICE}/{method.name}": self._passing_on(method) for method in _METHODS}
+        self._handlers = {f"/{SERVICE}/{method.name}": self._passing_on(method) for method in _METHODS.values()}
         self._handlers[_REPORT] = grpc.unary_unary_rpc_method_handler(self._report)
         self._lasting: set[_Call] = set()
         self._stopping = False
@@ -149,24 +154,20 @@ class Relay(grpc.GenericRpcHandler):
 
     def _passing_on(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
         """Return the handler of a call that is passed on."""
-        path = f"/{SERVICE}/{method.name}"
         lasting = method.name in _LASTING
         if not method.server_streaming:
-            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path, None, None)
 
             async def unary(request: bytes, context: Context) -> bytes:
                 await self._check_caller(context, method.name, None)
                 async with self._pending(method.name, len(request), context):
+                    ask, address = self._upstream.stub(SERVICE, method), self._upstream.address
                     call = ask(request, timeout=context.time_remaining(), metadata=_metadata(context))
-                    async with self._under_way(call, lasting, context):
+                    async with self._under_way(call, address, lasting, context):
                         with self._metrics.call(method.name):
-                            answer = await call
+                            answer: bytes = await call
                 return answer
 
             return grpc.unary_unary_rpc_method_handler(unary)
-
-        streamed = self._channel.stream_stream if method.client_streaming else self._channel.unary_stream
-        open_stream: Any = streamed(path, None, None)
 
         async def stream(request: Any, context: Context) -> AsyncIterator[bytes]:
             await self._check_caller(context, method.name, None)
@@ -185,8 +186,9 @@ class Relay(grpc.GenericRpcHandler):
 
             async with self._pending(method.name, 0 if method.client_streaming else len(request), context):
                 passed = counted() if method.client_streaming else request
+                open_stream, address = self._upstream.stub(SERVICE, method), self._upstream.address
                 call = open_stream(passed, timeout=context.time_remaining(), metadata=_metadata(context))
-                async with self._under_way(call, lasting, context, full):
+                async with self._under_way(call, address, lasting, context, full):
                     with self._metrics.call(method.name):
                         # The metadata tell the caller that it is connected; they must not wait for the first message.
                         await context.send_initial_metadata(tuple(await call.initial_metadata()))
@@ -210,7 +212,7 @@ class Relay(grpc.GenericRpcHandler):
 
     @asynccontextmanager
     async def _under_way(
-        self, call: _Call, lasting: bool, context: Context, full: Sequence[FullError] = ()
+        self, call: _Call, address: str, lasting: bool, context: Context, full: Sequence[FullError] = ()
     ) -> AsyncIterator[None]:
         """Make a caller's call and the relay's call to the tracker end together, and in the same way."""
         if lasting:
@@ -218,6 +220,7 @@ class Relay(grpc.GenericRpcHandler):
         try:
             yield
         except grpc.aio.AioRpcError as error:
+            self._upstream.failed(address, error)
             await _abort_like(context, error)
         except asyncio.CancelledError:
             if full:
