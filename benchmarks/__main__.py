@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks import core, growth, latency, relay, served
+from benchmarks import append, core, growth, latency, relay, served
 from benchmarks.figures import HEADER, Figure, row
 from benchmarks.journals import journal
 from tracker.cli.tables import print_pairs, print_table
 from tracker.load.machine import machine
 
-_PARTS: Final = ("core", "growth", "served", "latency", "relay")
+_PARTS: Final = ("core", "growth", "served", "latency", "append", "relay")
 _SIZES: Final = [10_000, 1_000]
 _FEWEST: Final = 30_000  # so that each of a sender's callers has a report of the larger size
 
@@ -43,10 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     bench = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure entries per second, in the core in this process and over gRPC from other processes, what "
-        "opening and ending cost with few substreams open and with many, and the time from a promise to the end that "
-        "it brings; each beside what the same costs if next to nothing is done; and what a relay saves, beside the "
-        "same without one. It starts the servers that it needs. The figures are medians over several runs; on a "
-        "machine that does other things at the same time, only the ratios say something.",
+        "opening and ending cost with few substreams open and with many, the time from a promise to the end that it "
+        "brings, and what a journal takes for one record; each beside what the same costs if next to nothing is done; "
+        "and what a relay saves, beside the same without one. It starts the servers that it needs. The figures are "
+        "medians over several runs; on a machine that does other things at the same time, only the ratios say "
+        "something.",
         epilog="example: python -m benchmarks --quick --journal memory --journal sqlite",
     )
     bench.add_argument("--quick", action="store_true", help="less of everything: a minute or so")
@@ -57,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         "--journal",
         metavar="KIND",
         action="append",
-        help="of the servers: memory, sqlite (a temporary file), redis (a server is started), redis?OPTIONS, or an "
-        "address; may be repeated (default: memory)",
+        help="of the servers: memory, sqlite (a temporary file), redis or s3 (a server is started), file (objects in a "
+        "temporary directory), redis?OPTIONS and so on, or an address; may be repeated (default: memory)",
     )
     bench.add_argument(
         "--substreams",
@@ -106,6 +107,9 @@ def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]
         if "latency" in parts:
             with journal(kind, directory, f"latency-{number}") as place:
                 yield from latency.measure(place, runs=2 if quick else 5, rounds=300 if quick else 1_000)
+        if "append" in parts:
+            with journal(kind, directory, f"append-{number}") as place:
+                yield from append.measure(place, directory, runs=2 if quick else 5, rounds=200 if quick else 500)
         if "relay" in parts:
             workers = (2, 8) if quick else (2, 8, 32)
             with journal(kind, directory, f"relay-{number}") as place:

@@ -38,6 +38,11 @@ def test_the_core_and_the_way_of_a_notification(tmp_path: Path) -> None:
     ]
 
 
+def test_one_record_of_a_journal_beside_its_storage(tmp_path: Path) -> None:
+    figures = bench(tmp_path / "figures.json", "--only", "append", "--journal", "file", "--journal", "sqlite")
+    assert figures == [f"append of one record ({kind}), p{p}" for kind in ("file", "sqlite") for p in (50, 99)]
+
+
 def test_what_many_open_substreams_cost(tmp_path: Path) -> None:
     figures = bench(tmp_path / "figures.json", "--only", "growth")
     assert figures[0] == "opening one, 1,000 open"

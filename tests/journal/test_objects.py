@@ -134,7 +134,7 @@ def test_the_log_is_trimmed_to_what_the_older_of_two_snapshots_needs(place: Plac
     journal.close()
 
 
-def test_what_a_death_in_the_middle_of_the_clean_up_left_is_removed_at_the_next_start(
+def test_what_a_death_in_the_middle_of_the_clean_up_left_is_removed_later(
     directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, _, _ = opened(directory.address())
@@ -143,11 +143,14 @@ def test_what_a_death_in_the_middle_of_the_clean_up_left_is_removed_at_the_next_
         for number in range(1, 6):
             journal.append(records(1, start=number))
             journal.snapshot(number, {"number": number})
-    directory.objects.put("snapshots/00000000000000000009-8-unfinished/000000", b"a piece")
+    directory.objects.put("snapshots/00000000000000000006-5-unfinished/000000", b"a piece")
     journal.close()
     journal, _, found = opened(directory.address())
     assert found == []
     assert directory.groups() == [5, 6]
+    for number in range(6, 8):
+        journal.append(records(1, start=number))
+        journal.snapshot(number, {"number": number})
     assert not [name for name in directory.objects.names("snapshots") if "unfinished" in name]
     journal.close()
 

@@ -173,7 +173,6 @@ class ObjectsJournal:
         self._marks.read(survey.term)
         self._lease.watch(self._is_gone)
         self._lease.clear()
-        self._snapshots.clear()
         self._log.trim(self._snapshots.oldest_needed())
         return Recovery(
             state,

@@ -94,6 +94,9 @@ class ObjectsSnapshots:
     def write(self, position: int, number: int, state: Any, is_leader: Callable[[], None]) -> tuple[int, int]:
         """Keep a state, and remove older ones except one.
 
+        A snapshot that was never finished goes when two newer ones are there, and not before: a tracker that slept in
+        the middle of it may still finish it, and then it must be whole.
+
         Args:
             position: of the group after which it was taken.
             number: the last record of the group.
@@ -120,10 +123,6 @@ class ObjectsSnapshots:
             return size, 0
         self._insist(lambda: self._remove(each for each in self._found() if each < kept[-1]))
         return size, kept[-1].position
-
-    def clear(self) -> None:
-        """Remove the pieces of snapshots that were never finished."""
-        self._remove(taken for taken, names in self._found().items() if taken.description not in names)
 
     def oldest_needed(self) -> int:
         """Return the position up to which the log is no longer needed."""
