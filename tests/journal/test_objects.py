@@ -502,7 +502,7 @@ def test_while_the_store_is_away_a_write_waits_and_an_interrupt_ends_it(bucket: 
 
 
 def test_a_store_that_cannot_keep_up_is_asked_again(bucket: Place, s3: S3) -> None:
-    """By a real proxy that answers each second request with 503, of some before and of some after their effect."""
+    """By a real proxy that answers each fourth request with 503, before its effect or after it."""
     from tests.journal.throttle import Throttle
 
     with Throttle(s3.port) as throttle:

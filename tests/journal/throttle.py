@@ -32,7 +32,7 @@ class Throttle:
 
             def _pass_on(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                outcome = random.choice(("pass", "pass", "before", "after"))
+                outcome = random.choice(("pass",) * 6 + ("before", "after"))
                 if outcome != "before":
                     connection = http.client.HTTPConnection("127.0.0.1", port)
                     connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

@@ -23,7 +23,7 @@ from .store import NoAnswerError, RefusedError
 
 _CONNECT_S: Final = 3.0  # seconds until a store counts as unreachable
 _SOON_S: Final = 1.0  # seconds for a question that is worth little later
-_RETRIES: Final = 4  # of requests that may be repeated without a thought
+_RETRIES: Final = 8  # of requests that may be repeated without a thought
 _FRESH_S: Final = 300.0  # seconds until a credentials file is read again
 _AT_ONCE: Final = 1000  # names in a list's page, or that are removed with one request
 _REFUSALS: Final = (
