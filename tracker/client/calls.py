@@ -35,6 +35,7 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _LONGEST_SEARCH: Final = 0.25  # the longest pause before another address of the same tracker is tried
 _LOOK_ELSEWHERE: Final = 0.5  # without an answer for so long, the tracker is looked for at its other addresses
+_LOOK_AGAIN: Final = 0.1  # seconds between two such looks
 
 #: The status of a call that did not reach the tracker, or whose outcome is unknown. A refusal with one of these (the
 #: journal's disk is full, the server is stopping) is not final either.
@@ -257,17 +258,18 @@ class Calls:
         if len(self._finder.addresses) == 1:
             return call(request, timeout=self.timeout)
         pending = call.future(request, timeout=self.timeout)
-        while not self._is_done(pending) and not self._is_elsewhere(address):
-            pass
+        wait = _LOOK_ELSEWHERE
+        while not self._is_done(pending, wait) and not self._is_elsewhere(address):
+            wait = _LOOK_AGAIN
         pending.cancel()
         if pending.cancelled():
             raise cast(grpc.RpcError, pending)
         return pending.result()
 
-    def _is_done(self, pending: grpc.Future[Response]) -> bool:
-        """Waits for a while for an attempt, and returns whether it has ended."""
+    def _is_done(self, pending: grpc.Future[Response], seconds: float) -> bool:
+        """Waits for an attempt, and returns whether it has ended."""
         with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError, grpc.RpcError):
-            pending.exception(_LOOK_ELSEWHERE)
+            pending.exception(seconds)
         return pending.done()
 
     def _is_elsewhere(self, address: str) -> bool:

@@ -27,7 +27,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 0),
     # Find a restarted server again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 200),
     # The server decides how large pages of events and of substreams are.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

@@ -15,7 +15,7 @@ from tracker.core import Refused
 from tracker.journal import Journal, JournalError, JournalGoneError
 
 _LOOK_S = 0.5  # seconds between two questions on behalf of those who only wait
-_PATIENCE_S = 2.0  # seconds without an answer until those who wait are sent away
+_PATIENCE_S = 1.0  # seconds without an answer until those who wait are sent away
 #: The status of refusals that do not come from the state.
 _NOT_OF_THE_STATE = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"})
 

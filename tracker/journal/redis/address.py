@@ -49,7 +49,7 @@ class RedisAddress:
     prefix: str = "tracker"
     durability: str = "fsync"
     replicas: int = 0
-    lease: float = 2.0
+    lease: float = 1.5
     user: str = ""
     password_file: str = ""
     ca: str = ""
