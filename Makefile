@@ -80,8 +80,8 @@ chaos: $(STAMP) ## kill everything at random while a job runs, and hold the resu
 image: ## build the container image with ENGINE (docker), and name it IMAGE
 	@$(ENGINE) build --tag $(IMAGE) .
 
-failover: $(STAMP) ## replace the leader of two trackers while clients work, and judge what they saw; ARGS="--faults 300"
-	@$(BIN)/python -m tests.failover $(ARGS)
+failover: $(STAMP) ## how long clients are without service when the leader is lost, as a table; ARGS="--faults 300"
+	@$(BIN)/python -m tests.checker.takeovers $(ARGS)
 
 checker: $(STAMP) ## let everything fail under two trackers while clients work, and judge what they saw; ARGS="--minutes 60 --seed 7"
 	@$(BIN)/python -m tests.checker $(ARGS)

@@ -55,6 +55,12 @@ class Place:
         """The process that runs now, as PLACE.START."""
         return f"{self.number}.{self.starts}"
 
+    @property
+    def stands_by(self) -> bool:
+        """Whether it runs and waits for the other one's end."""
+        words = self.last_words
+        return self.server.is_running and "standing by" in words and "msg=serving" not in words
+
     def restart(self, *more: str) -> None:
         """Starts it again."""
         self._read = len(self.server.log)

@@ -30,11 +30,13 @@ class Size:
         groups: of clients with a job at a time.
         producers: in each group.
         epochs: that each producer commits in a job.
+        patient: whether all of them repeat their calls for as long as it takes.
     """
 
     groups: int = 2
     producers: int = 3
     epochs: int = 15
+    patient: bool = False
 
 
 class Crowd:
@@ -110,23 +112,36 @@ class Crowd:
                 )
 
     def _guarded(self, place: int) -> None:
+        """Does one job after the other; the next one begins while watchers still read the last one's events."""
+        random = Random(f"{self._seed} {place}")
+        jobs: list[threading.Thread] = []
+        while not self._ends.is_set() and not self._failed:
+            is_committed = threading.Event()
+            jobs.append(
+                threading.Thread(target=self._caught, args=[place, len(jobs), Random(random.random()), is_committed])
+            )
+            jobs[-1].start()
+            is_committed.wait()
+        for job in jobs:
+            job.join()
+
+    def _caught(self, place: int, generation: int, random: Random, is_committed: threading.Event) -> None:
         try:
-            random = Random(f"{self._seed} {place}")
-            generation = 0
-            while not self._ends.is_set():
-                self._do(place, generation, random)
-                generation += 1
+            self._do(place, generation, random, is_committed)
         except BaseException as error:
             self._failed.append(error)
+        finally:
+            is_committed.set()
 
-    def _do(self, place: int, generation: int, random: Random) -> None:
+    def _do(self, place: int, generation: int, random: Random, is_committed: threading.Event) -> None:
         """Does the work of one job."""
         size, job = self._size, f"g{place}-{generation}"
         flow = Flow(job, Random(f"{self._seed} {job}"), size.producers, size.epochs)
         to_report, to_read = self._addresses[place]
+        patience = (_PATIENT_S,) if size.patient else _PATIENCE_S
         with (
-            TrackerClient(to_report, timeout=5, retry_for=random.choice(_PATIENCE_S)) as reporting,
-            TrackerClient(to_read, timeout=5, retry_for=random.choice(_PATIENCE_S)) as reading,
+            TrackerClient(to_report, timeout=5, retry_for=random.choice(patience)) as reporting,
+            TrackerClient(to_read, timeout=5, retry_for=random.choice(patience)) as reading,
         ):
             more = (flow, self._history, self._answering)
             committers = [
@@ -146,12 +161,18 @@ class Crowd:
                 watcher.thread.start()
             reader = Reader(f"{job}/r", reading, *more, Random(f"{self._seed} {job} r"))
             try:
-                self._work(committers, reader, watchers)
+                self._work(committers, reader, watchers, is_committed)
             finally:
                 for watcher in watchers:
                     watcher.close()
 
-    def _work(self, committers: Sequence[Committer], reader: Reader, watchers: Sequence[Watcher]) -> None:
+    def _work(
+        self,
+        committers: Sequence[Committer],
+        reader: Reader,
+        watchers: Sequence[Watcher],
+        is_committed: threading.Event,
+    ) -> None:
         epochs, gives_up, done = self._size.epochs, self._gives_up.is_set, threading.Event()
 
         def commit() -> None:
@@ -159,6 +180,7 @@ class Crowd:
                 with in_threads(*(partial(each.work, range(epochs), gives_up) for each in committers)):
                     pass
                 committers[0].work(range(epochs, committers[0].flow.last(0) + 1), gives_up)
+                is_committed.set()
                 last = 0
                 while not gives_up() and not last:  # then watchers have to see all events
                     last = self._last_seq(reader)

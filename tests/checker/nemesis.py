@@ -40,7 +40,6 @@ class Nemesis:
         self._wait_until(plan.seconds)
         while self._due:
             heapq.heappop(self._due)[2]()
-        self._cluster.heal()
 
     def _at(self, seconds: float, work: Callable[[], None]) -> None:
         heapq.heappush(self._due, (seconds, next(self._order), work))

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.checker.crowd import Size
-from tests.checker.faults import KINDS
+from tests.checker.faults import KINDS, LEASE_S
 from tests.checker.plants import PLANTS
 
 _QUIET_S: Final = 1.0  # at the beginning and at the end
@@ -53,6 +53,8 @@ class Plan:
         size: how many clients there are.
         journal: ``redis`` or ``sqlite``.
         plant: a fault that is planted in the tracker; empty: none.
+        lease: of a journal in Redis, in seconds; 0: the default.
+        open_substreams: how many of another job are open all the time.
     """
 
     seed: int
@@ -61,6 +63,8 @@ class Plan:
     size: Size = field(default_factory=Size)
     journal: str = "redis"
     plant: str = ""
+    lease: float = LEASE_S
+    open_substreams: int = 0
 
     def as_json(self) -> str:
         """The plan for a file."""

@@ -153,7 +153,7 @@ class RedisStore:
             replica.wait_until(lambda: self._last(replica) == had)
         self.kill()
         self._replication.close()
-        replica.client().replicaof("NO", "ONE")
+        replica.promote()
         self.server, self.replica, self._replication = replica, None, None
         lost = had - self._last(self.server)
         for line in self._lines:

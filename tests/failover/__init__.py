@@ -1,0 +1,1 @@
+"""Two trackers with one journal, for tests of what happens when one of them is lost."""

@@ -75,6 +75,11 @@ class RedisServer:
             assert self._process.poll() is None, (self.directory / "log").read_text()
             time.sleep(0.02)
 
+    def promote(self) -> None:
+        """A replica becomes a server of its own, and stays one."""
+        self.client().replicaof("NO", "ONE")
+        del self._options["replicaof"]
+
     def kill(self) -> None:
         """kill -9."""
         process, self._process = self._process, None
