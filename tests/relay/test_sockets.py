@@ -21,6 +21,7 @@ from tests.client.processes import Server
 from tests.relay.processes import Relay
 from tests.relay.test_relay import relay_command, send, taken
 from tracker.client import Outcome, TrackerClient
+from tracker.client.relay import sockets
 from tracker.relay.listening import CannotListenError, bound
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerServicer, TrackerStub, add_TrackerServicer_to_server
@@ -330,3 +331,11 @@ def test_not_only_reports_count_against_what_it_may_hold(what: str, server: Serv
     with TrackerClient(relay.address) as near:  # nothing of it is held any more
         near.define_job(spec("j"))
     assert relay.stop() == 0
+
+
+def test_the_socket_of_a_tracker_with_a_standby_has_a_path_that_the_system_takes() -> None:
+    pods = [f"shop-substream-tracker-{n}.shop-substream-tracker-headless.streaming.svc:7654" for n in range(3)]
+    found = {str(next(sockets(server))) for server in ("+".join(pods), "+".join(pods[:2]), "+".join(pods[1:]))}
+    assert len(found) == 3
+    assert all(len(path) < 108 for path in found)
+    assert str(next(sockets("a:7654+b:7654"))).endswith("/a:7654_b:7654.sock")

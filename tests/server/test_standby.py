@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,6 +126,8 @@ def test_a_single_attempt_goes_to_each_address_once(pair: Pair) -> None:
 def test_a_standby_that_is_stopped_ends_at_once_and_disturbs_nobody(pair: Pair) -> None:
     with TrackerClient(pair.address) as client:
         start(client)
+        with urllib.request.urlopen(f"http://{pair.metrics[1]}/readyz?standby") as answer:
+            assert b"standby" in answer.read()  # for those who replace one server after the other
         pair.servers[1].stop()
         send(client, 1)
         assert in_flight(client) == 1

@@ -7,6 +7,7 @@ passed the report on before it failed.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -21,10 +22,12 @@ from tracker.client import peers
 from tracker.client.calls import Calls
 from tracker.client.connection import Connection
 from tracker.client.errors import TrackerError, TrackerUnavailable
+from tracker.client.finding import SEPARATOR
 from tracker.wire import SERVER_KEY
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
 VARIABLE: Final = "TRACKER_RELAY"
+_LONGEST_NAME, _HASH = 64, 16  # characters, of a name that is made of several addresses
 
 _UNIX: Final = "unix:"
 
@@ -39,6 +42,8 @@ _rests: dict[
 def sockets(server: str) -> Iterator[Path]:
     """Yields the paths where a relay for a tracker listens by default, the preferred one first.
 
+    A socket's path has at most 107 bytes, so a long list of addresses is shortened, with a hash of it at the end.
+
     Args:
         server: the tracker's address, in the form in which both its clients and the relay get it.
 
@@ -47,6 +52,8 @@ def sockets(server: str) -> Iterator[Path]:
     """
     own = os.environ.get("XDG_RUNTIME_DIR")
     name = re.sub(r"[^A-Za-z0-9.:_-]", "_", server)
+    if len(name) > _LONGEST_NAME and SEPARATOR in server:
+        name = f"{name[: _LONGEST_NAME - _HASH]}{hashlib.sha256(server.encode()).hexdigest()[:_HASH]}"
     for directory in filter(None, (own, "/run")):
         yield Path(directory, "substream-tracker", f"{name}.sock")
 

@@ -172,7 +172,8 @@ async def run(
         if options.metrics:
             page = Page(source, JobAccess())
             guarded = Middleware(HttpGuard, guard=guard, listen=options.metrics)
-            site = application(metrics.scrape, readiness.missing, page.routes() if options.page else (), [guarded])
+            routes = page.routes() if options.page else ()
+            site = application(metrics.scrape, readiness.missing, routes, [guarded], lambda: readiness.is_standby)
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
         journal, followed = await own(options.journal, options.standby, stop, readiness)

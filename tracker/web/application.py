@@ -25,17 +25,20 @@ def application(
     not_ready: Callable[[], str],
     routes: Sequence[BaseRoute] = (),
     middleware: Sequence[Middleware] = (),
+    is_standby: Callable[[], bool] = lambda: False,
 ) -> Starlette:
     """Return the application.
 
     `/healthz` and `/readyz` tell one word to anybody, since supervisors have no credentials. Everything else passes
-    through `middleware`, which may refuse it.
+    through `middleware`, which may refuse it. `/readyz?standby` is for supervisors that replace one server after the
+    other: it finds a standby ready, too.
 
     Args:
         scrape: gathers what `/metrics` shows; called for each scrape, one at a time.
         not_ready: why this process cannot do its work now; "" while it can.
         routes: served beside the metrics. One for ``/`` replaces the list of addresses that is there otherwise.
         middleware: around `/metrics` and `routes`; the first one sees a request first.
+        is_standby: whether this process waits to take another one's place.
 
     >>> async def scrape() -> Collector:
     ...     return CollectorRegistry()
@@ -56,8 +59,10 @@ def application(
     async def healthy(_: Request) -> Response:
         return PlainTextResponse("alive\n")
 
-    async def ready(_: Request) -> Response:
+    async def ready(request: Request) -> Response:
         reason = not_ready()
+        if reason and is_standby() and "standby" in request.query_params:
+            return PlainTextResponse(f"{reason}\n")
         return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
 
     async def addresses(_: Request) -> Response:

@@ -44,13 +44,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* The servers as clients name them. The relays' sockets have these names, so everybody has to use the same. */}}
 {{- define "tracker.servers" -}}
 {{- $name := include "tracker.fullname" . }}
+{{- $between := ternary "+" "," (ne .Values.journal.address "") }}
 {{- if .Values.relay.servers }}
 {{- join "," .Values.relay.servers }}
 {{- else if eq (int .Values.replicas) 1 }}
 {{- printf "%s.%s.svc:7654" $name .Release.Namespace }}
 {{- else }}
 {{- range $index := until (int .Values.replicas) }}
-{{- if $index }},{{ end }}
+{{- if $index }}{{ $between }}{{ end }}
 {{- printf "%s-%d.%s-headless.%s.svc:7654" $name $index $name $.Release.Namespace }}
 {{- end }}
 {{- end }}
