@@ -335,7 +335,7 @@ def test_not_only_reports_count_against_what_it_may_hold(what: str, server: Serv
 
 def test_the_socket_of_a_tracker_with_a_standby_has_a_path_that_the_system_takes() -> None:
     pods = [f"shop-substream-tracker-{n}.shop-substream-tracker-headless.streaming.svc:7654" for n in range(3)]
-    found = {str(next(sockets(server))) for server in ("+".join(pods), "+".join(pods[:2]), "+".join(pods[1:]))}
+    found = {str([*sockets(server)][-1]) for server in ("+".join(pods), "+".join(pods[:2]), "+".join(pods[1:]))}
     assert len(found) == 3
     assert all(len(path) < 108 for path in found)
-    assert str(next(sockets("a:7654+b:7654"))).endswith("/a:7654_b:7654.sock")
+    assert str([*sockets("a:7654+b:7654")][-1]).endswith("/a:7654_b:7654.sock")
