@@ -9,7 +9,9 @@ several that change one under the condition If-Match it may let several through;
 
 from __future__ import annotations
 
-import http.client
+import socket
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from examples.services import jars
@@ -33,6 +35,7 @@ class S3(Service):
 
     Args:
         directory: for its objects, configuration and log.
+        certificate: of a server that encrypts, and its key: files.
 
     Attributes:
         endpoint: its URL.
@@ -42,20 +45,20 @@ class S3(Service):
         MissingError: its jars or Java are.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, certificate: tuple[Path, Path] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(directory / "s3.log")
         self._jars = jars.objects()
         self._java = jars.java()
         self.port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{self.port}"
         self.environment = {"AWS_ACCESS_KEY_ID": _KEY, "AWS_SECRET_ACCESS_KEY": _SECRET, "AWS_REGION": "us-east-1"}
         self.objects = directory / "objects" / _BUCKET  #: the directory with the bucket's objects
         self.objects.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "s3.properties"
         self._properties.write_text(
             f"""\
-s3proxy.endpoint={self.endpoint}
+{_listening(self.endpoint, certificate, directory / "store.p12")}
 s3proxy.authorization=aws-v2-or-v4
 s3proxy.identity={_KEY}
 s3proxy.credential={_SECRET}
@@ -78,11 +81,16 @@ jclouds.filesystem.basedir={self.objects.parent}
         self._await("the object store")
 
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", f"/{_BUCKET}")
-            return connection.getresponse().status > 0
-        except OSError:
-            return False
-        finally:
-            connection.close()
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=10):
+            return True  # it listens once it can answer
+        return False
+
+
+def _listening(endpoint: str, certificate: tuple[Path, Path] | None, store: Path) -> str:
+    """The settings for where it listens; the certificate goes into a store, as Java wants it."""
+    if certificate is None:
+        return f"s3proxy.endpoint={endpoint}"
+    cert, key = map(str, certificate)
+    command = ["openssl", "pkcs12", "-export", "-in", cert, "-inkey", key, "-out", str(store)]
+    subprocess.run([*command, "-passout", f"pass:{_SECRET}"], check=True)
+    return f"s3proxy.secure-endpoint={endpoint}\ns3proxy.keystore-path={store}\ns3proxy.keystore-password={_SECRET}"

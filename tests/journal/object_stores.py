@@ -79,7 +79,7 @@ def bucket(s3: S3, tmp_path: Path) -> Place:
     return Place(f"s3://state/{tmp_path.name}?endpoint={s3.endpoint}&marks={tmp_path}/marks")
 
 
-@pytest.fixture(params=["directory", "bucket"])
+@pytest.fixture(params=["bucket", pytest.param("directory", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found

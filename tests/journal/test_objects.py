@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.services.jars import MissingError
 from examples.services.s3 import S3
 from tests.client.processes import Line
 from tests.journal.faulty_objects import FaultyObjects, Shelf
@@ -96,7 +97,7 @@ def test_what_was_appended_comes_back_in_order(place: Place) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
 def test_any_life_of_appends_snapshots_and_restarts_keeps_every_record(directory: Place, seed: int) -> None:
     random = Random(seed)
     journal, _, _ = opened(directory.address())
@@ -316,6 +317,28 @@ def test_a_tracker_that_slept_as_it_was_about_to_claim_does_not_claim_what_is_lo
     assert opened(directory.address())[1].damage == ()
 
 
+def test_a_tracker_that_slept_right_after_its_claim_has_lost_the_log_and_harms_nobody(directory: Place) -> None:
+    sleeper: Any = standby(directory.address())
+    is_past = sleeper._log.is_past
+    others: list[Journal] = []
+
+    def sleep(position: int) -> bool:
+        if not others:
+            others.append(taken_over(directory.address())[0])
+            others[0].append(records(1))
+        past: bool = is_past(position)
+        return past
+
+    sleeper._log.is_past = sleep
+    assert not sleeper.try_to_own()
+    others[0].append(records(1, start=1))
+    others[0].close()
+    sleeper.close()
+    journal, recovery, found = opened(directory.address())
+    assert (recovery.damage, found) == ((), records(2))
+    journal.close()
+
+
 def test_the_owner_is_confirmed_and_another_one_is_not(place: Place) -> None:
     old, _, _ = opened(place.address().replace("lease=1", "lease=3600"))
     old.confirm()
@@ -339,7 +362,7 @@ def test_an_idle_writer_finds_out_that_another_one_has_taken_over(directory: Pla
     new.close()
 
 
-@pytest.mark.parametrize("kind", ["directory", "bucket"])
+@pytest.mark.parametrize("kind", ["bucket", pytest.param("directory", marks=pytest.mark.slow)])
 def test_of_many_that_start_at_once_one_gets_the_journal(kind: str, request: pytest.FixtureRequest) -> None:
     where: Place = request.getfixturevalue(kind)
 
@@ -459,6 +482,7 @@ def test_a_write_whose_answer_is_lost_counts_once(bucket: Place, s3: S3) -> None
     journal.close()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_killed_again_and_again_loses_nothing_that_was_acknowledged(bucket: Place, s3: S3) -> None:
     journal, _, _ = opened(bucket.address())
     told: list[Record] = []
@@ -501,6 +525,7 @@ def test_while_the_store_is_away_a_write_waits_and_an_interrupt_ends_it(bucket: 
     s3.start()
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_keep_up_is_asked_again(bucket: Place, s3: S3) -> None:
     """By a real proxy that answers each fourth request with 503, before its effect or after it."""
     from tests.journal.throttle import Throttle
@@ -702,6 +727,35 @@ def test_credentials_come_from_the_environment_or_a_file(
     file.unlink()
     with pytest.raises(JournalError, match="cannot be read"):
         open_journal(from_file)
+
+
+@pytest.mark.slow
+def test_the_connection_is_encrypted_and_the_store_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days"]
+    make += ["2", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert), "-addext"]
+    of_a_server = ["subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run([*make, *of_a_server], check=True, capture_output=True)
+    try:
+        store = S3(tmp_path / "store", certificate=(cert, key))
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    for variable, value in store.environment.items():
+        monkeypatch.setenv(variable, value)
+    with store:
+        address = f"{store.journal}&lease=1&marks={tmp_path}/marks"
+        with pytest.raises(JournalError, match="cannot be reached"):
+            open_journal(address)
+        journal, _, _ = opened(f"{address}&ca={cert}")
+        journal.append(records(1))
+        journal.close()
+        journal, _, found = opened(f"{address}&ca={cert}")
+        assert found == records(1)
+        journal.close()
+    with pytest.raises(JournalError, match=r"authorities' file .* cannot be read"):
+        open_journal(f"{address}&ca={tmp_path}/nothing")
+    with pytest.raises(JournalError, match="No certificates found"):
+        open_journal(f"{address}&ca={key}")
 
 
 def test_a_store_or_bucket_that_is_not_there_is_named(bucket: Place, s3: S3) -> None:

@@ -53,6 +53,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_tracker_and_of_the_stor
         assert in_flight(client) == 15
 
 
+@pytest.mark.slow
 def test_a_second_tracker_on_the_same_journal_is_refused(tracker: Server, bucket: Place) -> None:
     second = subprocess.run(
         [*TRACKER, "serve", "--listen", "127.0.0.1:0", "--journal", bucket.address()],
@@ -64,7 +65,7 @@ def test_a_second_tracker_on_the_same_journal_is_refused(tracker: Server, bucket
     assert "is in use by another tracker (process" in second.stderr
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.slow)])
 def test_the_standby_takes_over_and_nothing_is_lost_or_doubled(pair: Pair, end: str) -> None:
     leader, other = pair.servers
     with TrackerClient(pair.address, retry_for=300) as client:

@@ -131,7 +131,6 @@ class Lease:
     def _is_valid(self, claim: int) -> bool:
         """Return whether this tracker's claim is at the end of the log: its position could be long past."""
         if self._log.is_past(claim) or self._snapshots.newest_position() >= claim:
-            self._log.give_up(claim)
             self._end = -1
             return False
         self.claim = claim

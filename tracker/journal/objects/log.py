@@ -7,7 +7,8 @@ writer's own.
 
 A claim is never removed, since a tracker that sleeps for a year must still find it. Groups of records are removed once
 two snapshots cover them. A tracker that slept as it was about to claim the log could so find a position free that is
-long past: it has to look for newer entries and snapshots after its claim, and then its claim is void.
+long past: it has to look for newer entries and snapshots after its claim, and then its claim is void. Even that
+one stays: the newer entries could also be those of another tracker that has claimed the log right after it.
 """
 
 from __future__ import annotations
@@ -134,10 +135,6 @@ class Log:
     def is_own(self, entry: Entry) -> bool:
         """Return whether this process has written an entry."""
         return entry.writer == self._writer
-
-    def give_up(self, position: int) -> None:
-        """Remove a void claim of this tracker's."""
-        self._objects.delete([name_of(position)])
 
     def begin(self, claim: int, group: int, last: int, accepts_loss: bool) -> None:
         """Write behind a claim of this tracker's from now on.
