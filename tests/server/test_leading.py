@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,9 @@ from tests.client.processes import Line, Server
 from tests.journal.redis_server import RedisServer, needs_redis
 from tests.server.test_redis import in_flight, send, start
 from tracker.client import JobSpec, TrackerClient, TrackerUnavailable
+from tracker.journal import open_journal
+from tracker.journal.redis.journal import RedisJournal
+from tracker.server.app import Options, Started, run
 
 pytestmark = needs_redis
 
@@ -102,3 +107,34 @@ def test_a_tracker_that_nobody_has_replaced_answers_again_once_it_reaches_its_jo
             in_flight(impatient)
         wire.release()
         assert in_flight(client) == 0
+
+
+def test_a_standby_that_another_one_has_outrun_stands_by_again(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover = RedisJournal.recover
+    others: list[Any] = []
+
+    def outrun(journal: RedisJournal, *more: Any) -> Any:
+        """Between the lease and the claim, the lease runs out and another tracker has the journal."""
+        if not others:
+            redis.client().delete("{tracker}:lease")
+            others.append(open_journal(redis.address()))
+            recover(others[0])
+            threading.Timer(1.0, others[0].close).start()
+        return recover(journal, *more)
+
+    monkeypatch.setattr(RedisJournal, "recover", outrun)
+    serves: list[Started] = []
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+
+        def ready(started: Started) -> None:
+            serves.append(started)
+            stop.set()
+
+        await run(Options("127.0.0.1:0", redis.address(), standby=True), stop, ready)
+
+    asyncio.run(serve())
+    assert serves

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from starlette.middleware import Middleware
 
 import tracker
-from tracker.journal import Journal, JournalGoneError
+from tracker.journal import Journal, JournalGoneError, JournalLockedError
 from tracker.page.application import Page
 from tracker.security.audit import Audit
 from tracker.security.certificates import Certificate
@@ -176,14 +176,20 @@ async def run(
             site = application(metrics.scrape, readiness.missing, routes, [guarded], lambda: readiness.is_standby)
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
-        journal, followed = await own(options.journal, options.standby, stop, readiness)
-        if journal is None:
-            return False
-        stack.enter_context(closing(journal))
-        readiness.recovering()
-        return await _run(
-            options, journal, followed, stop, ready, wall, elapsed, readiness, source, metrics, url, audit
-        )
+        while True:
+            journal, followed = await own(options.journal, options.standby, stop, readiness)
+            if journal is None:
+                return False
+            with closing(journal):
+                readiness.recovering()
+                try:
+                    return await _run(
+                        options, journal, followed, stop, ready, wall, elapsed, readiness, source, metrics, url, audit
+                    )
+                except JournalLockedError as error:  # another standby was quicker
+                    if not options.standby:
+                        raise
+                    log.info("standing by again: %s", error)
 
 
 async def _run(
