@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the first run; the next one has the next seed")
     parser.add_argument("--seconds", type=float, default=45, help="of each run, in which faults strike")
     parser.add_argument("--pace", type=float, default=2, help="seconds between two faults, on the average")
-    parser.add_argument("--journal", choices=("redis", "sqlite"), default="redis")
+    parser.add_argument("--journal", choices=("redis", "sqlite", "objects"), default="redis")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=(), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--groups", type=int, default=2, help="of clients, each with a job at a time")
     parser.add_argument("--producers", type=int, default=3, help="in each group")

@@ -13,8 +13,8 @@ from typing import Final
 import redis
 
 from tests.checker.history import History
-from tests.checker.launcher import set_clock
 from tests.checker.store import RedisStore
+from tests.checker.weather import Weather
 from tests.client.processes import Line, Server
 from tracker.client import TrackerClient, TrackerUnavailable
 
@@ -40,13 +40,14 @@ class Place:
         directory.mkdir(parents=True)
         self.number = number
         self.wire = wire
-        self.clock = directory / "clock"
+        self.weather = Weather(directory / "weather")
         self.is_down = False  #: it is not to be started
         self.sleeps = 0  #: how many faults have put it to sleep
         self.starts = 0
         self._read = 0  # of its log
-        set_clock(self.clock, 0)
-        program = [sys.executable, "-m", "tests.checker.launcher", "--clock", str(self.clock), f"--plant={plant}", "--"]
+        self.weather.set()
+        launcher = [sys.executable, "-m", "tests.checker.launcher", f"--weather={directory / 'weather'}"]
+        program = [*launcher, f"--plant={plant}", "--"]
         self.server = Server(directory, journal, "--standby", waits=None, program=[*program, "serve"])
         self.lines = [Line(self.server.address) for _ in range(lines)]
 
@@ -78,11 +79,11 @@ class Cluster:
 
     Args:
         directory: of logs and data.
-        kind: of the journal: ``redis`` or ``sqlite``.
+        kind: of the journal: ``redis``, ``sqlite`` or ``objects``, which are files of a directory.
         groups: how many groups of clients there are.
         history: notes what happens to processes.
         plant: a fault to plant in the trackers; empty: none.
-        options: of the journal's address in Redis.
+        options: of the journal's address, unless it is a file of SQLite.
     """
 
     def __init__(
@@ -98,6 +99,8 @@ class Cluster:
         for number in range(PLACES):
             wire = None if self.store is None else self.store.line()
             where = f"sqlite:{directory / 'tracker.db'}"
+            if kind == "objects":
+                where = f"file://{directory.absolute()}/objects?marks={directory.absolute()}/marks&{options}"
             if wire is not None:
                 where = f"redis://{wire.address}/0?{options}"
             self.places.append(Place(number, directory / str(number), where, wire, 2 * groups, plant))
@@ -209,7 +212,7 @@ class Cluster:
             for line in [*place.lines, *([place.wire] if place.wire else [])]:
                 line.refuses = False
                 line.release()
-            set_clock(place.clock, 0)
+            place.weather.set()
             with self._lock:
                 if place.server.is_running:
                     place.server.thaw()

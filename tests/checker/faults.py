@@ -1,8 +1,4 @@
-"""The kinds of faults: what each does to a cluster, and how it ends.
-
-A kind for another store (an object store whose objects appear late) is another entry of `KINDS`, with the journals for
-which it is possible.
-"""
+"""The kinds of faults: what each does to a cluster, and how it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from random import Random
 from typing import Any, Final, TypeAlias
 
 from tests.checker.cluster import Cluster, Place
-from tests.checker.launcher import set_clock
 from tests.checker.store import RedisStore
 from tests.client.processes import Line
 
@@ -21,7 +16,8 @@ Options: TypeAlias = dict[str, Any]
 Strike: TypeAlias = Callable[[Cluster, str, Options], tuple[dict[str, Any], Callable[[], None]]]
 
 REDIS: Final = ("redis",)
-ANY: Final = ("redis", "sqlite")
+OBJECTS: Final = ("objects",)
+ANY: Final = ("redis", "sqlite", "objects")
 LEASE_S: Final = 1.0  # of the checked trackers
 
 
@@ -145,8 +141,19 @@ def _reset(cluster: Cluster, target: str, _: Options) -> tuple[dict[str, Any], C
 
 def _clock(cluster: Cluster, target: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
     place = cluster.place(target)
-    set_clock(place.clock, options["seconds"])
-    return {"place": place.number}, lambda: set_clock(place.clock, 0)
+    place.weather.set(clock=options["seconds"])
+    return {"place": place.number}, place.weather.set
+
+
+def _late_objects(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
+    for place in cluster.places:
+        place.weather.set(late=options["share"])
+
+    def end() -> None:
+        for place in cluster.places:
+            place.weather.set()
+
+    return {}, end
 
 
 def _store(cluster: Cluster) -> RedisStore:
@@ -221,6 +228,7 @@ KINDS: Final[dict[str, Kind]] = {
     "isolate": Kind(_isolate, REDIS, LONG, _cut_options, 2),
     "reset": Kind(_reset, ANY, (0.1, 2)),
     "clock": Kind(_clock, ANY, (0.5, 5), lambda random: {"seconds": random.choice([-3600, -5, 5, 30, 3600])}, 2),
+    "late objects": Kind(_late_objects, OBJECTS, (2, 6), lambda random: {"share": random.choice([0.1, 0.3, 0.6])}, 3),
     "end lease": Kind(_end_lease, REDIS, (0, 0), weight=2),
     "kill redis": Kind(_kill_redis, REDIS, (0.1, 2)),
     "sleep redis": Kind(_sleep_redis, REDIS, LONG),

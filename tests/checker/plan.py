@@ -51,9 +51,9 @@ class Plan:
         seconds: how long they work under faults.
         faults: in their order.
         size: how many clients there are.
-        journal: ``redis`` or ``sqlite``.
+        journal: ``redis``, ``sqlite`` or ``objects``.
         plant: a fault that is planted in the tracker; empty: none.
-        lease: of a journal in Redis, in seconds; 0: the default.
+        lease: of a journal in Redis or in an object store, in seconds; 0: the default.
         open_substreams: how many of another job are open all the time.
     """
 
@@ -92,7 +92,7 @@ def draw(
     Args:
         seed: decides.
         seconds: how long it takes.
-        journal: ``redis`` or ``sqlite``.
+        journal: ``redis``, ``sqlite`` or ``objects``.
         size: how many clients there are; None: as many as usual.
         kinds: of faults; empty: all that are possible.
         pace: seconds between the beginnings of two faults, on the average.

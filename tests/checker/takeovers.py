@@ -36,7 +36,11 @@ LOSSES: Final[dict[str, dict[str, Any]]] = {
     "isolate": _HELD,
     "cut journal": _HELD,
 }
-_OF_SQLITE: Final = ("kill", "stop")  # a process that sleeps or is cut off keeps its lock on a file
+_KINDS: Final = {
+    "redis": tuple(LOSSES),
+    "sqlite": ("kill", "stop"),  # a process that sleeps or is cut off keeps its lock on a file
+    "objects": ("kill", "stop", "sleep"),  # files, to which no line leads
+}
 _SIZE: Final = Size(groups=3, producers=2, epochs=20, patient=True)
 _LOOK_S: Final = 0.01
 _SETTLE_S: Final = 2.0  # from the moment at which the standby stands by: it has read the journal then
@@ -49,7 +53,7 @@ def main() -> int:
     figures: dict[str, Any] = {"gaps": {}, "found": {}, "commits": 0}
     if given.json and given.json.exists():
         figures = json.loads(given.json.read_text())
-    kinds = given.only or (LOSSES if given.journal == "redis" else _OF_SQLITE)
+    kinds = given.only or _KINDS[given.journal]
     plan = Plan(given.seed, 0, (), _SIZE, given.journal, lease=given.lease, open_substreams=given.open)
     takeovers = Takeovers(list(islice(cycle(kinds), given.faults)), given.open)
     with tempfile.TemporaryDirectory() as directory:
@@ -67,10 +71,12 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--journal", choices=("redis", "sqlite"), default="redis")
+    parser.add_argument("--journal", choices=tuple(_KINDS), default="redis")
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--only", nargs="+", choices=LOSSES, default=(), metavar="KIND", help=", ".join(LOSSES))
-    parser.add_argument("--lease", type=float, default=0, help="seconds, of a journal in Redis; 0: the default")
+    parser.add_argument(
+        "--lease", type=float, default=0, help="seconds, of a journal in Redis or an object store; 0: the default"
+    )
     parser.add_argument("--open", type=int, default=0, help="substreams that stay open beside the clients' work")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="figures, to which those of this call are added")

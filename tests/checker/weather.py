@@ -1,0 +1,77 @@
+"""What the checker sets in trackers that run: their clock, and how many requests to an object store come late.
+
+A tracker that was started by `launcher` reads both from a file, which the checker writes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import random
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tracker.journal.objects.store import NoAnswerError
+from tracker.journal.objects.stored import StoredObjects
+
+_FORM: Final = struct.Struct("qd")  # the clock's offset in ns; the share of requests that come late
+_LATEST_S: Final = 2.0
+
+
+class Weather:
+    """The settings of one place.
+
+    Args:
+        file: where they are.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._mapped: mmap.mmap | None = None
+
+    def set(self, clock: float = 0.0, late: float = 0.0) -> None:
+        """Changes the settings.
+
+        Args:
+            clock: how far the tracker's clock is from the machine's, in seconds.
+            late: the share of requests to an object store that get no answer, and take effect later.
+        """
+        with self._file.open("r+b" if self._file.exists() else "w+b") as written:
+            written.write(_FORM.pack(int(clock * 1e9), late))
+
+    def now(self) -> int:
+        """The tracker's clock, in ns since the Unix epoch."""
+        return time.time_ns() + self._read()[0]
+
+    @property
+    def late(self) -> float:
+        """The share of requests that come late."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[int, float]:
+        if self._mapped is None:
+            with self._file.open("rb") as read:
+                self._mapped = mmap.mmap(read.fileno(), _FORM.size, access=mmap.ACCESS_READ)
+        clock, late = _FORM.unpack_from(self._mapped)
+        return clock, late
+
+    def reach_the_store(self) -> None:
+        """Lets requests of this process to an object store come late."""
+        write: Any = StoredObjects._write
+
+        def late(objects: Any, name: str, data: bytes, mode: Any) -> None:
+            if random.random() >= self.late:
+                write(objects, name, data, mode)
+                return
+            threading.Thread(target=_later, args=[lambda: write(objects, name, data, mode)], daemon=True).start()
+            raise NoAnswerError("the checker lets this request come late")
+
+        StoredObjects._write = late  # type: ignore[method-assign]
+
+
+def _later(request: Callable[[], None]) -> None:
+    time.sleep(random.uniform(0, _LATEST_S))
+    request()
