@@ -26,8 +26,8 @@ _ADVICE: Final = {
     "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking a new deployment=",
     "INCOMPATIBLE_GRAPH": "Drain the running deployment first, so that nothing is open, or give Tracking(force=True)",
     "DRAINED": "The job has been drained: start with a new deployment=",
-    "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost, so this query's checkpoint does not match "
-    "the tracker any more: " + _ANEW,
+    "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost or restored from a backup, so this query's "
+    "checkpoint does not match the tracker any more: " + _ANEW,
     "EVENTS_EXPIRED": "The tracker has dropped events that the query had not read: " + _ANEW,
     "DEPLOYMENT_MISMATCH": "The job has moved on to another deployment: use that one, or a new name",
     "EXPECT_CONFLICT": "The substream already has another count, which stays. While the substream is open, replace it "

@@ -350,8 +350,8 @@ class _explained:  # noqa: N801 - reads as a statement
 
     _ADVICE: Final = {
         "UNKNOWN_JOB": "start a tracked query first, or define the job; check the option 'job' and the server",
-        "LOG_CHANGED": "the job was deleted or its journal was lost, so this checkpoint's place in it means nothing: "
-        "start the query with a new checkpoint",
+        "LOG_CHANGED": "the job was deleted, or its journal was lost or restored from a backup, so this checkpoint's "
+        "place in it means nothing: start the query with a new checkpoint",
         "EVENTS_EXPIRED": "the query was stopped for longer than the job's retention: start it with a new checkpoint "
         "and take what has ended meanwhile from spark.read.format('tracker').option('what', 'substreams'), or give "
         "starting_seq. A stream with the option subscription= may be stopped for longer",

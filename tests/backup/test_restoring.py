@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.processes import TRACKER, Server
-from tests.journal.redis_server import PROGRAM, RedisServer
+from tests.journal.redis_server import PROGRAM, RedisServer, needs_redis
 from tests.server.test_redis import SPEC, in_flight, send, start
 from tracker.backup.form import Checked
 from tracker.cli.main import main
@@ -198,3 +198,31 @@ def committed(data: bytes) -> dict[str, int]:
         found[job] = status.in_flight
         assert found[job] == (0 if last is None else last + 1)
     return found
+
+
+@needs_redis
+@pytest.mark.slow
+def test_a_leader_that_slept_while_its_journal_was_replaced_disturbs_nobody(tmp_path: Path) -> None:
+    redis = RedisServer(tmp_path / "redis")
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old = Server(tmp_path / "old", redis.address())
+    backup = str(tmp_path / "backup")
+    with TrackerClient(old.address) as client:
+        start(client)
+        run("backup", backup, "--server", old.address)
+        for number in range(1, 21):
+            send(client, number)
+    old.freeze()
+    run("restore", backup, "--journal", redis.address(), "--replace")
+    new = Server(tmp_path / "new", redis.address())
+    with TrackerClient(new.address) as client:
+        client.open_producer("flights", "q", "r2")
+        old.thaw()
+        assert old.ended() == 1
+        assert "another tracker has taken over" in old.log
+        client.producer("flights", "q", "r2").epoch(1).report(["unit"], commit=True)
+        new.restart()
+        assert client.job("flights").producers[0].committed_epoch == 1
+    new.kill()
+    redis.kill()

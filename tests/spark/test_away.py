@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking
 from tests.client.processes import TRACKER, Server
 from tests.spark.feed import Feed, row, rows_of
+from tracker.cli.main import main
 
 pytestmark = pytest.mark.spark
 
@@ -142,11 +143,12 @@ def test_after_a_checkpoint_was_lost_either_advice_works(
     assert kept.results() == [("a", 0, 2), ("a", 1, 2)]
 
 
+@pytest.mark.parametrize("how", ["deleted", pytest.param("restored from a backup", marks=pytest.mark.slow)])
 def test_a_tracker_that_forgot_is_noticed_by_every_query_and_the_advice_works(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+    how: str, spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start(life: int) -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = Tracking(spark, job, mortal_tracker.address)
         source = tracking.source(
             feed.stream(spark), "in", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
         )
@@ -166,9 +168,19 @@ def test_a_tracker_that_forgot_is_noticed_by_every_query_and_the_advice_works(
     feed.put(row(1, 1), row(2, 2, last=True), row(3, 61))
     tracking = start(1)
     tracking.process_all_available()
-    tracking.stop()
-    tracking.client.delete_job(job, force=True)
-    feed.put(row(4, 62, last=True))
+    if how == "deleted":
+        tracking.stop()
+        tracking.client.delete_job(job, force=True)
+        feed.put(row(4, 62, last=True))
+    else:
+        backup = str(tmp_path / "backup")
+        assert main(["backup", backup, "--server", mortal_tracker.address]) == 0
+        feed.put(row(4, 62, last=True))
+        tracking.process_all_available()
+        tracking.stop()
+        mortal_tracker.stop()
+        assert main(["restore", backup, "--journal", mortal_tracker.journal, "--replace"]) == 0
+        mortal_tracker.start()
     tracking = start(1)
     tracking.stop()
     assert len(start.refused) == 2  # type: ignore[attr-defined]

@@ -16,14 +16,20 @@ from .keys import Keys
 from .lease import Lease
 from .snapshots import RedisSnapshots
 
-#: Keys: those that may be there, and then, in the same order, their new names. Returns how many were there.
+#: Keys: those that may be there, the top first, and then, in the same order, their new names. Returns how many were
+#: there. The next term is left out: a tracker that sleeps finds, when it wakes up, a later term in the place of its own
+#: one, and no beginning of the term after its own. So it takes itself for replaced, and nothing for lost.
 _RENAME: Final = """
 local moved = 0
+local id = redis.call('HGET', KEYS[1], 'id')
 for place = 1, #KEYS / 2 do
   if redis.call('EXISTS', KEYS[place]) == 1 then
     redis.call('RENAME', KEYS[place], KEYS[#KEYS / 2 + place])
     moved = moved + 1
   end
+end
+if id then
+  redis.call('HSET', KEYS[1], 'id', string.format('%d-0', tonumber(string.match(id, '^%d+')) + 1), 'last', '0')
 end
 return moved
 """
@@ -57,7 +63,7 @@ def set_keys_aside(address: RedisAddress) -> str:
 
 
 def _names(keys: Keys, client: Any, snapshots: RedisSnapshots) -> Iterator[str]:
-    yield from (keys.log, keys.top, keys.snapshots, keys.unfinished, keys.marks, keys.set_aside)
+    yield from (keys.top, keys.log, keys.snapshots, keys.unfinished, keys.marks, keys.set_aside)
     begun = {name.decode() for name in client.smembers(keys.unfinished)}
     for entry in {*snapshots.entries(), *begun}:
         place = 0
