@@ -43,8 +43,8 @@ _KINDS: Final = {
 }
 _SIZE: Final = Size(groups=3, producers=2, epochs=20, patient=True)
 _LOOK_S: Final = 0.01
-_SETTLE_S: Final = 2.0  # from the moment at which the standby stands by: it has read the journal then
-_SETTLE_AT: Final = 20_000  # open substreams that a standby reads in a second, at least
+_SETTLE_S: Final = 1.0  # from the moment at which the standby stands by: it has read the journal then
+_SETTLE_AT: Final = 100_000  # open substreams that a standby reads in a second, at least
 _GIVEN_UP_S: Final = 120.0
 
 

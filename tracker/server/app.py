@@ -310,7 +310,7 @@ async def _run(
     sequencer.start()
     ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
     ticking = asyncio.create_task(ticker.run())
-    following = asyncio.create_task(leadership.follow())
+    following = asyncio.create_task(leadership.follow(lambda: readers.waits > 0 or bool(readers.watches)))
     await server.start()
     await _set_health(health_service, True)
     readiness.serving()
@@ -339,6 +339,7 @@ async def _run(
     service.stop()
     await server.stop(0 if gone else hand_over.grace_s)
     await sequencer.stop(keep_snapshot=not hand_over.asked)
+    leadership.close()
     lanes.close()
     if gone:
         raise gone[0]

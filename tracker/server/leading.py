@@ -65,18 +65,27 @@ class Leadership:
                 return other
         return error
 
-    async def follow(self) -> None:
-        """Send those away who wait for events, whenever the journal does not answer. Run until cancelled."""
+    async def follow(self, somebody_waits: Callable[[], bool]) -> None:
+        """Send those away who wait for events, whenever the journal does not answer. Run until cancelled.
+
+        Args:
+            somebody_waits: whether anybody does; else the journal is not asked.
+        """
         loop = asyncio.get_running_loop()
         answered = loop.time()
         while not self._journal.exclusive:
             await asyncio.sleep(_LOOK_S)
             try:
-                await self.confirm()
+                if somebody_waits():
+                    await self.confirm()
                 answered = loop.time()
             except Refused:
                 if loop.time() > answered + _PATIENCE_S:
                     self._send_away()
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._thread.shutdown(wait=False)
 
     async def _ask(self, before: asyncio.Task[Refused | None] | None) -> Refused | None:
         if before is not None:
