@@ -27,7 +27,7 @@ from .store import NoAnswerError, Objects, RefusedError
 
 log = logging.getLogger("tracker.journal")
 
-_AT_ONCE: Final = 8  # entries that are read at once: one has up to 32 MiB
+_AT_ONCE: Final = 16  # entries that are read at once: one has up to 32 MiB
 _PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
 _CLAIM_ATTEMPTS: Final = 5
 LOSS: Final = "lost"  #: the object that names the records that were acknowledged and are lost

@@ -34,7 +34,8 @@ _REFUSALS: Final = (
     NotImplementedError,
     FileNotFoundError,  # of a write: there is no such bucket
 )
-_FULL: Final = ("No space left", "os error 28", "Quota", "quota", "StorageFull", "InsufficientStorage")
+#: How a lack of room shows: of a directory, before the file gets its name; of a store, in the code of its answer.
+_FULL: Final = ("(os error 28)", "(os error 122)", "<Code>QuotaExceeded<", "<Code>XMinioStorageFull<")
 
 _TOOK: Final = re.compile(r" in [0-9.]+(ns|µs|ms|s)\b")  # how long a request took
 _LONGEST: Final = 400  # characters of an error
@@ -91,13 +92,14 @@ class StoredObjects:
         return _asked(lambda: _existing(lambda: obstore.head(self._again, name))) is not None
 
     def names(self, folder: str, after: str = "") -> Sequence[str]:
-        # A directory's entries come in no order.
+        # A directory's entries come in no order. Not all stores begin behind `after`, and some begin at it.
         return sorted(
             _asked(
                 lambda: [
                     found["path"]
                     for page in obstore.list(self._again, folder, offset=after or None, chunk_size=_AT_ONCE)
                     for found in page
+                    if found["path"] > after
                 ]
             )
         )
@@ -146,12 +148,11 @@ def _asked(request: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()
         return request()
     except passed_on:
         raise
-    except _REFUSALS as error:
-        raise RefusedError(_text(error)) from error
-    except (exceptions.BaseError, OSError) as error:
+    except (exceptions.BaseError, NotImplementedError, OSError) as error:
         text = _text(error)
-        if any(word in text for word in _FULL):
-            raise RefusedError(text, full=True) from error
+        full = any(sign in text for sign in _FULL)
+        if full or isinstance(error, _REFUSALS):
+            raise RefusedError(text, full) from error
         raise NoAnswerError(text) from error
 
 
@@ -179,8 +180,9 @@ def _store(address: ObjectsAddress, retries: int) -> Any:
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=min(_CONNECT_S, address.timeout)),
         "timeout": timedelta(seconds=address.timeout),
-        "allow_http": not address.is_encrypted,
     }
+    if not address.is_encrypted:
+        client["allow_http"] = True
     if address.ca:
         client["root_certificate"] = address.read_ca()
     options: dict[str, Any] = {
