@@ -35,8 +35,6 @@ from tracker.journal import (
 )
 from tracker.journal.objects import ObjectsAddress, open_objects_journal
 from tracker.journal.objects.log import Log
-from tracker.journal.objects.store import RefusedError
-from tracker.journal.objects.stored import StoredObjects
 from tracker.journal.objects.trial import try_conditions
 
 __all__ = ["bucket", "directory", "place", "s3"]  # fixtures
@@ -156,7 +154,7 @@ def test_what_a_death_in_the_middle_of_the_clean_up_left_is_removed_later(
     journal.close()
 
 
-@pytest.mark.parametrize("damage", ["other", "missing"])
+@pytest.mark.parametrize("damage", ["other", "missing", "undescribed"])
 def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(directory: Place, damage: str) -> None:
     journal, _, _ = opened(directory.address())
     for number in (1, 2, 3):
@@ -167,14 +165,17 @@ def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(directory
     [piece] = [name for name in directory.objects.names("snapshots") if "-2-" in name and name.endswith("/000000")]
     if damage == "other":
         directory.objects.put(piece, b"something else")
-    else:
+    elif damage == "missing":
         directory.objects.delete([piece])
+    else:
+        directory.objects.put(piece.removesuffix("000000") + "description", b"[]")
+    directory.objects.put("snapshots/readme", b"somebody's own")
     journal, recovery, found = opened(directory.address())
     assert (recovery.number, recovery.state, found) == (1, {"number": 1}, records(2, start=2))
     [only] = recovery.damage
     assert (only.record, only.lost) == (2, 0)
     kept = directory.objects.names(only.set_aside)
-    assert len(kept) == (2 if damage == "other" else 1)
+    assert len(kept) == (1 if damage == "missing" else 2)
     journal.close()
     assert opened(directory.address())[1].damage == ()
 
@@ -552,32 +553,41 @@ class Unconditional(FaultyObjects):
         return True
 
 
+def test_objects_that_are_not_there_are_removed_like_others(place: Place) -> None:
+    objects = place.objects
+    for name in ("a", "c"):
+        objects.put(f"trial/{name}", b"content")
+    objects.delete(["trial/a", "trial/b", "trial/c"])
+    objects.delete(["trial/b"])
+    assert objects.names("trial") == []
+
+
 def test_a_store_that_ignores_conditions_is_refused() -> None:
     with pytest.raises(JournalError, match=r"has created one object 9 times.*use a store that does"):
         try_conditions(Unconditional(Shelf(Random(0)), Random(0)), "here")
 
 
-def test_a_full_store_refuses_and_the_journal_works_again_once_there_is_room(
-    directory: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal, _, _ = opened(directory.address())
-    journal.append(records(1))
-
-    def is_full(*_: object) -> bool:
-        raise RefusedError("No space left on device", full=True)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StoredObjects, "create", is_full)
-        patch.setattr(StoredObjects, "put", is_full)
+def test_a_full_disk_refuses_and_the_journal_works_again_once_there_is_room(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        address = f"file://{disk}/journal?lease=3600&marks={tmp_path}/marks"
+        journal, _, _ = opened(address)
+        journal.append(records(1))
+        large = records(1, size=300_000)
         with pytest.raises(JournalFullError, match="has no room"):
-            journal.append(records(1, start=7))
+            journal.append(large)
         with pytest.raises(JournalFullError, match="has refused a snapshot"):
-            journal.snapshot(1, {"number": 1})
-    assert journal.append(records(1, start=1)) == 2
-    journal.close()
-    journal, _, found = opened(directory.address())
-    assert found == records(2)
-    journal.close()
+            journal.snapshot(1, {"content": large[0].payload})
+        assert journal.append(records(1, start=1)) == 2
+        journal.close()
+        journal, _, found = opened(address)
+        assert found == records(2)
+        journal.close()
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
 
 
 # ---------------------------------------------------------------- lost objects

@@ -212,21 +212,21 @@ def _remove_claims(log: logs.Log, position: int) -> None:
     log._objects.delete([name_of(each) for each in log.positions() if each < position])
 
 
-def _trust_any_claim(lease: leases.Lease, claim: int) -> bool:
-    lease.claim = claim
+def _trust_any_claim(*_: object) -> bool:
     return True
 
 
-def _acknowledge_without_an_answer(log: logs.Log, name: str, content: bytes) -> None:
+def _acknowledge_without_an_answer(log: logs.Log, position: int, content: bytes) -> None:
     with suppress(NoAnswerError):
+        name = name_of(position)
         if not log._objects.create(name, content) and log._objects.get(name) != content:
-            log._moved(log.read(log._end + 1))
+            log._moved(log.read(position))
 
 
-def _take_any_entry_for_its_own(log: logs.Log, name: str, content: bytes) -> None:
+def _take_any_entry_for_its_own(log: logs.Log, position: int, content: bytes) -> None:
     while True:
         with suppress(NoAnswerError):
-            log._objects.create(name, content)
+            log._objects.create(name_of(position), content)
             return
 
 

@@ -26,6 +26,7 @@ from ..interface import (
     Following,
     JournalError,
     JournalGoneError,
+    JournalLockedError,
     JournalLossError,
     LostTrackError,
     Place,
@@ -151,7 +152,8 @@ class ObjectsJournal:
             raise self._unusable(error) from error
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
-        claim = self._lease.claim
+        if not (claim := self._lease.claim):
+            raise JournalLockedError(f"another tracker has {self._where}, or nobody has claimed it yet")
         aside = time.strftime("damaged/%Y%m%dT%H%M%S", time.gmtime())
         damage: list[Damage] = []
         spoilt: list[Taken] = []

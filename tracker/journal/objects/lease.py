@@ -1,9 +1,9 @@
 """Who has a journal in an object store, and whether that tracker lives.
 
-Stores have no clock that all trackers share, and most cannot change an object under a condition that fits a lease. So a
-leader writes a beat of its own from time to time, and who waits watches for changes: of the beat, or of the log's end.
-After a lease's length without any, by the clock of the one who waits, the leader may be replaced. Being wrong about
-that harms nobody: the claim, not the lease, decides who can write.
+A store has no clock that all trackers share, and some cannot change an object under a condition. So a leader writes a
+beat of its own from time to time, and who waits watches for changes: of the beat, or of the log's end. After a lease's
+length without any, by the clock of the one who waits, the leader may be replaced. Being wrong about that harms nobody:
+the claim, not the lease, decides who can write.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Lease:
                     raise
             if self._clock() > until:
                 raise JournalLockedError(
-                    f"the journal {self._where} is in use by another tracker ({describe(self._leader)}); stop it, or "
-                    "name another journal"
+                    f"the journal {self._where} is in use by another tracker ({describe(self._leader) or 'unknown'}); "
+                    "stop it, or name another journal"
                 )
             self._closed.wait(self._seconds / _LOOKS / 2)
 
@@ -122,21 +122,22 @@ class Lease:
 
     def _try(self, dead: bool) -> bool:
         newest = self._find_end()
+        claim = self._end + 1
         if newest is not None and newest.is_claim and self._log.is_own(newest):
-            return self._is_valid(self._end)  # its answer was lost
-        if not self._is_free(dead):
+            claim = self._end  # its answer was lost
+        elif not self._is_free(dead) or not self._log.claim(claim):
             return False
-        return self._log.claim(self._end + 1) and self._is_valid(self._end + 1)
-
-    def _is_valid(self, claim: int) -> bool:
-        """Return whether this tracker's claim is at the end of the log: its position could be long past."""
-        if self._log.is_past(claim) or self._snapshots.newest_position() >= claim:
+        if not self._is_valid(claim):
             self._end = -1
             return False
         self.claim = claim
         self._beating = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._beating.start()
         return True
+
+    def _is_valid(self, claim: int) -> bool:
+        """Return whether this tracker's claim is at the end of the log: its position could be long past."""
+        return not self._log.is_past(claim) and self._snapshots.newest_position() < claim
 
     def _find_end(self) -> Entry | None:
         """Go on to the log's end, and find out who has claimed it; return the newest entry, if it could be read."""
@@ -158,7 +159,7 @@ class Lease:
         if not self._end or (dead and is_dead(self._leader)):
             return True
         signs = _Signs(self._end, self._objects.get(_beat_name(self._claim)))
-        if signs.beat and json.loads(signs.beat)["released"]:
+        if signs.beat and _is_released(signs.beat):
             return True
         if signs != self._signs:
             self._signs, self._since = signs, self._clock()
@@ -218,6 +219,13 @@ class Lease:
         if self.claim:
             with suppress(*FAILURES):
                 self._write_beat(0, released=True)
+
+
+def _is_released(beat: bytes) -> bool:
+    try:
+        return bool(json.loads(beat)["released"])
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _beat_name(claim: int) -> str:

@@ -175,7 +175,7 @@ class Log:
             cut=self._cut,
             data=pack(records),
         )
-        self._insist(name_of(position), group.encode())
+        self._insist(position, group.encode())
         self._end = self._group = position
         self.last = group.last
         self._groups.append((self.last, position))
@@ -184,8 +184,9 @@ class Log:
             self._forget_loss()
         return self.last
 
-    def _insist(self, name: str, content: bytes) -> None:
-        """Create an object, and repeat that until it is known to be there."""
+    def _insist(self, position: int, content: bytes) -> None:
+        """Create an entry, and repeat that until it is known to be there."""
+        name = name_of(position)
         pause, unsure, complaint = _PAUSE_S, False, ""
         while True:
             try:
@@ -195,7 +196,7 @@ class Log:
                 if found == content:  # an earlier attempt had an effect
                     break
                 if found is not None:
-                    self._moved(self.read(self._end + 1))
+                    self._moved(self._decode(position, found))
                 problem = "the store has it and does not return it"
             except NoAnswerError as error:
                 problem, unsure = str(error), True

@@ -39,4 +39,5 @@ class SetAside:
 
     def numbers(self) -> frozenset[int]:
         """Return the numbers of the records."""
-        return frozenset(int(name.rpartition("/")[2]) for name in self._objects.names(_FOLDER))
+        names = (name.rpartition("/")[2] for name in self._objects.names(_FOLDER))
+        return frozenset(int(name) for name in names if name.isdecimal())

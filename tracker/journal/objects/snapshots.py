@@ -9,6 +9,7 @@ POSITION is the log's group after which the snapshot was taken, and NUMBER its l
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 import zlib
@@ -26,6 +27,7 @@ _ATTEMPTS: Final = 8
 _PAUSE_S: Final = 0.1  # before the second attempt, and twice as long before each other one
 _FOLDER: Final = "snapshots"
 _DESCRIPTION: Final = "description"
+_NAME: Final = re.compile(_FOLDER + r"/([0-9]+)-([0-9]+)-(\w+)/\w+")
 
 T = TypeVar("T")
 
@@ -49,10 +51,10 @@ class Taken:
         return f"{self.folder}/{_DESCRIPTION}"
 
     @classmethod
-    def read(cls, folder: str) -> Taken:
-        """Return what a folder's name tells."""
-        position, number, name = folder.split("-", 2)
-        return cls(int(position), int(number), name)
+    def of(cls, name: str) -> Taken | None:
+        """Return the snapshot to which an object belongs; None: it belongs to none."""
+        match = _NAME.fullmatch(name)
+        return cls(int(match[1]), int(match[2]), match[3]) if match else None
 
 
 class ObjectsSnapshots:
@@ -83,11 +85,15 @@ class ObjectsSnapshots:
         Raises:
             SnapshotDamagedError: it is not what was written.
         """
-        description = json.loads(self._content(taken.description))
+        try:
+            description = json.loads(self._content(taken.description))
+            pieces, checksum = int(description["pieces"]), int(description["checksum"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SnapshotDamagedError("its description is not one") from error
         data = bytearray()
-        for place in range(description["pieces"]):
+        for place in range(pieces):
             data += self._content(f"{taken.folder}/{place:06}")
-        if zlib.crc32(data) != description["checksum"]:
+        if zlib.crc32(data) != checksum:
             raise SnapshotDamagedError("its checksum is wrong")
         return decode(bytes(data))
 
@@ -139,8 +145,8 @@ class ObjectsSnapshots:
     def _found(self) -> dict[Taken, list[str]]:
         found: dict[Taken, list[str]] = {}
         for name in self._objects.names(_FOLDER):
-            _, folder, _ = name.split("/", 2)
-            found.setdefault(Taken.read(folder), []).append(name)
+            if (taken := Taken.of(name)) is not None:
+                found.setdefault(taken, []).append(name)
         return found
 
     def _content(self, name: str) -> bytes:

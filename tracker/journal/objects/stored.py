@@ -6,7 +6,6 @@ import configparser
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -108,13 +107,18 @@ class StoredObjects:
         listed = list(names)
         for start in range(0, len(listed), _AT_ONCE):
             some = listed[start : start + _AT_ONCE]
-            if self._root is not None:  # it would stop at the first one that is not there
-                for name in some:
-                    with suppress(FileNotFoundError):
-                        (self._root / name).unlink()
+            if self._delete(some):
                 continue
-            with suppress(FileNotFoundError):
-                _asked(lambda some=some: obstore.delete(self._again, some))  # type: ignore[misc]
+            for name in some:  # some stores stop at the first object that is not there
+                self._delete([name])
+
+    def _delete(self, names: list[str]) -> bool:
+        """Remove objects, and return whether all were there."""
+        try:
+            _asked(lambda: obstore.delete(self._again, names), (FileNotFoundError,))
+        except FileNotFoundError:
+            return False
+        return True
 
     def _write(self, name: str, data: bytes, mode: Any) -> None:
         def write() -> None:
