@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.services.s3 import S3
+from tests.journal.object_stores import s3  # noqa: F401 - a fixture
 from tracker.backup.form import BackupError, Checked, Draft
 from tracker.backup.places import Place, place
 
@@ -18,12 +20,17 @@ def backup(record: int, made: float = 0.0) -> list[bytes]:
     return list(draft.parts(most=100))
 
 
-@pytest.fixture(params=["directory", "object store"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+@pytest.fixture(params=["directory", "memory", pytest.param("bucket", marks=pytest.mark.slow)])
+def directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     if request.param == "directory":
         return place(f"{tmp_path / 'new'}/")
     pytest.importorskip("obstore")
-    return place("memory:///backups/")
+    if request.param == "memory":
+        return place("memory:///backups/")
+    store: S3 = request.getfixturevalue("s3")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    return place(f"s3://state/{tmp_path.name}/")
 
 
 def test_a_directory_gives_names_by_time_and_lists_the_newest_first(directory: Place) -> None:
@@ -94,3 +101,16 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         place(str(tmp_path / "file" / "x")).write(Checked(backup(1), "FILE"))
     with pytest.raises(BackupError, match="cannot be read: No such file"):
         list(place(str(tmp_path / "missing")).parts("missing"))
+
+
+@pytest.mark.parametrize("text", ["s3://bucket", "s3://bucket/", "s3://bucket/path/"])
+def test_a_bucket_is_a_directory(text: str) -> None:
+    pytest.importorskip("obstore")
+    found = place(text)
+    assert (found.file, found.full("x")) == ("", f"{text.rstrip('/')}/x")
+
+
+def test_an_object_store_that_nobody_knows_is_refused_with_what_to_write() -> None:
+    pytest.importorskip("obstore")
+    with pytest.raises(BackupError, match=r"is not a place for backups: [^\n]*; use s3://BUCKET/PATH/"):
+        place("ftp://host/path/")

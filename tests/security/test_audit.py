@@ -76,6 +76,21 @@ def test_a_refused_attempt_is_recorded(audited: Secured, job: str) -> None:
     ]
 
 
+def test_what_concerns_all_jobs_is_recorded(audited: Secured) -> None:
+    keeper = audited.client(audited.add("keeper", ["backup"]))
+    narrow = audited.client(audited.add_known("narrow", ["admin"], ("other",)))
+    assert b"tracker-backup" in b"".join(keeper.backup())
+    for refused in (lambda: list(narrow.backup()), keeper.move_leader, audited.client(audited.all).move_leader):
+        with pytest.raises(TrackerError):
+            refused()
+    assert [(line["client"], line["call"], line["outcome"]) for line in lines(audited)] == [
+        ("keeper", "Backup", "OK"),
+        ("narrow", "Backup", "PERMISSION_DENIED"),
+        ("keeper", "MoveLeader", "PERMISSION_DENIED"),
+        ("all", "MoveLeader", "NO_STANDBY"),
+    ]
+
+
 def test_the_file_may_be_moved_away(audited: Secured, job: str) -> None:
     client = audited.client(audited.all)
     client.define_job(spec(job))

@@ -119,7 +119,7 @@ def place(text: str) -> Place:
 
     Args:
         text: a file; a directory, which exists or ends with ``/``; or the same in an object store, as a URL such as
-            ``s3://bucket/backups/``.
+            ``s3://bucket/backups/``. Keys and endpoints come from the environment.
 
     Raises:
         BackupError: the object store cannot be used.
@@ -210,14 +210,15 @@ class _Objects(Place):
             ) from missing
         self._obstore: Any = obstore
         self._failures: tuple[type[Exception], ...] = (BaseError, OSError)
-        url, _, file = text.rpartition("/")
+        is_whole = not urlsplit(text).path.strip("/")  # all of a bucket
+        url, _, file = f"{text.rstrip('/')}/".rpartition("/") if is_whole else text.rpartition("/")
         super().__init__(text, file)
         self._base = url
         try:
             self._store: Any = from_url(url)
         except (BaseError, ValueError) as wrong:
             raise BackupError(
-                f"{text} is not a place for backups: {wrong}; use s3://BUCKET/PATH/, gs:// or az://"
+                f"{text} is not a place for backups: {_reason(wrong)}; use s3://BUCKET/PATH/, gs:// or az://"
             ) from wrong
 
     def full(self, name: str) -> str:
@@ -227,23 +228,27 @@ class _Objects(Place):
         try:
             self._obstore.put(self._store, name, parts)
         except self._failures as failed:
-            raise BackupError(f"{self.full(name)} cannot be written: {failed}") from failed
+            raise BackupError(f"{self.full(name)} cannot be written: {_reason(failed)}") from failed
 
     def _list(self) -> list[str]:
         try:
             return [each["path"] for chunk in self._obstore.list(self._store) for each in chunk]
         except self._failures as failed:
-            raise BackupError(f"{self.text} cannot be read: {failed}") from failed
+            raise BackupError(f"{self.text} cannot be read: {_reason(failed)}") from failed
 
     def parts(self, name: str) -> Iterator[bytes]:
         try:
             for part in self._obstore.get(self._store, name).stream():
                 yield bytes(part)
         except self._failures as failed:
-            raise BackupError(f"{self.full(name)} cannot be read: {failed}") from failed
+            raise BackupError(f"{self.full(name)} cannot be read: {_reason(failed)}") from failed
 
     def _remove(self, name: str) -> None:
         try:
             self._obstore.delete(self._store, name)
         except self._failures as failed:
-            raise BackupError(f"{self.full(name)} cannot be removed: {failed}") from failed
+            raise BackupError(f"{self.full(name)} cannot be removed: {_reason(failed)}") from failed
+
+
+def _reason(error: Exception) -> str:
+    return str(error).partition("\n")[0]  # the rest is for obstore's authors

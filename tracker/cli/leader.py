@@ -40,6 +40,7 @@ def move(
     changed, or it does not serve in time; 3 no tracker could be reached.
     """
     from tracker.client import TrackerUnavailable
+    from tracker.client.finding import finder
 
     with at.single_client() as client:
         try:
@@ -63,8 +64,9 @@ def move(
                 )
                 return 1
             time.sleep(_LOOK_S)
+    leads = finder(at.server).current
     if form is Form.JSON:
-        print_json({"leader": to, "instance": now})
+        print_json({"leader": leads, "instance": now, "handed_to": to})
     else:
-        print_line(f"{to} leads now")
+        print_line(f"{leads} leads now; it was handed to {to}")
     return 0

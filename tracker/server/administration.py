@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from tracker.core import Refused
 from tracker.security.audit import Audit
@@ -57,8 +58,7 @@ class Administration:
         if data is None:
             return
         self._intake.question(wire.BackupRequest, data)
-        await self._authorize(caller, "Backup")
-        async with self._backing_up:
+        async with self._recorded(caller, "Backup"), self._backing_up:
             number, dump = await self._sequencer.copy()
             await self._leadership.confirm()  # or another server has gone beyond this state
             made = time.time()
@@ -73,19 +73,24 @@ class Administration:
     async def move(self, data: bytes, caller: Caller) -> bytes:
         """Hand the journal to the standby."""
         self._intake.question(wire.MoveLeaderRequest, data)
-        await self._authorize(caller, "MoveLeader")
-        return wire.MoveLeaderResponse(to=await self._hand_over.begin()).SerializeToString()
+        async with self._recorded(caller, "MoveLeader"):
+            to = await self._hand_over.begin()
+        return wire.MoveLeaderResponse(to=to).SerializeToString()
 
-    async def _authorize(self, caller: Caller, call: str) -> None:
-        """Refuse a caller that may not touch all jobs, and record the call before anything is done."""
-        outcome = "OK"
+    @asynccontextmanager
+    async def _recorded(self, caller: Caller, call: str) -> AsyncIterator[None]:
+        """Refuse a caller that may not touch all jobs, and record the call with what comes of it."""
+        if self._audit is not None:
+            await self._audit.check()
+        outcome = "CANCELLED"
         try:
-            if self._audit is not None:
-                await self._audit.check()
             caller.authorize_all()
-        except Refused as refused:
-            outcome = refused.reason
+            yield
+            outcome = "OK"
+        except Exception as error:
+            outcome = error.reason if isinstance(error, Refused) else "FAULT"
             raise
         finally:
             if self._audit is not None:
-                await self._audit.record(caller.identity.name, caller.peer(), call, None, outcome)
+                name, peer = caller.identity.name, caller.peer()
+                await asyncio.shield(self._audit.record(name, peer, call, None, outcome))
