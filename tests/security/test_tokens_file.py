@@ -23,7 +23,7 @@ _GOOD = f'[clients.a]\nsha256 = "{_HASH}"\nscopes = ["report"]\njobs = ["*"]\n'
         (f'{_GOOD}scope = ["watch"]\n', "has 'scope', which is not known"),
         (_GOOD.replace(_HASH, "trk_example"), "sha256 must be the SHA-256 of a token"),
         (_GOOD.replace(_HASH, _HASH.upper()), "as 64 small hexadecimal digits"),
-        (_GOOD.replace('"report"', '"reprot"'), "'reprot' is not one of report, watch, operate, admin"),
+        (_GOOD.replace('"report"', '"reprot"'), "'reprot' is not one of report, watch, operate, backup, admin"),
         (_GOOD.replace('["report"]', '"report"'), "scopes must be a list of texts"),
         (_GOOD.replace('["*"]', "[]"), "jobs must be a list of texts"),
         (_GOOD.replace(f'sha256 = "{_HASH}"', ""), "needs sha256 or certificate"),

@@ -33,7 +33,7 @@ def new(
         typer.Option(
             metavar="SCOPE",
             help="what the client may do: report (what a job does), watch (read), operate (drain, abandon, …; includes "
-            "watch) or admin (delete jobs; includes all); may be repeated",
+            "watch), backup (read all, for backups) or admin (delete jobs; includes all); may be repeated",
         ),
     ],
     job: Annotated[
