@@ -102,7 +102,7 @@ def _job(tracker: Any) -> Any:
     scalars = (status.first_seq, status.last_seq, status.open_substreams, status.ended_substreams, status.in_flight)
     scalars += (status.incomplete_substreams, status.expected, status.expected_sent)
     staged = (status.staged_substreams, status.staged_units, status.staged_entries)
-    unread = sorted(status.unread_segments)
+    unread = (sorted(status.unread_segments), dict(status.advanced))
     return status.spec, scalars, staged, status.late_reports, fronts, producers, status.incarnation, unread
 
 

@@ -121,6 +121,8 @@ class JobStatus:
     expected: int = 0  #: elements of those, on the segments on which any are missing
     expected_sent: int = 0  #: how many were sent on the same
     unread_segments: tuple[str, ...] = ()  #: on which nobody has ever received anything that was committed
+    #: In a job with progress, by segment: every substream of an end time up to this one has ended there.
+    advanced: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .commands import Spec
@@ -68,6 +69,7 @@ class JobStatus:
     tombstones: int = 0
     cells: int = 0  #: (substream, segment) pairs that take up memory
     unread_segments: tuple[str, ...] = ()  #: on which nobody has ever received anything that was committed
+    advanced: Mapping[str, int] = field(default_factory=dict)  #: by segment, up to which end time it is over
 
 
 class Counts(NamedTuple):

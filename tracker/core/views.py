@@ -103,6 +103,7 @@ def status(job: Job) -> JobStatus:
         log_id=job.log.log_id,
         incarnation=job.incarnation,
         unread_segments=tuple(name for name in job.graph.names if name not in job.read_segments),
+        advanced=_advanced(job),
         staged_substreams=job.accounts.staged,
         staged_units=job.staged_units,
         staged_entries=job.staged_entries,
@@ -110,6 +111,13 @@ def status(job: Job) -> JobStatus:
         cells=job.accounts.cell_count,
         **_incomplete(job),
     )
+
+
+def _advanced(job: Job) -> dict[str, int]:
+    """Up to which end time each segment of the present graph is over; what an earlier graph announced stays kept."""
+    if not job.spec.progress:
+        return {}
+    return {name: job.ends.advanced[name] for name in job.graph.names if name in job.ends.advanced}
 
 
 def _incomplete(job: Job) -> dict[str, int]:

@@ -53,6 +53,11 @@ def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
         unread_segments=tuple(
             segment for segment in first.unread_segments if all(segment in shard.unread_segments for shard in shards)
         ),
+        advanced={
+            segment: min(shard.advanced[segment] for shard in shards)
+            for segment in first.advanced
+            if all(segment in shard.advanced for shard in shards)
+        },
     )
 
 

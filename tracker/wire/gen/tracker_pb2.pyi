@@ -576,6 +576,26 @@ class JobStatus(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AdvancedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SPEC_FIELD_NUMBER: _builtins.int
     FIRST_SEQ_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
@@ -597,6 +617,7 @@ class JobStatus(_message.Message):
     TOMBSTONES_FIELD_NUMBER: _builtins.int
     CELLS_FIELD_NUMBER: _builtins.int
     UNREAD_SEGMENTS_FIELD_NUMBER: _builtins.int
+    ADVANCED_FIELD_NUMBER: _builtins.int
     first_seq: _builtins.int
     """Every event from this one on is kept; `last_seq + 1` if none is. Older ones may be kept for subscriptions."""
     last_seq: _builtins.int
@@ -649,6 +670,12 @@ class JobStatus(_message.Message):
     def unread_segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Segments on which nobody has ever received anything that was committed: does anybody read them?"""
 
+    @_builtins.property
+    def advanced(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """In a job with `progress`: how far each segment has come, as the last `Advanced` of it tells. A segment that has
+        announced nothing yet is left out.
+        """
+
     def __init__(
         self,
         *,
@@ -673,10 +700,11 @@ class JobStatus(_message.Message):
         tombstones: _builtins.int = ...,
         cells: _builtins.int = ...,
         unread_segments: _abc.Iterable[_builtins.str] | None = ...,
+        advanced: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cells", b"cells", "drain", b"drain", "ended_substreams", b"ended_substreams", "expected", b"expected", "expected_sent", b"expected_sent", "first_seq", b"first_seq", "fronts", b"fronts", "in_flight", b"in_flight", "incarnation", b"incarnation", "incomplete_substreams", b"incomplete_substreams", "last_seq", b"last_seq", "late_reports", b"late_reports", "log_id", b"log_id", "open_substreams", b"open_substreams", "producers", b"producers", "spec", b"spec", "staged_entries", b"staged_entries", "staged_substreams", b"staged_substreams", "staged_units", b"staged_units", "tombstones", b"tombstones", "unread_segments", b"unread_segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "cells", b"cells", "drain", b"drain", "ended_substreams", b"ended_substreams", "expected", b"expected", "expected_sent", b"expected_sent", "first_seq", b"first_seq", "fronts", b"fronts", "in_flight", b"in_flight", "incarnation", b"incarnation", "incomplete_substreams", b"incomplete_substreams", "last_seq", b"last_seq", "late_reports", b"late_reports", "log_id", b"log_id", "open_substreams", b"open_substreams", "producers", b"producers", "spec", b"spec", "staged_entries", b"staged_entries", "staged_substreams", b"staged_substreams", "staged_units", b"staged_units", "tombstones", b"tombstones", "unread_segments", b"unread_segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
