@@ -228,7 +228,7 @@ def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
 
 
 def _start(writer: TrackedWriter, read: DataFrame, tracked: BatchQuery, checkpoint: Path) -> Start:
-    writing = read.writeStream.foreachBatch(tracked.process).option("checkpointLocation", str(checkpoint))
+    writing = read.writeStream.foreachBatch(tracked.function).option("checkpointLocation", str(checkpoint))
     if writer.name is not None:
         writing = writing.queryName(writer.name)
     if writer.trigger_given:

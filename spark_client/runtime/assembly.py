@@ -55,7 +55,7 @@ def batch_query(
         TrackerUnavailable: the tracker does not answer.
 
     >>> query = batch_query(plan, spark)                                                   # doctest: +SKIP
-    >>> rows.writeStream.foreachBatch(query.process).option("checkpointLocation", …)       # doctest: +SKIP
+    >>> rows.writeStream.foreachBatch(query.function).option("checkpointLocation", …)       # doctest: +SKIP
     """
     settings, stream = plan.settings, plan.stream
     client = client or TrackerClient(settings.server, retry_for=settings.retry_for, credentials=settings.credentials)

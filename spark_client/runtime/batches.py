@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -86,21 +87,40 @@ class BatchQuery(TrackedQuery):
         if self.metrics is not None and result is not None:
             self.metrics.done(self.run.query, result, self.processor.state_size())
 
-    def process(self, batch: DataFrame, epoch: int) -> None:
-        """The body of `foreachBatch`."""
-        try:
-            self._process(batch, epoch)
-        except Stopped:
-            raise
-        except Exception as error:
-            self.failed = error
-            if self.metrics is not None and self._run is not None:
-                self.metrics.failed(self._run.query)
-            if (short := shortened(error)) is not error:
-                raise short from None  # Spark shows the whole chain, with the sentence at its end
-            raise
+    @property
+    def function(self) -> Callable[[DataFrame, int], None]:
+        """The function for `foreachBatch`; it works while somebody keeps this object.
 
-    def _process(self, batch: DataFrame, epoch: int) -> None:
+        Spark keeps it for as long as it keeps its query. This object keeps Spark's query in turn, and the collectors of
+        the JVM and of Python cannot see a circle through both. So the function does not keep this object; whoever
+        follows the query does.
+        """
+        kept_by_others = weakref.ref(self)
+
+        def process(batch: DataFrame, epoch: int) -> None:
+            query = kept_by_others()
+            if query is None:
+                raise Stopped
+            try:
+                query.process(batch, epoch)
+            except Stopped:
+                raise
+            except Exception as error:
+                if (short := query.failure_of(error)) is not error:
+                    raise short from None  # Spark shows the whole chain, with the sentence at its end
+                raise
+
+        return process
+
+    def failure_of(self, error: Exception) -> Exception:
+        """Notes what has ended a batch, and returns what Spark is to show of it."""
+        self.failed = error
+        if self.metrics is not None and self._run is not None:
+            self.metrics.failed(self._run.query)
+        return shortened(error)
+
+    def process(self, batch: DataFrame, epoch: int) -> None:
+        """Processes a batch, and reports it."""
         run = self.run
         with self.gate.passed(epoch):
             started, outcomes = time.monotonic(), list[Outcome]()

@@ -52,6 +52,7 @@ def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[]
             query = start()
         finally:
             spark.streams.removeListener(listener)
+            listener.forget()
         tracked.open(str(query.id), str(query.runId), begun=True)
     return query
 
@@ -60,11 +61,16 @@ class _Started(StreamingQueryListener):
     """Opens the run of one query before its first batch. Only there while it starts: Python listens at a price."""
 
     def __init__(self, tracked: TrackedQuery) -> None:
-        self._tracked = tracked
+        self._tracked: TrackedQuery | None = tracked
+
+    def forget(self) -> None:
+        """Lets go of the query: the JVM keeps a listener that was removed for as long as it likes."""
+        self._tracked = None
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        if str(event.id) == query_id(self._tracked.checkpoint):
-            self._tracked.open(str(event.id), str(event.runId))
+        tracked = self._tracked
+        if tracked is not None and str(event.id) == query_id(tracked.checkpoint):
+            tracked.open(str(event.id), str(event.runId))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         pass

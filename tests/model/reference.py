@@ -1680,9 +1680,7 @@ class ReferenceTracker:
                 for epoch in p.staged.values()
             ),
             unread_segments=tuple(g for g in job.segments_in_order() if g not in job.read_segments),
-            advanced={
-                g: job.advanced[g] for g in job.segments_in_order() if job.spec.progress and g in job.advanced
-            },
+            advanced={g: job.advanced[g] for g in job.segments_in_order() if job.spec.progress and g in job.advanced},
         )
 
     def events(

@@ -33,7 +33,7 @@ def process(plan: QueryPlan, spark: SparkSession, rows: Path) -> None:
     """Processes all that there is for a plan's query."""
     tracked = batch_query(plan, spark)
     read = reader_of(plan, spark, rows).stream(wake_ups(plan, spark), tracked.counting.observed)
-    writing = read.writeStream.foreachBatch(tracked.process).option("checkpointLocation", str(plan.checkpoint))
+    writing = read.writeStream.foreachBatch(tracked.function).option("checkpointLocation", str(plan.checkpoint))
     running = Running(lambda: None)
     running.launch(spark, tracked, writing.start)
     for _ in range(2):  # what has ended comes with a batch of its own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,20 +18,13 @@ from spark_client.release import inbox
 from spark_client.runtime.gate import Gate
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
+from tests.spark.waiting import soon
 
 pytestmark = pytest.mark.spark
 
 
 class _KilledError(RuntimeError):
     """Nothing that the driver would have done after this comes about."""
-
-
-def soon(condition: Any) -> None:
-    """Waits for what is to come by itself."""
-    until = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.02)
 
 
 def await_death(tracking: Tracking) -> None:

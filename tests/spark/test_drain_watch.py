@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,8 @@ from spark_client import Marks, Tracking
 from spark_client.runtime.drain_watch import DrainWatch
 from tests.client.processes import Line, Server
 from tests.spark.feed import Feed, row
+from tests.spark.waiting import soon
 from tracker.client import JobSpec, Subscription, TrackerClient
-
-
-def soon(condition: Any) -> None:
-    """Waits for what is to come by itself."""
-    until = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.02)
 
 
 def threads() -> list[str]:

@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from spark_client.runtime import assembly
 from spark_client.spark_internals.checkpoints import query_id
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row, rows_of
+from tests.spark.waiting import soon
 from tracker.client import DrainState, TrackerClient
 
 pytestmark = pytest.mark.spark
@@ -49,14 +48,6 @@ def called(
 
 def threads() -> list[str]:
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tracking-"))
-
-
-def soon(condition: Any) -> None:
-    """Waits for what is to come by itself."""
-    until = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("how", ["stopped", "left"])
@@ -105,35 +96,21 @@ def test_lives_leave_nothing_behind(spark: SparkSession, job: str, feed: Feed, t
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
-    def plain(number: int) -> None:
-        query = (
-            feed.stream(spark)
-            .writeStream.foreachBatch(lambda rows, epoch: None)
-            .option("checkpointLocation", str(tmp_path / f"plain-{number}"))
-            .start()
-        )
-        query.processAllAvailable()
-        query.stop()
-
-    def tracked(number: int) -> None:
+    def live(number: int) -> None:
         with release(spark, tracker.address, job, feed, tmp_path) as tracking:
             feed.put(row(number, number))
             tracking.process_all_available()
         soon(lambda: threads() == [])
 
-    def growth(live: Callable[[int], None]) -> int:
+    feed.put(row(0, 0, last=True))
+    (tmp_path / "server").mkdir()
+    tracker = Server(tmp_path / "server", "memory", "--limit", "max_watchers=1")
+    try:
         live(0)
         before = files()
         for number in range(1, 4):
             live(number)
-        return files() - before
-
-    feed.put(row(0, 0, last=True))
-    alone = growth(plain)
-    (tmp_path / "server").mkdir()
-    tracker = Server(tmp_path / "server", "memory", "--limit", "max_watchers=1")
-    try:
-        assert growth(tracked) <= alone + 1
+        assert files() <= before + 3 + 1
         with TrackerClient(tracker.address) as client, client.watch(job) as watch:
             assert next(watch).seq == 1, "the only watch that is allowed is free"
     finally:
