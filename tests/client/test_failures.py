@@ -14,6 +14,8 @@ from tests.client.conftest import spec
 from tests.client.processes import Line, Server
 from tests.client.test_client import pass_through
 from tracker.client import Event, Outcome, TrackerClient, TrackerUnavailable, label
+from tracker.client.calls import Calls
+from tracker.client.connection import Connection
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -197,3 +199,25 @@ def test_a_tracker_that_cannot_keep_up_is_waited_for(tmp_path: Path) -> None:
         list(pool.map(work, range(4)))
     assert client.job("job").in_flight == 4 * 5 * 2_500
     server.stop()
+
+
+def test_a_call_lasts_although_another_thread_has_moved_on_to_another_address(
+    client: TrackerClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the caller's reference to the connection is the last one."""
+    client.define_job(spec(job))
+    producer = client.open_producer(job, "p", "r1")
+
+    def left(calls: Calls) -> Connection:
+        return Connection(calls.address, calls.credentials)
+
+    monkeypatch.setattr(Calls, "connection", left)
+    monkeypatch.setattr(Calls, "waiting_connection", left)
+    report = producer.epoch()
+    report.close("berlin", "monday")
+    report.report(commit=True)
+    with client.watch(job) as watch:
+        assert next(watch).seq == 1
+    assert client.wait_for_end(job, "raw", "berlin", "monday").elements == 0
+    client.delete_job(job, force=True)
+    assert job not in client.jobs()

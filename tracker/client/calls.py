@@ -302,10 +302,10 @@ class Calls:
         backoff = Backoff()
         while True:
             self.wait_until_reachable()
-            call = method(self.connection())
+            connection = self.connection()  # without a reference it would be closed
             try:
                 with forking.using_grpc(), self._counted(request):
-                    return call(request, timeout=self.timeout)
+                    return method(connection)(request, timeout=self.timeout)
             except grpc.RpcError as error:
                 if retry_delay(error) is None:
                     raise refusal(error) or self._unavailable(request, error, 1) from error

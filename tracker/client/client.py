@@ -635,7 +635,8 @@ class TrackerClient:
 
     def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:
         with forking.using_grpc():
-            call = self._to(request.job).waiting_connection().stubs.Await.future(request, timeout=seconds)
+            connection = self._to(request.job).waiting_connection()  # without a reference it would be closed
+            call = connection.stubs.Await.future(request, timeout=seconds)
             forking.may_last(call, call.cancel)
             try:
                 if call.code() is not grpc.StatusCode.OK:

@@ -14,6 +14,7 @@ import grpc
 
 from tracker.client import forking
 from tracker.client.calls import Backoff, Calls, out_of_quota, refusal, retry_delay
+from tracker.client.connection import Connection
 from tracker.client.errors import TrackerError
 from tracker.contract.callers import Event
 from tracker.wire import codec
@@ -54,6 +55,7 @@ class Watch(Iterator[Event]):
         self._quota_since = 0.0  # the monotonic time since which a quota has refused it; 0: none does
         self._lock = threading.Lock()
         self._stream: _CallIterator[tracker_pb2.Event] | None = None
+        self._connection: Connection | None = None  # the stream's: without a reference it would be closed
         self._pid = os.getpid()
 
     def __enter__(self) -> Watch:
@@ -118,13 +120,14 @@ class Watch(Iterator[Event]):
     def _opened(self) -> _CallIterator[tracker_pb2.Event] | None:
         with self._lock:
             if self._pid != os.getpid():
-                self._stream, self._pid = None, os.getpid()
+                self._stream, self._connection, self._pid = None, None, os.getpid()
             if self._closed.is_set():
                 return None
             if self._stream is None:
                 self._request.after_seq = self.last_seq
                 self._request.log_id = self.log_id
-                self._stream = self._calls.waiting_connection().stubs.Watch(self._request)
+                self._connection = self._calls.waiting_connection()
+                self._stream = self._connection.stubs.Watch(self._request)
                 forking.may_last(self._stream, self._stream.cancel)
             return self._stream
 
@@ -134,6 +137,7 @@ class Watch(Iterator[Event]):
             if stream is not None and self._pid == os.getpid():
                 stream.cancel()
                 forking.is_over(stream)
+            self._connection = None
 
     def _out_of_quota(self, error: grpc.RpcError) -> TrackerError | None:
         """Returns the error if a quota has refused the stream for as long as the client waits, else None."""
