@@ -105,7 +105,7 @@ def test_a_lost_journal_is_restored_into_another_kind_and_all_is_exact(tmp_path:
         redis = RedisServer(tmp_path / "redis")
         server.journal = redis.address()
         restored = tracker("restore", backups, "--journal", server.journal)
-        assert restored["closed_runs"] == len(_REPORTERS)
+        assert restored["ended_runs"] == len(_REPORTERS)
         server.start()
 
         with client.watch(_JOB, after_seq=old_seq, log_id=old_log) as watch:

@@ -226,3 +226,23 @@ def test_a_leader_that_slept_while_its_journal_was_replaced_disturbs_nobody(tmp_
         assert client.job("flights").producers[0].committed_epoch == 1
     new.kill()
     redis.kill()
+
+
+@pytest.mark.slow
+def test_a_drain_that_waits_for_runs_waits_for_them_after_a_restore_too(tracker: Server, tmp_path: Path) -> None:
+    """Without fronts a job is drained when all runs are closed: a restore must not be taken for that."""
+    backup = str(tmp_path / "backup")
+    with TrackerClient(tracker.address) as client:
+        start(client)
+        client.drain("flights", "d1", "stop")
+        run("backup", backup, "--server", tracker.address)
+    tracker.stop()
+    run("restore", backup, "--journal", tracker.journal, "--replace")
+    tracker.start()
+    with TrackerClient(tracker.address) as client:
+        with pytest.raises(TrackerError, match="FENCED"):
+            client.producer("flights", "q", "r1").epoch(0).report(["unit"], commit=True)
+        with client.open_producer("flights", "q", "r2") as producer:
+            assert client.get_drain("flights").state.name == "DRAINING"
+            producer.epoch().report(["unit"], commit=True)
+        assert client.get_drain("flights").state.name == "DRAINED"

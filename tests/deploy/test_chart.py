@@ -43,6 +43,22 @@ def test_without_tls_and_clients_it_is_refused_unless_that_is_meant() -> None:
     assert chart_check.render("--set", "security.insecure=true").returncode == 0
 
 
+def test_backups_without_a_place_are_refused() -> None:
+    refused = chart_check.render("--set", "security.insecure=true", "--set", "backup.enabled=true")
+    assert refused.returncode
+    assert "backup.to" in refused.stderr
+
+
+def test_servers_with_one_journal_stand_by_and_are_named_together() -> None:
+    resources = chart_check.rendered("standby")
+    assert "--standby" in resources
+    assert "volumeClaimTemplates" not in resources
+    assert "path: /readyz?standby" in resources
+    pods = [f"shop-substream-tracker-{n}.shop-substream-tracker-headless.streaming.svc:7654" for n in range(2)]
+    assert f"--server={'+'.join(pods)}" in resources
+    assert "--standby" not in chart_check.rendered("shards")
+
+
 def test_a_value_that_it_does_not_have_is_refused() -> None:
     refused = chart_check.render("--set", "security.insecure=true", "--set", "replica=3")
     assert refused.returncode

@@ -132,7 +132,7 @@ def restore(
 ) -> int:
     """Make a journal continue with a backup. Start a tracker on it afterwards.
 
-    Every job's log gets a new id, and every open run is closed: what clients know may be newer than the backup. So
+    Every job's log gets a new id, and every open run is fenced: what clients know may be newer than the backup. So
     watchers get LOG_CHANGED and begin again, and reporters get FENCED, open a new run and learn which epochs count.
     Exit status: 0 done; 1 it was not, and the message has what to do.
     """
@@ -160,7 +160,7 @@ def restore(
         print_line(f"what was there before is {done.set_aside}")
     if not same_log:
         print_line(
-            f"every job's log has a new id, and open runs are closed ({done.closed_runs}). What was committed after "
+            f"every job's log has a new id, and open runs are fenced ({done.ended_runs}). What was committed after "
             f"{done.header.made} is not in it: let reporters repeat that"
         )
     return 0

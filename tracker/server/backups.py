@@ -1,12 +1,13 @@
 """Makes backups of a state, and journals that continue with one.
 
 A restored state is older than what its clients have seen, unless the journal ended with the backup. So every job's log
-gets a new id, which watchers notice, and every run is closed, which its reporter notices: it opens another run, and
+gets a new id, which watchers notice, and every run is fenced, which its reporter notices: it opens another run, and
 learns which of its epochs count.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +18,8 @@ import msgpack  # type: ignore[import-untyped]
 
 import tracker
 from tracker.backup.form import BackupError, Checked, Draft, Header, JobLog
-from tracker.contract.commands import CloseProducer
+from tracker.contract.commands import CloseProducer, Command, OpenProducer
+from tracker.contract.values import DrainState
 from tracker.journal import JournalError, JournalLossError, Record, open_journal, set_journal_aside
 from tracker.journal.snapshots import decode, encode
 from tracker.wire.codec import Method
@@ -77,7 +79,7 @@ class Restored:
 
     header: Header  #: the backup's
     logs: dict[str, str]  #: the ids of the jobs' logs now, by job
-    closed_runs: int  #: how many runs were closed
+    ended_runs: int  #: how many runs were open, and are fenced
     set_aside: str  #: where the journal is that was there before; empty: it was empty
 
 
@@ -104,9 +106,9 @@ def restore(where: str, backup: Checked, replace: bool = False, same_log: bool =
             "--same-log. To move a tracker, stop it and make a backup with `tracker backup --journal ADDRESS --final`"
         )
     state = ReplayableState(decode(b"".join(backup.state())))
-    closed = 0
+    ended = 0
     if not same_log:
-        closed = _close_runs(state)
+        ended = _end_runs(state)
         state.renew_logs()
     aside = set_journal_aside(where) if replace else ""
     payload = msgpack.packb({**asdict(header), "jobs": len(header.jobs), "same_log": same_log})
@@ -117,7 +119,7 @@ def restore(where: str, backup: Checked, replace: bool = False, same_log: bool =
         journal.snapshot(number, state.dump())
     _check(where, number)
     logs = {job: state.tracker.log_id(job) for job in sorted(state.tracker.jobs())}
-    return Restored(header, logs, closed, aside)
+    return Restored(header, logs, ended, aside)
 
 
 def _is_empty(journal: Any) -> bool:
@@ -139,16 +141,21 @@ def _check(where: str, number: int) -> None:
         ReplayableState(recovery.state)
 
 
-def _close_runs(state: ReplayableState) -> int:
-    """Close every open run, and return how many there were."""
-    runs = list(_open_runs(state))
-    for close in runs:
-        state.apply(close, state.at)
-    return len(runs)
+def _end_runs(state: ReplayableState) -> int:
+    """Fence every open run, and return how many there were."""
+    ends = list(_ends(state))
+    for end in ends:
+        state.apply(end, state.at)
+    return len(ends)
 
 
-def _open_runs(state: ReplayableState) -> Iterator[CloseProducer]:
+def _ends(state: ReplayableState) -> Iterator[Command]:
     for job in state.tracker.jobs():
-        for producer in state.tracker.job_status(job).producers:
-            if not producer.closed:
+        status = state.tracker.job_status(job)
+        # Without fronts a drain is over when all runs are closed. These would have gone on: one stands in for each.
+        stand_in = not status.fronts and status.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
+        for producer in status.producers:
+            if not producer.closed and stand_in:
+                yield OpenProducer(job, producer.producer, f"restored-{secrets.token_hex(4)}", producer.mode)
+            elif not producer.closed:
                 yield CloseProducer(job, producer.producer, producer.run)
