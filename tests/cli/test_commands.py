@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -295,6 +296,36 @@ def test_an_end_is_waited_for_in_a_script(shell: Shell, client: TrackerClient, j
     assert json.loads(shell("wait", job, "raw", "s", "over", "--json"))["reason"] == "COMPLETE"
     said = shell("wait", job, "raw", "s", "never", "--timeout", "0.2", status=1)
     assert "has not ended on 'raw' within 0.2 s" in said
+
+
+def test_a_whole_stretch_of_time_is_waited_for(shell: Shell, client: TrackerClient, job: str) -> None:
+    february = 1_359_676_800 * 10**6
+    client.define_job(spec(job, fronts=["f"], progress=True))
+    till = client.open_producer(job, "q", "r1")
+    report = till.epoch(0)
+    report.sent("raw", "JFK", "january", 7, end_time=february)
+    report.frontier("f", february + 5)
+    report.report(commit=True)
+    wait = ("wait", job, "raw", "--up-to", "2013-02-01")
+    said = shell(*wait, "--timeout", "0.1", status=1)
+    assert f"has come up to {february - 1}, and not up to {february}" in said, "one tenant's element is in flight"
+    report = till.epoch(1)
+    report.received("raw", "JFK", "january", 7, end_time=february)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(shell, *wait)
+        report.report(commit=True)
+        assert waiting.result() == "all substreams up to 2013-02-01 00:00:00.000005 have ended on raw\n"
+    answer = json.loads(shell("wait", job, "raw", "--up-to", "2013-02-01T00:00:00Z", "--json"))
+    assert answer == {"segment": "raw", "up_to": february + 5}
+
+
+def test_a_stretch_of_time_that_cannot_be_waited_for_is_refused(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    assert "define it with progress=True" in shell("wait", job, "raw", "--up-to", "7", status=2)
+    assert "has no segment 'row'; it has 'raw'" in shell("wait", job, "row", "--up-to", "7", status=2)
+    assert "neither a number nor a date" in shell("wait", job, "raw", "--up-to", "today", status=2)
+    for words in (["JFK"], ["JFK", "january", "--up-to", "7"], []):
+        assert "give either the SCOPE and the NAME" in shell("wait", job, "raw", *words, status=2)
 
 
 def test_options_stand_before_the_command_or_after_it(shared_server: Server, client: TrackerClient, job: str) -> None:

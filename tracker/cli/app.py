@@ -41,7 +41,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "explain": ("explain", "show why a substream has not ended"),
         "watch": ("events", "show a job's events as they happen"),
         "events": ("events", "list a job's events"),
-        "wait": ("events", "wait until a substream has ended on a segment"),
+        "wait": ("events", "wait until a substream has ended, or all up to a time"),
         "subscriptions": ("subscriptions", "list a job's durable readers"),
         "info": ("info", "show which server answers, and its limits"),
     },

@@ -1,19 +1,20 @@
-"""`tracker watch`, `events` and `wait`: a job's events as they happen, those that are kept, and one end."""
+"""`tracker watch`, `events` and `wait`: a job's events as they happen, those that are kept, and waiting for ends."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tracker.cli.arguments import Job, Name, Scope
+from tracker.cli.arguments import Job
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import WrongUsageError, command, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from tracker.client import ShardedWatch, Watch
+    from tracker.client import ShardedClient, ShardedWatch, TrackerClient, Watch
 
 commands = new_commands()
 _NOT_IN_TIME: Final = 1
@@ -22,6 +23,27 @@ _Segments = Annotated[
     list[str] | None, typer.Option(metavar="SEGMENT", help="only ends on this segment; may be repeated")
 ]
 _Scopes = Annotated[list[str] | None, typer.Option(metavar="SCOPE", help="only ends in this scope; may be repeated")]
+
+
+def _end_time(text: str) -> int:
+    """Reads an end time: a number as it is, a date or time as microseconds since 1970, UTC if it names no zone.
+
+    >>> _end_time("24"), _end_time("2013-02-01"), _end_time("2013-02-01T01:00+01:00")
+    (24, 1359676800000000, 1359676800000000)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a number nor a date or time such as 2013-02-01 or 2013-02-01T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - datetime.fromtimestamp(0, timezone.utc)) // timedelta(microseconds=1)
 
 
 def _kind(name: str) -> str:
@@ -118,26 +140,74 @@ def wait(
     form: Form,
     job: Job,
     segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="a segment of the job's graph")],
-    scope: Scope,
-    name: Name,
+    scope: Annotated[
+        str | None, typer.Argument(metavar="SCOPE", help="the substream's scope; may be empty: ''", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="the substream's name", show_default=False)] = None,
+    up_to: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TIME",
+            parser=_end_time,
+            show_default=False,
+            help="wait for all substreams of all scopes with an end time up to this one, in a job with progress: a "
+            "number in the job's unit, or for one that counts microseconds, as Spark's do, a date or time in ISO 8601",
+        ),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="how long to wait (default: for ever)")
     ] = None,
 ) -> int:
-    """Wait until a substream has ended on a segment, and print how. Exit status 1: not in time."""
-    from tracker.cli.views.events import substream
-    from tracker.client import Reason
+    """Wait until a substream has ended on a segment, and print how; with --up-to, until all up to a time have ended.
 
+    Exit status 1: not in time.
+    """
+    if (scope is None or name is None) == (up_to is None) or (up_to is not None and scope is not None):
+        raise WrongUsageError("give either the SCOPE and the NAME of a substream, or --up-to TIME")
     with at.client() as client:
         try:
-            ended = client.wait_for_end(job, segment, scope, name, timeout=timeout)
+            if up_to is not None:
+                return _wait_for_all(client, form, job, segment, up_to, timeout)
+            return _wait_for_one(client, form, job, segment, scope or "", name or "", timeout)
         except TimeoutError as late:
             print_line(f"tracker: {late}; `tracker explain` shows why", error=True)
             return _NOT_IN_TIME
+
+
+def _wait_for_one(
+    client: TrackerClient | ShardedClient,
+    form: Form,
+    job: str,
+    segment: str,
+    scope: str,
+    name: str,
+    timeout: float | None,
+) -> int:
+    from tracker.cli.views.events import substream
+    from tracker.client import Reason
+
+    ended = client.wait_for_end(job, segment, scope, name, timeout=timeout)
     if form is Form.JSON:
         print_json(ended)
     else:
         lost = "" if ended.reason is Reason.COMPLETE else f", {ended.in_flight} of them were not received"
         how = f"{ended.reason}, {ended.elements} elements{lost}"
         print_line(f"{substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
+    return 0
+
+
+def _wait_for_all(
+    client: TrackerClient | ShardedClient, form: Form, job: str, segment: str, up_to: int, timeout: float | None
+) -> int:
+    from tracker.client import WrongJobError, wait_for_progress
+    from tracker.client.texts import time_text
+
+    try:
+        reached = wait_for_progress(client, job, segment, up_to, timeout)
+    except WrongJobError as wrong:
+        raise WrongUsageError(str(wrong)) from None
+    if form is Form.JSON:
+        print_json({"segment": segment, "up_to": reached})
+    else:
+        print_line(f"all substreams up to {time_text(reached)} have ended on {segment}")
     return 0

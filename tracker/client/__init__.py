@@ -27,6 +27,7 @@ from tracker.client.labels import label
 from tracker.client.producer import Producer
 from tracker.client.report import Report
 from tracker.client.subscription import Subscription
+from tracker.client.waiting import WrongJobError, wait_for_progress
 from tracker.client.watch import Watch
 from tracker.contract.callers import (
     Event,
@@ -120,7 +121,9 @@ __all__ = [
     "TrackerError",
     "TrackerUnavailable",
     "Watch",
+    "WrongJobError",
     "label",
+    "wait_for_progress",
 ]
 
 _SHARDED = {"Position", "ShardedClient", "ShardedProducer", "ShardedWatch"}

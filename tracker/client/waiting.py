@@ -1,0 +1,72 @@
+"""Waiting until a whole stretch of time is over: every substream of every scope, seen or not, up to an end time."""
+
+from __future__ import annotations
+
+import time as clock
+from typing import Final, Protocol
+
+from tracker.contract.callers import JobStatus
+
+_LOOK_EVERY_S: Final = 0.5
+
+
+class WrongJobError(ValueError):
+    """The job cannot be waited for in this way; the message tells what to do."""
+
+
+class _Jobs(Protocol):
+    def job(self, job: str) -> JobStatus:
+        """Describes the current state of a job."""
+
+
+def wait_for_progress(client: _Jobs, job: str, segment: str, end_time: int, timeout: float | None = None) -> int:
+    """Waits until every substream with an end time up to this one has ended on a segment, of all scopes.
+
+    This needs a job with `progress`, as `Tracking(progress=True)` makes it. It asks for the job's state twice a second,
+    so it goes on when the tracker restarts.
+
+    Args:
+        client: a `TrackerClient` or a `ShardedClient`.
+        job: the job's name.
+        segment: where to wait.
+        end_time: in the job's unit; the Spark client counts microseconds since 1970, UTC.
+        timeout: seconds; None: for ever.
+
+    Returns:
+        How far the segment has come: at least `end_time`.
+
+    Raises:
+        TimeoutError: it has not come so far in time.
+        WrongJobError: the job announces no progress, or has no such segment.
+        TrackerError: ``UNKNOWN_JOB``.
+        TrackerUnavailable: the tracker could not be reached for the client's `retry_for`.
+
+    >>> def print_january(client):
+    ...     wait_for_progress(client, "flights", "clean", 1_359_676_800_000_000)  # 2013-02-01
+    ...     print("all flights of January have arrived")
+    """
+    until = None if timeout is None else clock.monotonic() + timeout
+    while True:
+        status = client.job(job)
+        _check(status, segment)
+        reached = status.advanced.get(segment)
+        if reached is not None and reached >= end_time:
+            return reached
+        left = _LOOK_EVERY_S if until is None else until - clock.monotonic()
+        if left <= 0:
+            come = "has announced no progress yet" if reached is None else f"has come up to {reached}"
+            raise TimeoutError(f"segment {segment!r} of job {job!r} {come}, and not up to {end_time}, in {timeout} s")
+        clock.sleep(min(_LOOK_EVERY_S, left))
+
+
+def _check(status: JobStatus, segment: str) -> None:
+    spec = status.spec
+    if segment not in spec.segments:
+        raise WrongJobError(
+            f"job {spec.job!r} has no segment {segment!r}; it has {', '.join(map(repr, spec.segments))}"
+        )
+    if not spec.progress:
+        raise WrongJobError(
+            f"job {spec.job!r} does not announce how far it has come: define it with progress=True, or wait for its "
+            "substreams one by one"
+        )
