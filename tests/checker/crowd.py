@@ -11,9 +11,10 @@ from random import Random
 from typing import Final
 
 from tests.checker.answering import Answering
-from tests.checker.clients import Committer, Reader, Watcher, in_threads, seen
+from tests.checker.clients import Committer, in_threads
 from tests.checker.flow import Flow
 from tests.checker.history import History
+from tests.checker.readers import Reader, Watcher, seen
 from tests.model.lines import event_of
 from tracker.client import TrackerClient
 

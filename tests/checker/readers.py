@@ -1,0 +1,126 @@
+"""Clients that look at a job: they watch its events, or look things up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+from tests.checker.clients import Client
+from tests.checker.flow import SEGMENTS
+from tests.model.lines import event_of
+from tracker.client import TrackerError, TrackerUnavailable
+from tracker.contract.callers import JobStatus
+
+_PAUSE_S: Final = 0.02  # until a refused watch is opened again
+
+
+class Watcher(Client):
+    """Watches a job's events in a thread, from the first on.
+
+    Args:
+        reopens: whether it ends its watch again and again, and goes on with another one from where it was.
+        more: as for `Client`.
+    """
+
+    def __init__(self, reopens: bool, *more: Any) -> None:
+        super().__init__(*more)
+        self._reopens = reopens
+        self._closed = threading.Event()
+        self._watches = count(1)
+        self._watch: Any = None
+        self.seq = 0  #: the last event that it has seen
+        self._log_id = ""
+        self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._closed.set()
+        if self._watch is not None:
+            self._watch.close()
+        self.thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            watch = f"{self.name}/{next(self._watches)}"
+            try:
+                self._read(watch)
+            except TrackerUnavailable:
+                continue
+            except TrackerError as error:
+                asked = {"watch": watch, "after": self.seq}
+                operation = self.history.begin(self.name, "event", self.flow.job, **asked)
+                self.history.end(operation, "refused", reason=error.reason, log_id=self._log_id)
+                self.seq, self._log_id = 0, ""
+                self._closed.wait(_PAUSE_S)
+
+    def _read(self, name: str) -> None:
+        left = self.random.randint(1, 40) if self._reopens else None
+        with self.client.watch(self.flow.job, after_seq=self.seq, log_id=self._log_id) as watch:
+            self._watch = watch
+            if self._closed.is_set():
+                return
+            for event in watch:
+                self.seq, self._log_id = event.seq, watch.log_id
+                body = event_of(event.kind)
+                asked = {"watch": name}
+                self.history.note(
+                    self.name, "event", self.flow.job, asked, seq=event.seq, log_id=watch.log_id, body=body
+                )
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+
+class Reader(Client):
+    """Looks things up, until it is stopped."""
+
+    _newest = 0  # event that it has seen
+
+    def work(self, is_stopped: Callable[[], bool]) -> None:
+        """Looks things up."""
+        while not is_stopped():
+            self.random.choice([self.status, self.status, self.list, self._await])()
+            self.pause()
+
+    def status(self) -> None:
+        """Looks at the job."""
+        answer = self.call("status", lambda: seen(self.client.job(self.flow.job)))
+        if answer is not None:
+            self._newest = answer["last_seq"]
+
+    def list(self) -> None:
+        """Reads some events."""
+        after = self.random.randint(0, self._newest)
+
+        def work() -> dict[str, Any]:
+            page = self.client.list_events(self.flow.job, after_seq=after)
+            events = [[event.seq, event_of(event.kind)] for event in page.events]
+            return {"last_seq": page.last_seq, "log_id": page.log_id, "events": events}
+
+        self.call("list", work, after=after)
+
+    def _await(self) -> None:
+        producer, epoch = self.random.randrange(self.flow.producers), self.random.randrange(self.flow.epochs)
+        asked = {"segment": self.random.choice(list(SEGMENTS)), "scope": f"p{producer}", "name": str(epoch)}
+
+        def work() -> dict[str, Any]:
+            try:
+                return {"body": event_of(self.client.wait_for_end(self.flow.job, **asked, timeout=0.5))}
+            except TimeoutError:
+                return {"body": None}
+
+        self.call("await", work, **asked)
+
+
+def seen(status: JobStatus) -> dict[str, Any]:
+    """What is noted, and compared, of a job's status."""
+    return {
+        "last_seq": status.last_seq,
+        "log_id": status.log_id,
+        "open": status.open_substreams,
+        "ended": status.ended_substreams,
+        "in_flight": status.in_flight,
+        "committed": {each.producer: each.committed_epoch for each in status.producers},
+    }
