@@ -24,6 +24,7 @@ from .snapshots import ObjectsSnapshots
 from .store import FAILURES, NoAnswerError, Objects
 
 _BEATS: Final = 3  # in the time of a lease
+_LAST_BEAT_S: Final = 2.0  # seconds for a beat that is under way at the end
 _LOOKS: Final = 10  # of one who waits, in the time of a lease
 
 
@@ -212,13 +213,13 @@ class Lease:
         self._objects.delete(name for name in self._objects.names("beats") if name < own)
 
     def close(self) -> None:
-        """Give the journal back, if it is this tracker's."""
+        """Give the journal back, if it is this tracker's. A store that does not answer is not waited for."""
         self._closed.set()
         if self._beating is not None:
-            self._beating.join()
-        if self.claim:
-            with suppress(*FAILURES):
-                self._write_beat(0, released=True)
+            self._beating.join(_LAST_BEAT_S)
+            if not self._beating.is_alive():
+                with suppress(*FAILURES):
+                    self._write_beat(0, released=True)
 
 
 def _is_released(beat: bytes) -> bool:
