@@ -176,7 +176,9 @@ class JobHistory:
         for operation, seq, log_id, _ in self._seen_events():
             if log_id == self._log_id:
                 facts.append((_end(operation), seq, operation))
-        reads = [each for each in [*self._ok("status"), *self._ok("list")] if each.answer["log_id"] == self._log_id]
+        # A list that begins behind the newest event, as after a loss, gives back where it was asked to begin.
+        lists = [each for each in self._ok("list") if each.answer["events"]]
+        reads = [each for each in [*self._ok("status"), *lists] if each.answer["log_id"] == self._log_id]
         facts += [(_end(each), each.answer["last_seq"], each) for each in reads]
         yield from _stale(reads, facts)
         for operation in self._ok("open"):
