@@ -117,7 +117,7 @@ def test_one_job_on_several_servers(server: Server, tmp_path: Path) -> None:
 def test_the_commands_that_look_at_a_tracker(server: Server) -> None:
     """docs/operations.md: each is carried out on a job that has what they ask for."""
     client = TrackerClient(server.address)
-    client.define_job(spec("looked-at"))
+    client.define_job(spec("looked-at", progress=True))
     with client.open_producer("looked-at", "p", "1") as producer:
         report = producer.epoch()
         report.sent("raw", "SCOPE", "NAME", 1)
