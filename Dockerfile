@@ -30,7 +30,7 @@ COPY spark_client spark_client
 FROM source AS build
 # Without the libraries' tests.
 RUN python3 -m venv --without-pip /opt/tracker \
- && python3 -m pip --python /opt/tracker/bin/python install --no-cache-dir '.[server,object-store]' \
+ && python3 -m pip --python /opt/tracker/bin/python install --no-cache-dir '.[server,object-store,notify]' \
  && find /opt/tracker -depth -type d -name tests -exec rm -r {} +
 
 FROM source AS build-spark

@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@set -o pipefail; PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore PIP_CONSTRAINT=constraints.txt \
-	  $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -e '.[server,load,spark,demo,dev]' \
+	  $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -e '.[server,notify,load,spark,demo,dev]' \
 	  | { grep --line-buffered -oE '(Downloading|Using cached) .*[0-9] MB\)|Building wheel for [^ ]+|^Installing collected packages' || true; }
 	@$(BIN)/python scripts/generate_stubs.py --fetch
 	@$(BIN)/python scripts/compile_pyspark.py

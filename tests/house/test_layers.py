@@ -44,6 +44,7 @@ TRACKER_ROOMS = {
     "page": {"client", "contract"},
     "server": {"backup", "contract", "core", "journal", "page", "security", "web", "wire"},
     "dev": {"client", "server"},
+    "notify": {"client", "contract", "web"},
     "testing": {"client", "contract", "server"},
 }
 _TRACKER_GROUND = {"python310"}

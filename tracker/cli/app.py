@@ -65,6 +65,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run": {
         "dev": ("dev", "run a tracker with its page and an example job, to look around"),
         "serve": ("serve", "run a tracker"),
+        "notify": ("notify", "call webhooks and write markers when substreams have ended"),
         "relay": ("relay", "run a node's relay, which combines the reports of its workers"),
         "load": ("load", "drive a tracker as many producers would, and check what it announces"),
     },

@@ -1,0 +1,10 @@
+"""Tells others what a job has ended: webhooks and marker files, by rules, each event at least once.
+
+A process of its own, `tracker notify`, reads events by durable subscriptions, one for each rule. It acknowledges an
+event when it was delivered. So nothing is lost when it stops, when a receiver is away, or when the tracker restarts,
+and a rule whose receiver is away holds no other rule up.
+
+`rules` reads the file of rules, `describing` makes an event the message that a receiver gets, `webhooks` and `markers`
+deliver it, `delivery` runs one rule, `supervising` runs all of them and reads a changed file again, `app` is the
+process.
+"""

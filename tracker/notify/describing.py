@@ -1,0 +1,65 @@
+"""Events as others get them: a CloudEvent in JSON, and the address of a marker.
+
+Source: the CloudEvents specification 1.0, JSON format.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import Enum
+from typing import Any
+from urllib.parse import quote
+
+from tracker.contract.callers import Event
+
+from .rules import Rule
+
+
+def event_id(rule: Rule, log_id: str, event: Event) -> str:
+    """Returns the id of a message. A message that is delivered again has the same one.
+
+    It names the job's log, since numbers begin anew in another log.
+    """
+    return f"{rule.job}/{log_id}/{event.seq}"
+
+
+def cloud_event(rule: Rule, log_id: str, event: Event) -> bytes:
+    """Returns the message about an event, as a CloudEvent in JSON.
+
+    Its type is `substream.tracker.` and the event's kind, its source `/jobs/` and the job's name. The data are the
+    event's fields under the names that `tracker events --json` has.
+    """
+    kind = type(event.kind).__name__
+    fields = _fields(event)
+    named = [str(fields[key]) for key in ("segment", "scope", "name") if key in fields]
+    message = {
+        "specversion": "1.0",
+        "id": event_id(rule, log_id, event),
+        "source": f"/jobs/{quote(rule.job, safe='')}",
+        "type": f"substream.tracker.{kind}",
+        "time": event.at.isoformat(),
+        "datacontenttype": "application/json",
+        **({"subject": "/".join(quote(part, safe="") for part in named)} if named else {}),
+        "data": {"seq": event.seq, "deployment": event.deployment, "kind": kind, **fields},
+    }
+    return json.dumps(message, ensure_ascii=False).encode()
+
+
+def marker_address(rule: Rule, event: Event) -> str:
+    """Returns where a rule's marker for an event is.
+
+    Names come from reporters, so each is percent-encoded: a name never leads to another directory.
+    """
+    assert rule.marker is not None
+    fields = {"job": rule.job, "deployment": event.deployment, "kind": type(event.kind).__name__, "seq": event.seq}
+    return rule.marker.format(**{key: _as_part(str(value)) for key, value in (fields | _fields(event)).items()})
+
+
+def _as_part(name: str) -> str:
+    """Returns a name as one part of a path; one of dots alone would lead to another directory."""
+    return quote(name, safe=" :+=@,") if name.strip(".") else name.replace(".", "%2E")
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {key: value.name if isinstance(value, Enum) else value for key, value in asdict(event.kind).items()}

@@ -1,0 +1,183 @@
+"""The file of rules: which events of which job lead to what.
+
+A rule has a name, which is also that of its subscription at the tracker, a job, a filter, and what is done::
+
+    [[rule]]
+    name = "day-is-complete"
+    job = "flights"
+    segments = ["clean"]
+    scopes = ["JFK"]
+    webhook = { url = "https://hooks.example.org/days", secret-file = "hook.secret" }
+
+    [[rule]]
+    name = "success"
+    job = "flights"
+    marker = "s3://lake/flights/{scope}/{name}/_SUCCESS"
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, get_args
+from urllib.parse import urlsplit
+
+import tomllib
+
+from tracker.contract.callers import Event
+from tracker.contract.events import Body, Ended
+from tracker.contract.values import Reason
+
+KINDS: Final[dict[str, type[Body]]] = {kind.__name__: kind for kind in get_args(Body)}
+#: What a marker's address may name of every event; beside it, the fields that all kinds of the rule have.
+FIELDS: Final = frozenset({"job", "deployment", "kind", "seq"})
+_KEYS: Final = frozenset({"name", "job", "kinds", "reasons", "by-drain", "segments", "scopes", "webhook", "marker"})
+_WEBHOOK_KEYS: Final = frozenset({"url", "secret-file", "timeout"})
+_REASONS: Final = ("COMPLETE",)
+_TIMEOUT_S: Final = 10.0
+_LONGEST_NAME: Final = 512  # bytes: the longest name of a subscription
+
+
+class RulesError(ValueError):
+    """The file of rules cannot be used; the message has the rule and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A receiver of requests by HTTP."""
+
+    url: str
+    secret_file: Path | None = None  #: what it holds signs the requests; None: they are not signed
+    timeout: float = _TIMEOUT_S  #: seconds that a request may take
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is done when events happen."""
+
+    name: str
+    job: str
+    kinds: tuple[str, ...] = ("Ended",)
+    reasons: tuple[str, ...] = _REASONS  #: of ends
+    by_drain: bool = False  #: also ends of substreams that only a drain has closed: more of them may follow
+    segments: tuple[str, ...] = ()  #: empty: all
+    scopes: tuple[str, ...] = ()  #: empty: all
+    webhook: Webhook | None = None
+    marker: str | None = None  #: the address of an object, with names of fields in braces
+
+    def concerns(self, event: Event) -> bool:
+        """Tells whether this rule is about an event of its subscription, which has filtered by segment and scope."""
+        kind = event.kind
+        if type(kind).__name__ not in self.kinds:
+            return False
+        if not isinstance(kind, Ended):
+            return True
+        return kind.reason.name in self.reasons and (self.by_drain or not kind.by_drain)
+
+
+def read_rules(file: Path) -> tuple[Rule, ...]:
+    """Reads and checks a file of rules. Files that it names are relative to it.
+
+    Raises:
+        RulesError: something in it is wrong, or it cannot be read.
+    """
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RulesError(f"{file}: {error}") from error
+    if unknown := sorted(document.keys() - {"rule"}):
+        raise RulesError(f"{file}: {unknown[0]!r} is unknown; a file of rules has tables [[rule]]")
+    tables = document.get("rule", [])
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise RulesError(f"{file}: it has no rules; write each below a line [[rule]]")
+    rules: dict[str, Rule] = {}
+    for number, table in enumerate(tables, 1):
+        try:
+            rule = _rule(table, file.parent)
+        except RulesError as wrong:
+            raise RulesError(f"{file}: rule {table.get('name') or number}: {wrong}") from wrong
+        if rule.name in rules:
+            raise RulesError(f"{file}: two rules have the name {rule.name!r}; each needs a name of its own")
+        rules[rule.name] = rule
+    return tuple(rules.values())
+
+
+def _rule(table: Mapping[str, Any], directory: Path) -> Rule:
+    _check_keys(table, _KEYS)
+    name, job = _text(table, "name"), _text(table, "job")
+    if len(name.encode()) > _LONGEST_NAME:
+        raise RulesError(f"name has more than {_LONGEST_NAME} bytes")
+    kinds = _texts(table, "kinds") or ("Ended",)
+    if wrong := [kind for kind in kinds if kind not in KINDS]:
+        raise RulesError(f"kinds: {wrong[0]!r} is none of {', '.join(sorted(KINDS))}")
+    reasons = _texts(table, "reasons") or _REASONS
+    if wrong := [reason for reason in reasons if reason not in Reason.__members__]:
+        raise RulesError(f"reasons: {wrong[0]!r} is none of {', '.join(Reason.__members__)}")
+    by_drain = table.get("by-drain", False)
+    if not isinstance(by_drain, bool):
+        raise RulesError(f"by-drain is {by_drain!r}; give true or false")
+    if ("webhook" in table) == ("marker" in table):
+        raise RulesError("give either a webhook or a marker; for both, write two rules")
+    marker = _text(table, "marker") if "marker" in table else None
+    if marker is not None:
+        _check_marker(marker, kinds)
+    webhook = _webhook(table["webhook"], directory) if "webhook" in table else None
+    segments, scopes = _texts(table, "segments"), _texts(table, "scopes")
+    return Rule(name, job, kinds, reasons, by_drain, segments, scopes, webhook, marker)
+
+
+def _webhook(table: Any, directory: Path) -> Webhook:
+    if not isinstance(table, dict):
+        raise RulesError('webhook: write it as { url = "https://…" }')
+    _check_keys(table, _WEBHOOK_KEYS, "webhook: ")
+    url = _text(table, "url")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RulesError(f"webhook: {url!r} is no address such as https://hooks.example.org/days")
+    if parts.username or parts.password:
+        raise RulesError("webhook: a user or password in an address would be logged; sign requests with secret-file")
+    timeout = table.get("timeout", _TIMEOUT_S)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
+        raise RulesError(f"webhook: timeout is {timeout!r}; give seconds above 0, and 3600 at most")
+    secret = directory / _text(table, "secret-file") if "secret-file" in table else None
+    return Webhook(url, secret, float(timeout))
+
+
+def _check_marker(marker: str, kinds: tuple[str, ...]) -> None:
+    known = FIELDS | set.intersection(*({each.name for each in fields(KINDS[kind])} for kind in kinds))
+    try:
+        named = [(field, how, form) for _, field, form, how in string.Formatter().parse(marker) if field is not None]
+    except ValueError as error:
+        raise RulesError(f"marker: {marker!r}: {error}; a brace itself is written twice") from error
+    for field, how, form in named:
+        if field not in known or how or form:
+            raise RulesError(
+                f"marker: {{{field}}} is unknown for {', '.join(kinds)}; there are {', '.join(sorted(known))}"
+            )
+    if "://" not in marker and not marker.startswith("/"):
+        raise RulesError(f"marker: {marker!r} is neither an absolute path nor an address such as s3://bucket/path")
+    if not named:
+        raise RulesError(
+            "marker: it is the same for all events; name what tells them apart, such as {scope} and {name}"
+        )
+
+
+def _check_keys(table: Mapping[str, Any], known: frozenset[str], where: str = "") -> None:
+    if unknown := sorted(table.keys() - known):
+        raise RulesError(f"{where}{unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
+
+
+def _text(table: Mapping[str, Any], key: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value:
+        raise RulesError(f"{key} is missing" if value is None else f"{key} is {value!r}; give a text")
+    return value
+
+
+def _texts(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    values = table.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise RulesError(f'{key} is {values!r}; give a list of texts, such as ["clean"]')
+    return tuple(values)
