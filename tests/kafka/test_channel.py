@@ -289,6 +289,7 @@ def test_what_a_channel_cannot_carry_is_refused(spark: SparkSession, tracker: Se
     tracking.stop()
 
 
+@pytest.mark.slow
 def test_a_key_that_comes_twice_fails_with_nothing_published_and_each_advice_repairs_it(
     spark: SparkSession, tracker: Server, broker: Kafka, feed: Feed, tmp_path: Path, job: str
 ) -> None:

@@ -95,7 +95,8 @@ def test_tables_and_columns_may_have_any_name(spark: SparkSession, database: Dat
         assert database.ask(ends + by_key) == sorted(wanted, key=str)
 
 
-@pytest.mark.parametrize("seed", [21, *(pytest.param(n, marks=pytest.mark.slow) for n in range(22, 31))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(21, 31))
 def test_drawn_names_live_through_a_channel_and_a_sink_of_tables(
     spark: SparkSession, tracker: Server, database: Database, feed: Feed, tmp_path: Path, job: str, seed: int
 ) -> None:

@@ -70,6 +70,7 @@ def make(dsn: str, *statements: str) -> None:
             connection.execute(statement)
 
 
+@pytest.mark.slow
 def test_a_driver_killed_after_the_databases_commit_writes_each_row_once(
     spark: SparkSession, tracker: Server, postgres: Postgres, feed: Feed, tmp_path: Path, job: str
 ) -> None:

@@ -20,9 +20,10 @@ def entries(path: Path) -> list[str]:
     return sorted(found.name for found in path.iterdir() if found.name != "_query.json") if path.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "through_a_channel",
-    [pytest.param(False, marks=pytest.mark.slow), True],
+    [False, True],
     ids=["from the source", "through a channel"],
 )
 def test_only_batches_with_results_leave_a_directory(
