@@ -114,6 +114,7 @@ def test_each_query_gets_data(tmp_path: Path) -> None:
         watch.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_each_query_about_spark_gets_data(tmp_path: Path) -> None:
     with (

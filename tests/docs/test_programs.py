@@ -171,6 +171,7 @@ def test_a_tracker_without_fixtures(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith(" []\n")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_tests_of_a_spark_job() -> None:
     """docs/testing.md shows one of them as it is in the example."""

@@ -47,7 +47,9 @@ def check_exact(client: TrackerClient, done: list[int]) -> None:
         assert account.xor == xor
 
 
-@pytest.mark.parametrize("victim", ["relay", "tracker", "both"])
+@pytest.mark.parametrize(
+    "victim", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("relay", "tracker")), "both"]
+)
 def test_kill_9_in_mid_load(victim: str, server: Server, relay: Relay, tmp_path: Path) -> None:
     client = TrackerClient(server.address)
     client.define_job(spec(JOB))

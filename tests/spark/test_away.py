@@ -219,6 +219,7 @@ def test_a_source_that_rests_while_others_events_pass_is_not_taken_for_one_that_
     tracking.stop()
 
 
+@pytest.mark.slow
 def test_a_nightly_run_that_comes_less_often_than_the_retention_releases_what_ended_the_night_before(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

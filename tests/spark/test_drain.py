@@ -39,6 +39,7 @@ def start(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path
     return tracking, queries
 
 
+@pytest.mark.slow
 def test_a_drain_releases_what_was_read_and_the_next_deployment_goes_on(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

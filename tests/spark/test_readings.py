@@ -60,8 +60,8 @@ def accounts(tracking: Tracking) -> list[SubstreamStatus]:
 @pytest.mark.parametrize(
     ("probe", "partitions"),
     [
-        ("driver", 4),
         ("executors", 1),
+        pytest.param("driver", 4, marks=pytest.mark.slow),
         pytest.param("driver", 1, marks=pytest.mark.slow),
         pytest.param("executors", 4, marks=pytest.mark.slow),
     ],

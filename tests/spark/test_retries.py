@@ -64,6 +64,7 @@ class Job:
         return sorted(rows_of(self._path / what, spark, *columns))
 
 
+@pytest.mark.slow
 def test_a_window_waits_for_its_rows_in_the_loop_and_what_is_given_up_is_accounted_for(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_what_came_late_is_reopened_once_and_comes_out_as_a_numbered_revision(ru
     assert (status.open_substreams, status.in_flight) == (0, 0)
 
 
+@pytest.mark.slow
 def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_committed_is_finished_by_the_next(
     running: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,8 @@ class SlowAtFirst:
             time.sleep(60)  # Spark kills the attempt when the other one has succeeded
 
 
-@pytest.mark.parametrize("seal", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["units", "sealed"])
+@pytest.mark.slow
+@pytest.mark.parametrize("seal", [False, True], ids=["units", "sealed"])
 def test_of_two_attempts_that_both_have_reported_one_counts(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, cluster: str, seal: bool
 ) -> None:

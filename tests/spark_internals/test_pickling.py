@@ -45,6 +45,7 @@ def test_columns_give_what_they_gave(spark: SparkSession) -> None:
     assert rows.agg(*loads(dumps([F.sum("a"), F.count("*")]))).collect() == [(3, 2)]
 
 
+@pytest.mark.slow
 def test_another_process_reads_them(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "columns").write_bytes(dumps(columns()[:-1]))
     program = (
