@@ -179,6 +179,13 @@ class Calls:
             waiting = self._waiting = connect(address, self.credentials, watchful=True)
         return waiting
 
+    def failed_at(self, address: str) -> None:
+        """Notes that an attempt has failed at an address: the next one uses new certificates, if they were replaced,
+        and another address, if the tracker has several.
+        """
+        self._drop_outdated()
+        self._finder.failed(address)
+
     def _drop_outdated(self) -> None:
         """Releases a connection whose certificates were replaced; the next call makes one with the new ones."""
         if self._connection is not None and self._connection.is_outdated:
@@ -249,7 +256,7 @@ class Calls:
                 elif over_quota:
                     raise out_of_quota(error) from None
                 elif backoff.failures >= len(self._finder.addresses):  # each of its addresses was tried
-                    raise self._unavailable(request, error, backoff.failures) from error
+                    raise self.unavailable(request, error, backoff.failures) from error
 
     def _answer(
         self, address: str, call: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request
@@ -308,7 +315,7 @@ class Calls:
                     return method(connection)(request, timeout=self.timeout)
             except grpc.RpcError as error:
                 if retry_delay(error) is None:
-                    raise refusal(error) or self._unavailable(request, error, 1) from error
+                    raise refusal(error) or self.unavailable(request, error, 1) from error
                 pause = backoff.after(error)  # a quota has refused it, so it was not carried out
                 if time.monotonic() + pause > until:
                     raise out_of_quota(error) from None
@@ -329,7 +336,8 @@ class Calls:
     def _counted(self, request: object) -> AbstractContextManager[None]:
         return _UNCOUNTED if self.metrics is None else self.metrics.attempt(_name(request))
 
-    def _unavailable(self, request: object, error: grpc.RpcError, attempts: int) -> TrackerUnavailable:
+    def unavailable(self, request: object, error: grpc.RpcError, attempts: int) -> TrackerUnavailable:
+        """Returns the error of a call that the tracker has not answered in so many attempts, with what to do."""
         tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
         return TrackerUnavailable(
             f"the tracker at {self.address} has not answered {_name(request)} "

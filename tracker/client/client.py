@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 
-from tracker.client import administration, forking, servers
+from tracker.client import administration, awaiting, forking, servers
 from tracker.client.calls import Backoff, Calls, refusal
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
@@ -632,6 +632,30 @@ class TrackerClient:
             # A deadline that has passed does not show whether the tracker is reachable.
             calls = self._to(job).with_patience(min(left, self._timeout), min(left, self._retry_for))
             calls.wait_until_reachable()
+
+    async def await_end(
+        self,
+        job: str,
+        segment: str,
+        scope: str,
+        name: str,
+        end_time: int | None = None,
+        timeout: float | None = None,
+    ) -> Ended:
+        """Waits in an event loop until a substream has ended, as `wait_for_end` does, and without a thread.
+
+        >>> async def both(client):
+        ...     days = [client.await_end("flights", "clean", airport, "2013-01-01") for airport in ("JFK", "LGA")]
+        ...     return await asyncio.gather(*days)
+        """
+        request = tracker_pb2.AwaitRequest(job=job, segment=segment, scope=scope, name=name, end_time=end_time)
+        return await awaiting.end_of(self._to(job), request, timeout)
+
+    async def await_progress(self, job: str, segment: str, end_time: int, timeout: float | None = None) -> int:
+        """Waits in an event loop until a segment has come up to a time, as `wait_for_progress` does, and without a
+        thread.
+        """
+        return await awaiting.progress_of(self._to(job), job, segment, end_time, timeout)
 
     def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:
         with forking.using_grpc():

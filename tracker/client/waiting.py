@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from tracker.contract.callers import JobStatus
 
-_LOOK_EVERY_S: Final = 0.5
+LOOK_EVERY_S: Final = 0.5  #: seconds between two looks at a job
 
 
 class WrongJobError(ValueError):
@@ -47,16 +47,29 @@ def wait_for_progress(client: _Jobs, job: str, segment: str, end_time: int, time
     """
     until = None if timeout is None else clock.monotonic() + timeout
     while True:
-        status = client.job(job)
-        _check(status, segment)
-        reached = status.advanced.get(segment)
-        if reached is not None and reached >= end_time:
-            return reached
-        left = _LOOK_EVERY_S if until is None else until - clock.monotonic()
+        come = reached(client.job(job), segment)
+        if come is not None and come >= end_time:
+            return come
+        left = LOOK_EVERY_S if until is None else until - clock.monotonic()
         if left <= 0:
-            come = "has announced no progress yet" if reached is None else f"has come up to {reached}"
-            raise TimeoutError(f"segment {segment!r} of job {job!r} {come}, and not up to {end_time}, in {timeout} s")
-        clock.sleep(min(_LOOK_EVERY_S, left))
+            raise TimeoutError(not_so_far(job, segment, come, end_time, timeout))
+        clock.sleep(min(LOOK_EVERY_S, left))
+
+
+def reached(status: JobStatus, segment: str) -> int | None:
+    """Returns how far a segment has come; None: it has announced nothing yet.
+
+    Raises:
+        WrongJobError: the job announces no progress, or has no such segment.
+    """
+    _check(status, segment)
+    return status.advanced.get(segment)
+
+
+def not_so_far(job: str, segment: str, come: int | None, end_time: int, timeout: float | None) -> str:
+    """Returns the message of a wait for a segment's progress that was not over in time."""
+    far = "has announced no progress yet" if come is None else f"has come up to {come}"
+    return f"segment {segment!r} of job {job!r} {far}, and not up to {end_time}, in {timeout} s"
 
 
 def _check(status: JobStatus, segment: str) -> None:
