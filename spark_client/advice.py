@@ -12,8 +12,8 @@ from tracker.client import TrackerUnavailable
 
 #: How a job is started again from the beginning, where checkpoints and tracker no longer match.
 _ANEW: Final = (
-    "start the job again from the beginning: stop all its queries, run `tracker delete-job {job} --force --server "
-    "{server}`, and start them with new checkpoints, and with new paths for channels and results"
+    "start the job again from the beginning: stop all its queries, run `tracker delete-job {job} --force "
+    "{options}`, and start them with new checkpoints, and with new paths for channels and results"
 )
 
 _ADVICE: Final = {
@@ -35,41 +35,41 @@ _ADVICE: Final = {
     "FRONT_OWNED": "Another query reads the same source{owner}. If it still runs, stop one: a source belongs to one "
     "query. If this query replaces it, with a new checkpoint: the rows that the other query had read are counted, and "
     "would be counted twice, so " + _ANEW + ". Only if this query's source begins exactly where the other one "
-    "stopped: `tracker forget-producer {job} {producer} --server {server}`, and start it again",
+    "stopped: `tracker forget-producer {job} {producer} {options}`, and start it again",
 }
 
 _OWNER: Final = re.compile(r"belongs to producer '([^']+)'")
 
 
-def advice(reason: str, message: str, job: str, server: str) -> str:
+def advice(reason: str, message: str, job: str, options: str) -> str:
     """What to do about a refusal; empty: nothing is known that helps.
 
     Args:
         reason: the refusal's.
         message: the tracker's, which may name a producer.
         job: that it is about; empty: not known.
-        server: the tracker's address; empty: not known.
+        options: those with which a command calls its tracker; empty: not known.
 
-    >>> advice("DRAINED", "", "shop", "localhost:7654")
+    >>> advice("DRAINED", "", "shop", "--server localhost:7654")
     'The job has been drained: start with a new deployment='
     """
     found = _OWNER.search(message)
     names = {
         "job": job or "JOB",
-        "server": server or "ADDRESS",
+        "options": options or "--server ADDRESS",
         "producer": found[1] if found else "ITS-QUERY-ID",
         "owner": f" (query {found[1]})" if found else "",
     }
     return _ADVICE.get(reason, "").format(**names)
 
 
-def explained(error: Exception, job: str = "", server: str = "") -> TrackingError:
+def explained(error: Exception, job: str = "", options: str = "") -> TrackingError:
     """The error that a user sees, with what to do.
 
     Args:
         error: a refusal, or that the tracker cannot be reached; what was explained already stays as it is.
         job: that it is about, if that is known.
-        server: the tracker's address, if that is known.
+        options: those with which a command calls its tracker, if they are known.
     """
     if isinstance(error, TrackingError):
         return error
@@ -78,5 +78,5 @@ def explained(error: Exception, job: str = "", server: str = "") -> TrackingErro
             f"the tracker cannot be reached ({error}). Is `tracker serve` running at the address in "
             "Tracking(server=…)? The batch was not committed; restart the query when the tracker is back"
         )
-    hint = advice(getattr(error, "reason", ""), str(error), job, server)
+    hint = advice(getattr(error, "reason", ""), str(error), job, options)
     return TrackingError(f"{error}{f'. {hint}' if hint else ''}")

@@ -35,7 +35,7 @@ from spark_client.sinks.outputs import FileOutput
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path
-from tracker.client import TrackerClient
+from spark_client.trackers.jobclient import JobClient
 
 _OWN_OPTIONS: Final = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
 
@@ -48,7 +48,7 @@ class Assembly:
 
     Attributes:
         spark: the session.
-        client: to the tracker.
+        client: of the job.
         settings: of the job.
         graph: of the job.
         definition: of the job.
@@ -56,7 +56,7 @@ class Assembly:
     """
 
     spark: SparkSession
-    client: TrackerClient
+    client: JobClient
     settings: JobSettings
     graph: JobGraph
     definition: Definition

@@ -128,8 +128,9 @@ def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> Dat
         spark: the session.
         options: of the source ``tracker``.
     """
-    own = {"job": settings.job, "server": settings.server, "retry_for": str(settings.retry_for)}
-    files = options_of(settings.credentials)
+    trackers = settings.trackers
+    own = {"job": settings.job, "server": trackers.server, "retry_for": str(trackers.retry_for)}
+    files = options_of(trackers.credentials)
     return spark.readStream.format(events.FORMAT).options(**{**own, **files, **options}).load()
 
 

@@ -33,7 +33,8 @@ from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
-from tracker.client import Credentials, Ordering, TrackerClient
+from spark_client.trackers.jobclient import Trackers
+from tracker.client import Credentials, Ordering
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -117,7 +118,10 @@ class Tracking(Declarations):
         self.deployment = deployment
         self._exposure = None if metrics is None else Exposure(metrics)
         registry = None if self._exposure is None else self._exposure.registry
-        self.client = TrackerClient(server, retry_for=retry_for, credentials=credentials, metrics=registry)
+        trackers = Trackers(
+            server, None, retry_for, Credentials.from_environment() if credentials is None else credentials
+        )
+        self.client = trackers.client(registry)
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
         rules = {
@@ -131,7 +135,7 @@ class Tracking(Declarations):
         }
         self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
         self._max_away = _duration(spark, "max_away", max_away)
-        settings = JobSettings(job, server, retry_for, probe, self._max_away, self.client.credentials)
+        settings = JobSettings(job, trackers, probe, self._max_away)
         counting = None if registry is None else JobMetrics(registry, job)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
         self._running = Running(lambda: self._drains.at_rest())

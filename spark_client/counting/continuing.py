@@ -18,7 +18,7 @@ from typing import Any, Final
 from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substream
 from spark_client.storage.directories import read_json, write_json
-from tracker.client import Ended, Subscription
+from tracker.client import Ended
 
 _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
 
@@ -43,8 +43,7 @@ class Ledger:
         self._path = path
         self._run = run
         path.mkdir(parents=True, exist_ok=True)
-        self._subscription: Subscription
-        self._subscription, _ = run.subscribe(run.first_seq, [segment], run.log_id, None, name=f"{run.query}/counts")
+        self._subscription = run.subscribe(run.place, [segment], None, name=f"{run.query}/counts")
         self._given: set[Substream] = set()
         newest: dict[Substream, str] = {}  # the last deployment that was given it
         deployments = {run.deployment}
@@ -119,7 +118,7 @@ class Ledger:
             for deployment, entries in (read_json(note) or {}).items()
             if deployment in deployments
         }
-        events, last = self._run.events(self._subscription.acknowledged, 0, [segment], self._run.log_id)
+        events, last = self._run.events(self._subscription.acknowledged, None, [segment])
         for event in events:
             kind = event.kind
             if (

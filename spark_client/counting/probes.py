@@ -25,7 +25,7 @@ from spark_client.plan.outputs import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.spark_internals.tasks import batch_of
-from tracker.client import Credentials, TrackerClient
+from spark_client.trackers.jobclient import JobClient, Trackers
 from tracker.client.pieces import Largest, split
 
 _PARTITION = "_tracker_partition"
@@ -33,9 +33,9 @@ _USUAL = Largest()
 
 
 @lru_cache(maxsize=16)
-def _client(server: str, retry_for: float, credentials: Credentials) -> TrackerClient:
+def _client(trackers: Trackers) -> JobClient:
     """One client for all tasks of a worker, so that they share its connection."""
-    return TrackerClient(server, retry_for=retry_for, credentials=credentials)
+    return trackers.client()
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class ExecutorProbe:
     """Counts the rows of one partition as they pass, and reports them as one unit of the epoch.
 
     Attributes:
-        server: the tracker's address.
-        retry_for: seconds for which a tracker that cannot be reached is waited for, before the task fails.
-        credentials: the names of the files that the task reads where it runs.
+        trackers: of the job; the task fails if one cannot be reached.
         job: that is tracked.
         segment: whose elements pass here.
         direction: which way.
@@ -56,9 +54,7 @@ class ExecutorProbe:
         largest: what one report may have.
     """
 
-    server: str
-    retry_for: float
-    credentials: Credentials
+    trackers: Trackers
     job: str
     segment: str
     direction: Direction
@@ -107,9 +103,7 @@ class ExecutorProbe:
         place = f"{self.place}/{task.partitionId() if partition is None else partition}"
         units: tuple[str, ...] = ()
         if partition is not None:  # else it had no rows, and the task may have others under this number
-            producer = _client(self.server, self.retry_for, self.credentials).producer(
-                self.job, query, run, keep_apart=self.seals
-            )
+            producer = _client(self.trackers).producer(self.job, query, run, keep_apart=self.seals)
             report = producer.epoch(epoch)
             groups = groups_of(((key, {"_rows": rows, "_xor": xor}) for key, (rows, xor) in counted.items()), self.rule)
             add_groups(report, self.segment, self.direction, groups)

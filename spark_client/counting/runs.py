@@ -19,13 +19,13 @@ from spark_client.counting.livefronts import LiveFront
 from spark_client.errors import TrackingError
 from spark_client.plan.outputs import BatchId
 from spark_client.storage.directories import read_json, write_json
+from spark_client.trackers.eventlogs import newest
+from spark_client.trackers.jobclient import JobClient, JobProducer
 from tracker.client import (
     Finish,
     Frontier,
     Outcome,
-    Producer,
     Report,
-    TrackerClient,
     TrackerError,
     TrackerUnavailable,
 )
@@ -43,7 +43,7 @@ class Run(JobReader):
     """A run that is open at the tracker.
 
     Args:
-        client: to the tracker; it repeats a call that gets no answer for as long as its `retry_for` says.
+        client: of the job; it repeats a call that gets no answer for as long as its `retry_for` says.
         job: that is tracked.
         query: the query's id.
         run: the run's id.
@@ -55,22 +55,21 @@ class Run(JobReader):
     """
 
     def __init__(
-        self, client: TrackerClient, job: str, query: str, run: str, resume_epoch: int, seals: bool = False
+        self, client: JobClient, job: str, query: str, run: str, resume_epoch: int, seals: bool = False
     ) -> None:
         super().__init__(client, job, query)
         self.run = run
         try:
-            self._producer: Producer = client.open_producer(job, query, run, resume_epoch=resume_epoch, seals=seals)
-            status = client.job(job)
+            self._producer: JobProducer = client.open_producer(job, query, run, resume_epoch=resume_epoch, seals=seals)
+            statuses = self._logs.statuses()
         except (TrackerError, TrackerUnavailable) as error:
             raise self._explained(error) from error
         self._once = self._impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
         self.resume_epoch = resume_epoch
-        self.log_id = status.log_id
-        self.deployment = status.spec.deployment
-        self.first_seq = status.last_seq  #: the job's newest event when the run began
+        self.deployment = statuses[0].spec.deployment
+        self.place = newest(statuses)  #: after the job's newest events when the run began
         self.last_epoch: int | None = resume_epoch - 1 if resume_epoch else None  #: that Spark has committed
         self.failure: Exception | None = None
         self._lock = threading.RLock()
@@ -90,10 +89,10 @@ class Run(JobReader):
         """
         known = read_json(note) if self.resume_epoch else None
         if known is None:
-            write_json(note, self.log_id)
-        elif known != self.log_id:
-            what_to_do = advice("LOG_CHANGED", "", self.job, self._client.address)
-            raise TrackingError(f"LOG_CHANGED: the job's log is {self.log_id!r}, and was {known!r}. {what_to_do}")
+            write_json(note, self.place.log_id)
+        elif known != self.place.log_id:
+            what_to_do = advice("LOG_CHANGED", "", self.job, self._client.command_options)
+            raise TrackingError(f"LOG_CHANGED: the job's log is {self.place.log_id!r}, and was {known!r}. {what_to_do}")
 
     # ---------------------------------------------------------------- epochs
 
@@ -120,7 +119,7 @@ class Run(JobReader):
             raise self._explained(error) from error
         self._units = [unit for unit, _ in answers]
         if any(answer.outcome is Outcome.ALREADY_COMMITTED for _, answer in answers):
-            what_to_do = advice("EPOCH_REWOUND", "", self.job, self._client.address)
+            what_to_do = advice("EPOCH_REWOUND", "", self.job, self._client.command_options)
             raise TrackingError(
                 f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again. "
                 f"{what_to_do}"

@@ -10,17 +10,17 @@ import time
 from pathlib import Path
 
 from spark_client.spark_internals.checkpoints import last_commit, query_id
-from tracker.client import TrackerClient
+from spark_client.trackers.jobclient import JobClient
 
 _LOOK_EVERY = 0.02  #: seconds between two looks at what the tracker has learnt of
 _SELDOM = 0.5  #: seconds that this grows to
 
 
-def await_commits(client: TrackerClient, job: str, checkpoint: Path, seconds: float) -> None:
+def await_commits(client: JobClient, job: str, checkpoint: Path, seconds: float) -> None:
     """Waits until the tracker has learnt of all that Spark has committed of a query.
 
     Args:
-        client: to the tracker.
+        client: of the job.
         job: that it is of.
         checkpoint: the query's.
         seconds: after which it is not waited for any more: its driver follows it, and may have died.

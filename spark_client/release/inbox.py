@@ -24,7 +24,9 @@ from spark_client.plan.eventtime import micros_of
 from spark_client.plan.substreams import Substream
 from spark_client.release.state import PartialState
 from spark_client.storage.directories import read_json, sweep, write_first, write_json
-from tracker.client import Ended, Event, Late, Reason, Subscription, TrackerError, TrackerUnavailable
+from spark_client.trackers.eventlogs import Subscriptions
+from spark_client.trackers.places import Place
+from tracker.client import Ended, Event, Late, Reason, TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")
 
@@ -52,9 +54,9 @@ class Inbox:
         self._segments = list(segments)
         self._max_away = max_away
         self._lock = threading.Lock()
-        self._subscription: Subscription | None = None
+        self._subscription: Subscriptions | None = None
         self._lost = False  # events between the state's place and the subscription's are gone
-        self._taken: tuple[int, int] | None = None  # a batch that acts, and up to where
+        self._taken: tuple[int, Place] | None = None  # a batch that acts, and up to where
         self._acknowledge_at = 0.0
 
     def take(self, run: Run, epoch: int) -> list[Event]:
@@ -81,18 +83,19 @@ class Inbox:
             for old in note.parent.glob("*.json"):
                 if abs(int(old.stem)) < abs(epoch) - 2:
                     old.unlink(missing_ok=True)
-        if events is None and chosen["up_to"] > chosen["after"]:  # up to 0 would be up to the newest
-            events, _ = run.events(chosen["after"], chosen["up_to"], self._segments, chosen["log_id"])
-        state.position, state.log_id = chosen["up_to"], chosen["log_id"]
+        place = Place.of(chosen["up_to"], chosen["log_id"])
+        if events is None:
+            events, _ = run.events(Place.of(chosen["after"], chosen["log_id"]), place, self._segments)
+        state.place = place
         self._lost = False
         with self._lock:
-            self._taken = epoch, chosen["up_to"]
-        return [*self._made_good(chosen, run), *(events or [])]
+            self._taken = epoch, place
+        return [*self._made_good(chosen, run), *events]
 
-    def up_to(self, epoch: int) -> int | None:
-        """The last event that an epoch acts on; None: it has not begun to."""
+    def up_to(self, epoch: int) -> Place | None:
+        """The place after the last events that an epoch acts on; None: it has not begun to."""
         note = read_json(self._note(epoch))
-        return None if note is None or _DRAIN in note else int(note["up_to"])
+        return None if note is None or _DRAIN in note else Place.of(note["up_to"], note["log_id"])
 
     def act_instead(self, drain: int, epoch: int) -> None:
         """A drain acts on what the next batch would: from now on no attempt of that batch can begin to.
@@ -141,9 +144,8 @@ class Inbox:
 
     def _subscribe(self, run: Run) -> None:
         state = self._state
-        after = state.position if state.log_id else run.first_seq
-        log_id = state.log_id or run.log_id
-        self._subscription, self._lost = run.subscribe(after, self._segments, log_id, self._max_away)
+        self._subscription = run.subscribe(state.place or run.place, self._segments, self._max_away)
+        self._lost = self._subscription.incomplete
         if self._lost:
             _log.warning(
                 "query %s was away for longer than its events were kept: the tracker is asked for each of the %d "
@@ -155,15 +157,12 @@ class Inbox:
     def _choose(self, run: Run) -> tuple[dict[str, Any], list[Event]]:
         """What this attempt would act on: for the note, and as events."""
         state = self._state
-        chosen: dict[str, Any] = {
-            "after": state.position if state.log_id else run.first_seq,
-            "log_id": state.log_id or run.log_id,
-        }
-        ended = None
+        after, ended = state.place or run.place, None
         if self._lost and self._subscription is not None:
-            chosen["after"] = self._subscription.acknowledged
+            after = self._subscription.beginning(after)
             ended = run.ended_of(state.substreams, self._segment)
-        events, chosen["up_to"] = run.events(chosen["after"], 0, self._segments, chosen["log_id"])
+        events, up_to = run.events(after, None, self._segments)
+        chosen: dict[str, Any] = {"after": after.numbers, "log_id": after.ids, "up_to": up_to.numbers}
         if ended is not None:
             ends = [event.kind for event in events if isinstance(event.kind, Ended)]
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
@@ -188,11 +187,12 @@ class Inbox:
     def _made_good(self, chosen: dict[str, Any], run: Run) -> list[Event]:
         """The ends that were asked for, as the events that they were."""
         events = []
+        seq = max(Place.of(chosen["after"], chosen["log_id"]).seqs)
         for key, elements, late in chosen.get("over", []):
             scope, name, end_time = key
             at = datetime.fromtimestamp(chosen["at"] / 1_000_000, timezone.utc)
             ended = Ended(self._segment, scope, name, end_time, elements, Reason.COMPLETE, 0)
-            events.append(Event(chosen["after"], at, "", ended))
+            events.append(Event(seq, at, "", ended))
             if late:
-                events.append(Event(chosen["after"], at, "", Late(self._segment, scope, name, run.query, 0, 0)))
+                events.append(Event(seq, at, "", Late(self._segment, scope, name, run.query, 0, 0)))
         return events

@@ -252,7 +252,7 @@ class ReleaseQuery:
         Where the batch itself has begun, the driver that was fenced before it could drain has left only its note.
         """
         noted = self._inbox.up_to(-epoch)
-        if noted is not None and noted > self._state.position and not self.begun(None, epoch):
+        if noted is not None and self._state.is_before(noted) and not self.begun(None, epoch):
             self.drain(run, spark)
 
     def begun(self, query: str | None, epoch: int) -> bool:  # noqa: ARG002

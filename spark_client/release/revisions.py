@@ -28,7 +28,8 @@ from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.release.state import NONE, RowTally
 from spark_client.spark_internals.checkpoints import last_commit, started_query
 from spark_client.storage.directories import parquet_of, read_json, write_first
-from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
+from spark_client.trackers.jobclient import JobClient
+from tracker.client import TrackerError, TrackerUnavailable
 
 _NAME: Final = re.compile(r"(.+)#r([1-9][0-9]*)", re.DOTALL)
 _LONGEST: Final = 512  #: bytes of a name, at the tracker
@@ -111,7 +112,7 @@ class Revisions:
             if not made or write_first(self._path / f"{len(self._notes):06d}.json", note) == note:
                 return made
 
-    def tell(self, client: TrackerClient) -> None:
+    def tell(self, client: JobClient) -> None:
         """Says to the tracker what it has not reported yet: safe to repeat.
 
         Raises:

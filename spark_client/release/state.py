@@ -23,6 +23,7 @@ from spark_client.errors import TrackingError
 from spark_client.plan.substreams import Substream
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
+from spark_client.trackers.places import Place
 
 _INDEX = "_index.json"
 _DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
@@ -106,8 +107,7 @@ class PartialState:
         self._epoch: int | None = None
         self._driver = 0  # ours among all that have had this state; 0: not claimed yet
         self._parts: dict[str, Part] = {}
-        self.position = 0  #: the last event that has been taken
-        self.log_id = ""
+        self.place: Place | None = None  #: after the last events that have been taken
         self.bad = 0  #: rows that were set aside since they belong to no substream, in all
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
         self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
@@ -129,7 +129,7 @@ class PartialState:
         self._parts = {}
         if versions:
             version = read_json(self._file(max(versions)))
-            self.position, self.log_id = version["position"], version["log_id"]
+            self.place = Place.of(version["position"], version["log_id"]) if version["log_id"] else None
             self.bad = version.get("bad", 0)
             ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
             self.upstream = dict(ended)
@@ -185,6 +185,10 @@ class PartialState:
     def epoch(self) -> int:
         """The last batch that is in it; -1: none."""
         return -1 if self._epoch is None else self._epoch
+
+    def is_before(self, place: Place) -> bool:
+        """Whether there are events up to a place that it has not taken."""
+        return self.place is None or place.is_beyond(self.place)
 
     def of(self, substream: Substream) -> list[tuple[int, str]]:
         """The parts in which a substream lives: (last epoch, name), oldest first."""
@@ -277,8 +281,8 @@ class PartialState:
         version = {
             "parts": sorted(self._parts),
             "dead": sorted(dead, key=str),
-            "position": self.position,
-            "log_id": self.log_id,
+            "position": 0 if self.place is None else self.place.numbers,
+            "log_id": "" if self.place is None else self.place.ids,
             "bad": self.bad,
             "drained": [[list(key), elements] for key, elements in self.drained.items()],
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],

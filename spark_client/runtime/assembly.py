@@ -30,14 +30,14 @@ from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import JobSettings, QueryPlan, ToChannels, ToFunction, ToSink
 from spark_client.sinks.outputs import FileOutput, ForeachBatchOutput, SinkOutput
-from tracker.client import TrackerClient
+from spark_client.trackers.jobclient import JobClient
 from tracker.client.pieces import Largest
 
 
 def batch_query(
     plan: QueryPlan,
     spark: SparkSession,
-    client: TrackerClient | None = None,
+    client: JobClient | None = None,
     front: LiveFront | None = None,
     largest: Largest | None = None,
 ) -> BatchQuery:
@@ -46,7 +46,7 @@ def batch_query(
     Args:
         plan: of the query.
         spark: the session that it is to run in.
-        client: to the tracker; None: one of its own.
+        client: of the job; None: one of its own.
         front: of its source; None: made from the plan.
         largest: what one report may have; None: the tracker is asked.
 
@@ -58,7 +58,7 @@ def batch_query(
     >>> rows.writeStream.foreachBatch(query.function).option("checkpointLocation", …)       # doctest: +SKIP
     """
     settings, stream = plan.settings, plan.stream
-    client = client or TrackerClient(settings.server, retry_for=settings.retry_for, credentials=settings.credentials)
+    client = client or settings.trackers.client()
     if front is None and stream.input.front is not None:
         front = live(stream.input.front, spark)
     by_executors = settings.mode == "executors"
@@ -101,9 +101,7 @@ def probe_of(
     """
     kept = None if manifest is None else manifest.kept
     return ExecutorProbe(
-        settings.server,
-        settings.retry_for,
-        settings.credentials,
+        settings.trackers,
         settings.job,
         segment,
         direction,
@@ -122,7 +120,7 @@ def _probe(
     return probe_of(plan.settings, rule, segment, direction, batch, largest, manifest, plan.seals)
 
 
-def open_run(client: TrackerClient, job: str, seals: bool, query: str, run: str, resume_epoch: int) -> Run:
+def open_run(client: JobClient, job: str, seals: bool, query: str, run: str, resume_epoch: int) -> Run:
     """Opens a run of a query at the tracker.
 
     Raises:
@@ -134,7 +132,7 @@ def open_run(client: TrackerClient, job: str, seals: bool, query: str, run: str,
 def _processor(
     plan: QueryPlan,
     spark: SparkSession,
-    client: TrackerClient,
+    client: JobClient,
     output: Output,
     quarantine: Quarantine,
     has_fronts: bool,

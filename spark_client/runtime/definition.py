@@ -9,7 +9,8 @@ from typing import Any, Final
 from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import JobGraph
-from tracker.client import DrainState, JobSpec, TrackerClient, TrackerError, TrackerUnavailable
+from spark_client.trackers.jobclient import JobClient
+from tracker.client import DrainState, JobSpec, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest
 
 _log = logging.getLogger("spark_client")
@@ -21,7 +22,7 @@ class Definition:
     """Defines one job.
 
     Args:
-        client: to the tracker.
+        client: of the job.
         job: the job's name.
         deployment: which deployment of it.
         graph: as far as it is declared.
@@ -34,7 +35,7 @@ class Definition:
 
     def __init__(
         self,
-        client: TrackerClient,
+        client: JobClient,
         job: str,
         deployment: str,
         graph: JobGraph,

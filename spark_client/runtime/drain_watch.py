@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from functools import partial
+from typing import Final
 
 from spark_client.counting.job_reader import ONE_ATTEMPT
+from spark_client.trackers.jobclient import JobClient
 from tracker.client import (
     DrainRequested,
     DrainState,
-    TrackerClient,
     TrackerError,
     TrackerUnavailable,
 )
@@ -18,70 +20,82 @@ from tracker.client.watch import Watch
 
 _log = logging.getLogger("spark_client")
 
+_UNDER_WAY: Final = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})
+_ASKED_FOR: Final = _UNDER_WAY | {DrainState.DRAINED}
 _NO_SEGMENT = "\N{NULL}"  #: of no job: filters ends out of a watch that is for drains
 _JOINING = 5.0  #: seconds in which its thread has to end when it is closed
 _PAUSE = 1.0  #: seconds before a place in the events that is lost is looked for again
 
 
 class DrainWatch:
-    """One thread and one watch at the tracker while it is open; nothing when it is closed.
+    """A thread and a watch at each of the job's trackers while it is open; nothing when it is closed.
 
     Args:
-        client: to the tracker.
+        client: of the job.
         job: whose drains.
         deployment: of it.
-        requested: called when a drain of it was asked for; may be called again for the same one.
+        requested: called when a drain of it was asked for, and every tracker has it; may be called again for the same
+            one, and by several threads.
     """
 
-    def __init__(self, client: TrackerClient, job: str, deployment: str, requested: Callable[[], object]) -> None:
+    def __init__(self, client: JobClient, job: str, deployment: str, requested: Callable[[], object]) -> None:
         self._client = client
-        self._impatient = TrackerClient(client.address, ONE_ATTEMPT, 0, client.credentials, client.metrics)
+        self._impatient = client.with_patience(ONE_ATTEMPT, 0)
         self._job = job
         self._deployment = deployment
         self._requested = requested
         self._lock = threading.Lock()
-        self._watch: Watch | None = None
-        self._thread: threading.Thread | None = None
+        self._watches: dict[int, Watch] = {}  # by log
+        self._threads: dict[int, threading.Thread] = {}
         self._closed = threading.Event()
 
     def open(self) -> None:
         """Begins to listen, unless it does already. A drain that is under way is found, too."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._closed = closed = threading.Event()
-                self._thread = threading.Thread(target=lambda: self._listen(closed), name="tracking-watch", daemon=True)
-                self._thread.start()
+            if not self._threads:
+                self._closed = threading.Event()
+            for log in range(len(self._client.logs(self._job))):
+                thread = self._threads.get(log)
+                if thread is None or not thread.is_alive():
+                    listen = partial(self._listen, self._closed, log)
+                    self._threads[log] = thread = threading.Thread(target=listen, name="tracking-watch", daemon=True)
+                    thread.start()
 
     def close(self) -> None:
         """Listens no more: when this returns, nothing is called any more."""
         with self._lock:
-            thread, self._thread = self._thread, None
+            threads, self._threads = self._threads, {}
             self._closed.set()
-            if self._watch is not None:
-                self._watch.close()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_JOINING)
+            for watch in self._watches.values():
+                watch.close()
+        for thread in threads.values():
+            if thread is not threading.current_thread():
+                thread.join(_JOINING)
 
-    def _listen(self, closed: threading.Event) -> None:
+    def _listen(self, closed: threading.Event, log: int) -> None:
         complained = False
         while not closed.is_set():
             try:
                 # First the place in the events, then how things stand: what comes between is seen twice, not missed.
-                status = self._impatient.job(self._job)
+                logs = self._impatient.logs(self._job)
+                alone, (impatient, name) = len(logs) == 1, logs[log]
+                status = impatient.job(name)
                 with self._lock:
                     if closed.is_set():
                         return
-                    watch = self._watch = self._client.watch(
-                        self._job, status.last_seq, segments=[_NO_SEGMENT], log_id=status.log_id
+                    client, _ = self._client.logs(self._job)[log]
+                    watch = self._watches[log] = client.watch(
+                        name, status.last_seq, segments=[_NO_SEGMENT], log_id=status.log_id
                     )
-                drain = self._impatient.get_drain(self._job)
+                found = self._under_way(_UNDER_WAY)
                 complained = False
-                under_way = drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
-                if under_way and drain.deployment == self._deployment and not closed.is_set():
+                if found and not closed.is_set():
                     self._requested()
                 for event in watch:
                     mine = isinstance(event.kind, DrainRequested) and event.deployment == self._deployment
-                    if mine and not closed.is_set():
+                    # Of several trackers, each announces it, and the last one when all have it.
+                    everywhere = mine and (alone or self._under_way(_ASKED_FOR))
+                    if everywhere and not closed.is_set():
                         self._requested()
             except TrackerUnavailable as error:
                 if not complained:
@@ -94,3 +108,8 @@ class DrainWatch:
                 # The watch paused for longer than events are kept, or the log is another: only new events matter.
                 _log.info("the watch over job %s starts again: %s", self._job, error)
             closed.wait(_PAUSE)
+
+    def _under_way(self, states: Set[DrainState]) -> bool:
+        """Whether a drain of the deployment is in one of some states, at the tracker that is least far."""
+        drain = self._impatient.get_drain(self._job)
+        return drain.state in states and drain.deployment == self._deployment

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
-from tracker.client import DrainState, DrainStatus, Producer, TrackerClient, TrackerError, TrackerUnavailable
+from spark_client.trackers.jobclient import JobClient, JobProducer
+from tracker.client import DrainState, DrainStatus, TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")
 
@@ -28,7 +29,7 @@ class Drain:
     """A drain under way, as one application sees it.
 
     Args:
-        client: to the tracker.
+        client: of the job.
         job: that is drained.
         deployment: of it.
         runs: of the queries that have something to do when everything has ended.
@@ -39,15 +40,15 @@ class Drain:
     """
 
     def __init__(
-        self, client: TrackerClient, job: str, deployment: str, runs: Iterable[Run], stopped: threading.Event
+        self, client: JobClient, job: str, deployment: str, runs: Iterable[Run], stopped: threading.Event
     ) -> None:
         self._client = client
         self._job = job
         self._deployment = deployment
         self._stopped = stopped
-        self._guards: list[tuple[Run, Producer, int]] = [(run, *self._guard(run)) for run in runs]
+        self._guards: list[tuple[Run, JobProducer, int]] = [(run, *self._guard(run)) for run in runs]
 
-    def _guard(self, run: Run) -> tuple[Producer, int]:
+    def _guard(self, run: Run) -> tuple[JobProducer, int]:
         producer = self._client.open_producer(self._job, f"{run.query}{_GUARD}", f"{run.run}/{uuid.uuid4().hex[:8]}")
         epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1
         producer.epoch(epoch).report(units=[_UNIT])

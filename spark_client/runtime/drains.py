@@ -16,7 +16,8 @@ from spark_client.plan.graph import JobGraph
 from spark_client.runtime.drain_watch import DrainWatch
 from spark_client.runtime.finishing import Finishing
 from spark_client.runtime.running import Running
-from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
+from spark_client.trackers.jobclient import JobClient
+from tracker.client import TrackerError, TrackerUnavailable
 
 
 class Drains:
@@ -24,7 +25,7 @@ class Drains:
 
     Args:
         spark: the session.
-        client: to the tracker.
+        client: of the job.
         job: the job's name.
         deployment: of it.
         running: the queries of this application.
@@ -32,7 +33,7 @@ class Drains:
     """
 
     def __init__(
-        self, spark: SparkSession, client: TrackerClient, job: str, deployment: str, running: Running, graph: JobGraph
+        self, spark: SparkSession, client: JobClient, job: str, deployment: str, running: Running, graph: JobGraph
     ) -> None:
         self._spark = spark
         self._client = client

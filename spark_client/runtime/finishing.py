@@ -15,7 +15,7 @@ from spark_client.errors import TrackingError
 from spark_client.runtime.draining import Drain
 from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import TrackedQuery
-from tracker.client import TrackerClient
+from spark_client.trackers.jobclient import JobClient
 
 _log = logging.getLogger("spark_client")
 
@@ -38,7 +38,7 @@ class Finishing:
 
     Args:
         spark: the session.
-        client: to the tracker.
+        client: of the job.
         job: that is drained.
         deployment: of it.
         running: the queries.
@@ -53,7 +53,7 @@ class Finishing:
     def __init__(
         self,
         spark: SparkSession,
-        client: TrackerClient,
+        client: JobClient,
         job: str,
         deployment: str,
         running: Queries,

@@ -20,7 +20,7 @@ from spark_client.counting.countingplan import CountingMode, CountingPlan
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream
-from tracker.client import Credentials
+from spark_client.trackers.jobclient import Trackers
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,15 @@ class JobSettings:
 
     Attributes:
         job: its name.
-        server: the tracker's address, or several.
-        retry_for: seconds for which a tracker that cannot be reached is waited for.
+        trackers: where they are.
         mode: who counts rows.
         max_away: how long a query may be stopped while the tracker keeps its ends for it; None: 30 days.
-        credentials: the names of the files that clients of the tracker show.
     """
 
     job: str
-    server: str
-    retry_for: float
+    trackers: Trackers
     mode: CountingMode
     max_away: timedelta | None
-    credentials: Credentials
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,13 +19,14 @@ _GROUND = {"errors", "advice"}  #: modules of no room: every room may know what 
 ROOMS = {
     "spark_internals": set[str](),
     "storage": set[str](),
+    "trackers": set[str](),
     "plan": {"spark_internals"},
-    "counting": {"plan", "storage", "spark_internals"},
+    "counting": {"plan", "storage", "trackers", "spark_internals"},
     "channels": {"plan", "storage", "counting", "spark_internals"},
     "sinks": {"plan", "storage"},
-    "datasource": {"plan", "spark_internals"},
-    "release": {"plan", "counting", "storage", "spark_internals"},
-    "runtime": {"plan", "release", "counting", "channels", "sinks", "storage", "spark_internals"},
+    "datasource": {"plan", "trackers", "spark_internals"},
+    "release": {"plan", "counting", "storage", "trackers", "spark_internals"},
+    "runtime": {"plan", "release", "counting", "channels", "sinks", "storage", "trackers", "spark_internals"},
 }
 ROOMS["api"] = {*ROOMS}
 

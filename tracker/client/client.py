@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -134,6 +135,11 @@ class TrackerClient:
         return self._address
 
     @property
+    def command_options(self) -> str:
+        """The options with which the commands of `tracker` call the same trackers, as a shell takes them."""
+        return f"--server {shlex.quote(self._address)}"
+
+    @property
     def credentials(self) -> Credentials:
         """What the client shows to the tracker."""
         return self._credentials
@@ -142,6 +148,22 @@ class TrackerClient:
     def metrics(self) -> CollectorRegistry | None:
         """Where the client counts."""
         return self._metrics
+
+    def with_patience(self, timeout: float, retry_for: float) -> TrackerClient:
+        """Returns a client for the same trackers that waits for another time.
+
+        Args:
+            timeout: seconds that one attempt of a call may take.
+            retry_for: seconds within which failed calls are repeated; 0: never.
+        """
+        return TrackerClient(self._address, timeout, retry_for, self._credentials, self._metrics)
+
+    def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
+        """Returns the logs that a job's events are in: this client, and the job's name.
+
+        `ShardedClient.logs` returns one for each shard, so a caller that keeps positions can treat both alike.
+        """
+        return [(self, job)]
 
     def server_info(self) -> ServerInfo:
         """Returns the server's version and limits; with several servers, those of the first by name."""

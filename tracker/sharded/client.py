@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
 from heapq import merge
 from types import TracebackType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tracker.client import servers
 from tracker.client.client import TrackerClient
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
-from tracker.contract.callers import Explained, JobDefined, JobSpec, JobStatus, Mode, Ordering, SubstreamStatus
+from tracker.contract.callers import (
+    Explained,
+    JobDefined,
+    JobSpec,
+    JobStatus,
+    Mode,
+    Ordering,
+    ServerInfo,
+    SubstreamStatus,
+)
 from tracker.contract.events import Ended
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainState
@@ -24,6 +34,9 @@ from tracker.sharded.merged_events import Merge, Position, beginning
 from tracker.sharded.producer import ShardedProducer
 from tracker.sharded.sharding import Sharding, base
 from tracker.sharded.watch import ShardedWatch
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})
 
@@ -47,6 +60,7 @@ class ShardedClient:
         timeout: as for `TrackerClient`, in seconds.
         retry_for: as for `TrackerClient`, in seconds.
         credentials: as for `TrackerClient`, for all servers.
+        metrics: as for `TrackerClient`: the calls to each server are counted.
 
     >>> ShardedClient("tracker-{0..3}.tracker:7654", ordering="scope")
     ShardedClient('tracker-{0..3}.tracker:7654', ordering='scope', timeout=10.0, retry_for=60.0)
@@ -59,6 +73,7 @@ class ShardedClient:
         timeout: float = 10.0,
         retry_for: float = 60.0,
         credentials: Credentials | None = None,
+        metrics: CollectorRegistry | None = None,
     ) -> None:
         if ordering not in ("none", "scope", "global"):
             raise ValueError(f"ordering={ordering!r} is not a known value; use one of 'none', 'scope', 'global'")
@@ -67,6 +82,7 @@ class ShardedClient:
         self._timeout = timeout
         self._retry_for = retry_for
         self._credentials = Credentials.from_environment() if credentials is None else credentials
+        self._metrics = metrics
         self._made: tuple[TrackerClient, ...] = ()
         if "@" not in address:
             self._sharding  # noqa: B018 - raises if the list is wrong
@@ -102,9 +118,33 @@ class ShardedClient:
         if not self._made:
             found = self._sharding.servers
             self._made = tuple(
-                TrackerClient(server, self._timeout, self._retry_for, self._credentials) for server in found
+                TrackerClient(server, self._timeout, self._retry_for, self._credentials, self._metrics)
+                for server in found
             )
         return self._made
+
+    @property
+    def command_options(self) -> str:
+        """The options with which the commands of `tracker` call the same trackers, as a shell takes them."""
+        return f"--server {shlex.quote(self._address)} --sharded {self._ordering}"
+
+    def with_patience(self, timeout: float, retry_for: float) -> ShardedClient:
+        """Returns a client for the same trackers that waits for another time: see `TrackerClient.with_patience`."""
+        return ShardedClient(self._address, self._ordering, timeout, retry_for, self._credentials, self._metrics)
+
+    def server_info(self) -> ServerInfo:
+        """Describes the first server, with the lowest limits of all: what one takes, all take."""
+        found = at_once([client.server_info for client in self._clients])
+        names = set[str]().union(*(each.limits for each in found))
+        limits = {name: min(each.limits[name] for each in found if name in each.limits) for name in sorted(names)}
+        return replace(found[0], limits=limits)
+
+    def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
+        """Returns the logs that a job's events are in: each server's client, with the name of its shard of the job.
+
+        For callers that keep a position for each log themselves. Calls that change a job are made by this client alone.
+        """
+        return self._shards(job)
 
     def _shards(self, job: str) -> list[tuple[TrackerClient, str]]:
         """Returns each server, with the name of its shard of the job."""

@@ -1,0 +1,21 @@
+"""The trackers of a job, one or several: how they are called, and positions in the logs of a job's events.
+
+With several trackers, a hash assigns each substream to one of them (`tracker.sharded`): each has a shard of the job,
+with a log of its own. The other rooms call a `JobClient` and keep `Place`s, and do not depend on how many there are.
+What holds then:
+
+- **Reports** of the driver and of executors go to every shard with the same units, even if they hold nothing for it. So
+  each shard has every unit of every epoch, a seal's manifest fits on all of them, and each commits every epoch.
+- **Seals, commits, promises, runs and finishes** go to the first shard, and to the others when it has agreed. If a
+  shard is away, the call fails and is repeated until all have it: those that have it already change nothing. Spark
+  commits a batch when every shard has its report. A batch's next one begins when every shard has its commit.
+- **A run that starts again** gives every shard the first batch that Spark has not committed, and each resolves what is
+  staged there. So shards that differ after a crash agree before the first batch.
+- **Positions** have one number and one log id for each shard. Each shard's events are read in its order, each once.
+  Ends of two shards are of two substreams, so a release needs no order between them. A log that was lost is noticed
+  at its shard, with `LOG_CHANGED`.
+- **Progress** is the minimum over the shards, for the exact watermark as well.
+- **A drain** begins when every shard has it, and is over when every shard is drained.
+
+``ordering="global"`` is refused for `Tracking`: a release acts on ends as their shards announce them.
+"""

@@ -1,0 +1,148 @@
+"""The logs of a job's events: each is read in its own order, and acknowledged by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+
+from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers.places import Place
+from tracker.client import Event, EventPage, JobStatus, Subscription, TrackerClient, TrackerError
+
+
+class Subscriptions:
+    """Durable readers of all logs, of one name.
+
+    Attributes:
+        acknowledged: up to where they are acknowledged.
+        incomplete: whether some events after the place at which they were made had been dropped.
+    """
+
+    def __init__(self, made: Sequence[tuple[Subscription, bool]]) -> None:
+        self._subscriptions = [subscription for subscription, _ in made]
+        self._dropped = [dropped for _, dropped in made]
+        self.incomplete = any(self._dropped)
+
+    @property
+    def acknowledged(self) -> Place:
+        return Place(
+            tuple(each.acknowledged for each in self._subscriptions), tuple(each.log_id for each in self._subscriptions)
+        )
+
+    def beginning(self, place: Place) -> Place:
+        """Where to read on: at the place, but in logs that have dropped events after it, at the oldest that is kept."""
+        seqs = zip(self._dropped, self._subscriptions, place.seqs, strict=True)
+        return Place(tuple(each.acknowledged if dropped else seq for dropped, each, seq in seqs), place.log_ids)
+
+    def ack(self, place: Place, timeout: float | None = None) -> None:
+        """Acknowledges what is up to a place: see `Subscription.ack`.
+
+        Args:
+            place: it.
+            timeout: one attempt at each log, of so many seconds; None: as the client repeats calls.
+        """
+        for subscription, seq in zip(self._subscriptions, place.seqs, strict=True):
+            subscription.ack(seq, timeout)
+
+
+class EventLogs:
+    """Reads the logs of one job.
+
+    Args:
+        client: of the job.
+        job: its name.
+    """
+
+    def __init__(self, client: JobClient, job: str) -> None:
+        self._client = client
+        self._job = job
+
+    @property
+    def all(self) -> list[tuple[TrackerClient, str]]:
+        """Each log: who has it, and under which name."""
+        return self._client.logs(self._job)
+
+    def statuses(self) -> list[JobStatus]:
+        """Describes the job at each of its logs."""
+        return [client.job(name) for client, name in self.all]
+
+    def newest(self) -> Place:
+        """The place after the newest events."""
+        return newest(self.statuses())
+
+    def read(self, after: Place, up_to: Place | None, segments: Sequence[str]) -> tuple[list[Event], Place]:
+        """Reads what was announced on some segments, log by log.
+
+        Args:
+            after: the events after it.
+            up_to: the events up to it; None: up to the newest.
+            segments: whose events.
+
+        Returns:
+            The events, and the place after them.
+
+        Raises:
+            TrackingError: the place is one in another number of logs.
+            TrackerError: ``LOG_CHANGED``; ``EVENTS_EXPIRED``: some of them were dropped.
+        """
+        logs = self.all
+        after.check(len(logs))
+        ends = [None] * len(logs) if up_to is None else up_to.check(len(logs)).seqs
+        found: list[Event] = []
+        seqs: list[int] = []
+        for (client, name), seq, log_id, end in zip(logs, after.seqs, after.log_ids, ends, strict=True):
+            read = partial(client.list_events, name, segments=segments, log_id=log_id, own_position=True)
+            events, last = _read(read, seq, end)
+            found += events
+            seqs.append(last)
+        return found, Place(tuple(seqs), after.log_ids)
+
+    def subscribe(self, name: str, after: Place, segments: Sequence[str], max_age: timedelta | None) -> Subscriptions:
+        """Has the trackers keep events until they are acknowledged.
+
+        Args:
+            name: of the subscription, at each log.
+            after: where a subscription begins that is new.
+            segments: whose events.
+            max_age: for how long at most; None: as the tracker likes.
+        """
+        logs = self.all
+        after.check(len(logs))
+        made = []
+        for (client, job), seq, log_id in zip(logs, after.seqs, after.log_ids, strict=True):
+            subscribe = partial(client.subscribe, job, name, segments, max_age=max_age, log_id=log_id)
+            made.append(_subscribed(subscribe, seq, partial(client.unsubscribe, job, name)))
+        return Subscriptions(made)
+
+
+def newest(statuses: Sequence[JobStatus]) -> Place:
+    """The place after the newest events that a job's descriptions tell of, one for each log."""
+    return Place(tuple(each.last_seq for each in statuses), tuple(each.log_id for each in statuses))
+
+
+def _read(read: Callable[..., EventPage], after: int, up_to: int | None) -> tuple[list[Event], int]:
+    """Reads one log page by page."""
+    found: list[Event] = []
+    while up_to is None or after < up_to:
+        page = read(after, up_to or 0)
+        found.extend(page.events)
+        if page.last_seq <= after:
+            break
+        after = page.last_seq
+    return found, after
+
+
+def _subscribed(
+    subscribe: Callable[..., Subscription], after: int, unsubscribe: Callable[[], None]
+) -> tuple[Subscription, bool]:
+    """Subscribes to one log; tells whether events after the place were dropped."""
+    try:
+        return subscribe(after_seq=after), False
+    except TrackerError as error:
+        if error.reason not in ("EVENTS_EXPIRED", "SUBSCRIPTION_EXPIRED"):
+            raise
+    with suppress(TrackerError):  # there may be none
+        unsubscribe()
+    return subscribe(after_seq=None), True

@@ -1,0 +1,161 @@
+"""What this package needs of a client, and where the trackers are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tracker.client import (
+    Credentials,
+    DrainStatus,
+    JobDefined,
+    JobSpec,
+    JobStatus,
+    Mode,
+    Ordering,
+    Report,
+    ServerInfo,
+    SubstreamStatus,
+    TrackerClient,
+)
+from tracker.contract.promises import CommitPromise
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class JobProducer(Protocol):
+    """A run of a producer, at all trackers of its job: see `tracker.client.Producer`."""
+
+    @property
+    def committed_epoch(self) -> int | None:
+        """The last epoch that was committed everywhere when the run was opened; None: none was."""
+        ...
+
+    def __enter__(self) -> JobProducer: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def epoch(self, epoch: int | None = None) -> Report:
+        """Returns an empty report."""
+        ...
+
+    def commit(
+        self,
+        epoch: int | None = None,
+        units: Sequence[str] | None = None,
+        seal: bool = False,
+        promises: Sequence[CommitPromise] = (),
+    ) -> int:
+        """Commits or seals an epoch, or makes promises."""
+        ...
+
+    def close(self, resume_epoch: int | None = None) -> None:
+        """Closes the run."""
+        ...
+
+
+class JobClient(Protocol):
+    """Calls all trackers of a job: `tracker.client.TrackerClient` and `tracker.sharded.ShardedClient` do.
+
+    Their docstrings describe the methods. Events are read from each log by itself: see `EventLogs`.
+    """
+
+    @property
+    def command_options(self) -> str:
+        """The options with which the commands of ``tracker`` call the same trackers."""
+        ...
+
+    def with_patience(self, timeout: float, retry_for: float) -> JobClient:
+        """Returns a client that waits for another time, in seconds."""
+        ...
+
+    def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
+        """Returns the logs of the job's events: for each, who has it and under which name."""
+        ...
+
+    def close(self) -> None:
+        """Releases the connections."""
+        ...
+
+    def server_info(self) -> ServerInfo:
+        """Returns the limits that all trackers keep."""
+        ...
+
+    def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
+        """Creates a job, or starts a deployment of it."""
+        ...
+
+    def job(self, job: str) -> JobStatus:
+        """Describes a job."""
+        ...
+
+    def substreams(
+        self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
+    ) -> Iterator[SubstreamStatus]:
+        """Describes substreams."""
+        ...
+
+    def finish_front(self, job: str, front: str) -> None:
+        """Finishes a front."""
+        ...
+
+    def open_producer(
+        self,
+        job: str,
+        producer: str,
+        run: str,
+        mode: Mode = "staged",
+        resume_epoch: int | None = None,
+        seals: bool = False,
+        replays: bool = False,
+    ) -> JobProducer:
+        """Makes a run the current one of its producer."""
+        ...
+
+    def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> JobProducer:
+        """Returns a run that another process has opened."""
+        ...
+
+    def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
+        """Asks a deployment to finish."""
+        ...
+
+    def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
+        """Describes a drain."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trackers:
+    """Where the trackers of a job are, and how they are called. Each process makes its client of it.
+
+    Attributes:
+        server: the address; or several.
+        ordering: of the job, if all of these servers share it; None: one of them has it.
+        retry_for: seconds for which a tracker that cannot be reached is waited for.
+        credentials: the names of the files that the client shows, where it runs.
+    """
+
+    server: str
+    ordering: Ordering | None
+    retry_for: float
+    credentials: Credentials
+
+    def client(self, metrics: CollectorRegistry | None = None) -> JobClient:
+        """Returns a client of its own.
+
+        Args:
+            metrics: where it counts; None: it does not.
+        """
+        more: dict[str, Any] = {"retry_for": self.retry_for, "credentials": self.credentials, "metrics": metrics}
+        if self.ordering is None:
+            return TrackerClient(self.server, **more)
+        from tracker.sharded import ShardedClient
+
+        return ShardedClient(self.server, self.ordering, **more)
