@@ -14,7 +14,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format clean check
+.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,16 @@ test-spark: $(STAMP) ## only Spark
 
 test-slow: $(STAMP) ## the long simulations and failure runs
 	@$(PYTEST) tests -m slow
+
+.cache/airflow/.installed: .cache/%/.installed: requirements/%.txt integrations/%/pyproject.toml pyproject.toml
+	@test -x .cache/$*/bin/python || $(PYTHON) -m venv .cache/$*
+	@echo "installing into .cache/$* (a few minutes the first time)"
+	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$*.txt
+	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e . -e integrations/$*
+	@touch $@
+
+integrations: $(STAMP) .cache/airflow/.installed ## the packages for orchestrators, in a real Airflow
+	@$(PYTEST) tests/integrations
 
 test-bounds: $(STAMP) ## the client with the lowest and the highest versions of what it needs
 	@$(BIN)/python scripts/test_bounds.py

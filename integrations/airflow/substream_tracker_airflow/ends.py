@@ -1,0 +1,106 @@
+"""How a substream has ended, as JSON, and whether that is good enough. Nothing here needs Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+from tracker.client import Ended, Event, Reason
+
+COMPLETE: Final = Reason.COMPLETE.name
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def fields_of(ended: Ended) -> dict[str, Any]:
+    """Returns an end's fields under the names that `tracker events --json` has."""
+    return asdict(ended) | {"reason": ended.reason.name}
+
+
+def payload_of(job: str, log_id: str, event: Event) -> dict[str, Any]:
+    """Returns what an asset's event has of an end. An end that comes again has the same `id`."""
+    assert isinstance(event.kind, Ended)
+    return {
+        "id": f"{job}/{log_id}/{event.seq}",
+        "job": job,
+        "deployment": event.deployment,
+        "time": event.at.isoformat(),
+        **fields_of(event.kind),
+    }
+
+
+def checked_reasons(reasons: Sequence[str]) -> tuple[str, ...]:
+    """Returns the reasons of ends that are good enough.
+
+    Raises:
+        ValueError: one of them is none, or there are none.
+
+    >>> checked_reasons(["COMPLETE", "EXPIRED"])
+    ('COMPLETE', 'EXPIRED')
+    """
+    if isinstance(reasons, str) or not reasons:
+        raise ValueError(f"reasons={reasons!r}: give a list, such as ['COMPLETE', 'EXPIRED']")
+    for reason in reasons:
+        if reason not in Reason.__members__:
+            raise ValueError(f"reasons: {reason!r} is none of {', '.join(Reason.__members__)}")
+    return tuple(reasons)
+
+
+def complaint(end: Mapping[str, Any], reasons: Sequence[str] = (COMPLETE,), by_drain: bool = False) -> str:
+    """Returns why an end is not good enough, with what to do; empty if it is.
+
+    Args:
+        end: its fields.
+        reasons: those of ends that are.
+        by_drain: whether the end of a substream that only a drain has closed is.
+
+    >>> end = {"segment": "clean", "scope": "JFK", "name": "monday", "reason": "EXPIRED", "in_flight": 3}
+    >>> complaint(end, ["COMPLETE", "EXPIRED"])
+    ''
+    >>> complaint(end).partition(", ")[0]
+    "'monday' of scope 'JFK' ended on 'clean' as EXPIRED with 3 elements in flight"
+    """
+    ended = f"{end['name']!r} of scope {end['scope']!r} ended on {end['segment']!r}"
+    if end["reason"] not in reasons:
+        accepting = [*reasons, end["reason"]]
+        return (
+            f"{ended} as {end['reason']} with {end['in_flight']} elements in flight, so it is not complete; "
+            f"reasons={accepting!r} accepts that"
+        )
+    if end.get("by_drain") and not by_drain:
+        return (
+            f"{ended} because a drain has closed it, so the next deployment may bring more of it; by_drain=True "
+            "accepts that"
+        )
+    return ""
+
+
+def end_time_of(value: int | str | datetime) -> int:
+    """Returns an end time in the job's unit: a number as it is, a point in time as microseconds since 1970, UTC, as
+    the Spark client counts. Without a time zone, it is in UTC.
+
+    Raises:
+        ValueError: it is neither.
+
+    >>> end_time_of("2013-01-02T01:00:00+01:00"), end_time_of("2013-01-02"), end_time_of("24")
+    (1357084800000000, 1357084800000000, 24)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str | datetime):
+        raise ValueError(f"{value!r} is no time: give a number in the job's unit, a datetime, or a text in ISO 8601")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        if text.lstrip("-").isdecimal():
+            return int(text)
+        try:
+            value = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text)
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is no time: give a number in the job's unit, or a time in ISO 8601, such as "
+                "2013-01-02T00:00:00+00:00"
+            ) from None
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=timezone.utc)
+    return (value - _EPOCH) // timedelta(microseconds=1)
