@@ -93,7 +93,9 @@ def run_with_kills(servers: Servers, directory: Path, vectors: list[Path], *argu
 # Recovery is from the whole log, or from snapshots that are kept as often as can be. Some 170 servers are started one
 # after the other, which takes a busy machine longer than the limit of other tests.
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("arguments", [[], ["--snapshot-every", "0"]], ids=["log", "snapshots"])
+@pytest.mark.parametrize(
+    "arguments", [[], pytest.param(["--snapshot-every", "0"], marks=pytest.mark.slow)], ids=["log", "snapshots"]
+)
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(1, 6))])
 def test_killed_after_every_command(servers: Servers, tmp_path: Path, first: int, arguments: list[str]) -> None:
     run_with_kills(servers, tmp_path, VECTORS[first::6], *arguments)

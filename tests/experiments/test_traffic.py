@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_quick_experiment_writes_tables_figures_and_plots(tmp_path: Path) -> None:
     figures = tmp_path / "traffic.json"
     command = [sys.executable, "-m", "experiments.traffic", "--quick", "--follow", "200"]

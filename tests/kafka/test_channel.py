@@ -137,6 +137,7 @@ def test_without_deduplication_doubled_rows_do_damage(
     pipeline.tracking.stop()
 
 
+@pytest.mark.slow
 def test_a_driver_killed_between_its_write_and_sparks_commit_doubles_rows_and_no_result(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
 ) -> None:

@@ -50,7 +50,7 @@ class Database:
         return rows
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     if request.param == "sqlite":
         yield Database(partial(sqlite3.connect, tmp_path / "odd.db", timeout=60), "?")

@@ -50,6 +50,7 @@ def night(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path
 @pytest.mark.parametrize(
     "through", [pytest.param(False, marks=pytest.mark.slow), True], ids=["alone", "through a channel"]
 )
+@pytest.mark.slow
 def test_a_nightly_run_releases_what_it_has_ended(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, through: bool
 ) -> None:

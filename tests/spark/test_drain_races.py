@@ -162,7 +162,9 @@ def test_a_batch_that_fails_while_a_drain_waits_for_it_is_brought_to_its_end_fir
 
 
 @pytest.mark.parametrize(
-    ("routed", "epoch"), [(False, 0), (False, 1), (True, 1)], ids=["a channel, at once", "a channel", "routes"]
+    ("routed", "epoch"),
+    [pytest.param(False, 0, marks=pytest.mark.slow), (False, 1), pytest.param(True, 1, marks=pytest.mark.slow)],
+    ids=["a channel, at once", "a channel", "routes"],
 )
 def test_what_a_sender_that_died_has_published_is_sent_before_its_job_is_drained(
     it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch, routed: bool, epoch: int

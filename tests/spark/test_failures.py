@@ -119,6 +119,7 @@ def test_a_tracker_that_is_killed_and_comes_back_is_waited_for(
     tracking.stop()
 
 
+@pytest.mark.slow  # the round of chaos in CI kills a driver, too
 def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
     spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
 ) -> None:

@@ -147,6 +147,7 @@ WINDOW = "2024-01-01T00:00:00Z/2024-01-01T01:00:00Z"
 END = 1_704_070_800_000_000
 
 
+@pytest.mark.slow
 def test_what_comes_of_a_name_after_the_retention_is_late_and_makes_no_second_result(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

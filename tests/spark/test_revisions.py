@@ -150,6 +150,7 @@ def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_com
     assert running.receipts() == [("a", 1, 0, "COMPLETE", 1, 1, 1), ("a", 1, 1, "COMPLETE", 1, 1, 1)]
 
 
+@pytest.mark.slow
 def test_what_is_late_in_a_batch_is_set_aside_once_though_a_restarted_driver_remembers_less(running: Job) -> None:
     running.put(row(1, 5, last=True))
     hindrance = hinder(Path(running.checkpoint) / "tracker" / "state")

@@ -158,6 +158,7 @@ def test_what_cannot_be_counted_on_is_refused(spark: SparkSession, tracker: Serv
 
 
 @pytest.mark.parametrize("channel", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_a_schedule_given_again_after_a_drain_waits_for_what_was_missing_and_for_nothing_else(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, channel: bool
 ) -> None:

@@ -101,9 +101,12 @@ SETTINGS = {
     "intervals": {"spark.sql.legacy.interval.enabled": "true"},
     "hashes": {"spark.sql.legacy.collationAwareHashFunctions": "true"},
 }
+QUICK = ("rebasing", "times", "files")  # the others take as long, and are the slow ones
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(
+    "settings", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS]
+)
 def test_results_are_sparks_own_under_settings_that_change_between_starts(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any, settings: str
 ) -> None:
@@ -214,7 +217,10 @@ def collated(column: str, collation: str = "UTF8_LCASE") -> Any:
     return F.collate(column, collation).alias(column)
 
 
-@pytest.mark.parametrize("collation", ["UTF8_LCASE", "UNICODE_CI", "UTF8_BINARY_RTRIM"])
+@pytest.mark.parametrize(
+    "collation",
+    ["UTF8_LCASE", *(pytest.param(name, marks=pytest.mark.slow) for name in ("UNICODE_CI", "UTF8_BINARY_RTRIM"))],
+)
 def test_keys_with_a_collation_group_as_sparks_do(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, collation: str
 ) -> None:
