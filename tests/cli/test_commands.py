@@ -120,6 +120,26 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
     assert json.loads(shell("drain", flights, "d1", "--wait", "--json"))["state"] == "DRAINED"
 
 
+def test_a_deployment_hands_over(shell: Shell, client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    producer = client.open_producer(job, "q", "r1")
+    report = producer.epoch(0)
+    report.sent("raw", "s", "n", label("x"))
+    report.report(units=["a"], commit=True)
+    shell("drain", job, "d1", "--hand-over", "--timeout", "0.2", "--wait", status=1)
+    shown = shell("drain", job, "d1", "--hand-over")
+    assert "mode                hand-over" in shown
+    assert "with open runs      q" in shown
+    assert "in flight on        raw" in shown
+    report = producer.epoch(1)
+    report.received("raw", "s", "n", label("x"))
+    report.report(units=["b"], commit=True)
+    producer.close()
+    assert json.loads(shell("drain", job, "d1", "--hand-over", "--wait", "--json"))["open_substreams"] == 1
+    assert "(hand-over)" in shell("job", job)
+    assert "DRAIN_MISMATCH" in shell("drain", job, "d1", status=1)
+
+
 def test_producers_are_forgotten_and_jobs_deleted(shell: Shell, client: TrackerClient, job: str) -> None:
     client.define_job(spec(job))
     client.open_producer(job, "q", "r1")

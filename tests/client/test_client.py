@@ -16,6 +16,8 @@ from tests.client.conftest import spec
 from tests.client.processes import Server
 from tracker.client import (
     Advanced,
+    Drained,
+    DrainMode,
     DrainRequested,
     DrainState,
     Ended,
@@ -203,6 +205,32 @@ def test_a_drain_is_asked_for_heard_and_cancelled(client: TrackerClient, job: st
     client.finish_front(job, "schedule")
     assert client.get_drain(job).state is DrainState.DRAINED
     assert [event.kind for event in client.list_events(job, limit=1).events] == [DrainRequested("now")]
+
+
+def test_a_deployment_hands_over_what_is_open_to_the_next(client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job, fronts=["schedule"]))
+    producer = client.open_producer(job, "q", "r1")
+    report = producer.epoch(0)
+    report.sent("raw", "s", "n", 1)
+    report.report(units=["a"], commit=True)
+    drain = client.drain(job, "d1", "release", hand_over=True)
+    assert (drain.mode, drain.unbalanced_segments, drain.open_producers) == (DrainMode.HAND_OVER, ("raw",), ("q",))
+    with pytest.raises(TrackerError, match="asked for before") as refused:
+        client.drain(job, "d1", "finish")
+    assert refused.value.reason == "DRAIN_MISMATCH"
+    report = producer.epoch(1)
+    report.received("raw", "s", "n", 1)
+    report.report(units=["b"], commit=True)
+    producer.close()
+    drain = client.get_drain(job)
+    assert (drain.state, drain.open_substreams, drain.open_producers) == (DrainState.DRAINED, 1, ())
+    assert client.list_events(job).events[-1].kind == Drained("release", DrainMode.HAND_OVER)
+    segments = {"raw": ["more"], "more": []}
+    client.define_job(spec(job, fronts=["schedule"], deployment="d2", segments=segments, state_segments=["more"]))
+    assert client.job(job).spec.state_segments == ("more",)
+    client.finish_front(job, "schedule")
+    ended = [event.kind for event in client.list_events(job).events if isinstance(event.kind, Ended)]
+    assert [(end.segment, end.by_drain) for end in ended] == [("raw", False), ("more", False)]
 
 
 def test_operators_end_what_will_not_end(client: TrackerClient, job: str) -> None:

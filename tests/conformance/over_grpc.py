@@ -42,7 +42,10 @@ class Driver:
         spec = wire.JobSpec(
             job=self._job,
             deployment=line["deployment"],
-            segments=[wire.Segment(name=name, feeds=feeds) for name, feeds in line["segments"]],
+            segments=[
+                wire.Segment(name=name, feeds=feeds, state=name in line.get("state_segments", ()))
+                for name, feeds in line["segments"]
+            ],
             fronts=line["fronts"],
             ordering=wire.Ordering.Value(f"ORDERING_{line['ordering']}"),
             progress=line.get("progress", False),
@@ -104,9 +107,10 @@ class Driver:
         return {}
 
     def _drain(self, line: Line) -> Any:
-        return _state(
-            self.stub.Drain(wire.DrainRequest(job=self._job, deployment=line["deployment"], drain_id=line["drain_id"]))
-        )
+        request = wire.DrainRequest(job=self._job, deployment=line["deployment"], drain_id=line["drain_id"])
+        if "mode" in line:
+            request.mode = wire.DrainMode.Value(f"DRAIN_MODE_{line['mode']}")
+        return _state(self.stub.Drain(request))
 
     def _cancel_drain(self, line: Line) -> Any:
         return _state(
@@ -235,7 +239,11 @@ def _event(event: wire.Event) -> list[Any]:
         "late": lambda: [body.segment, body.scope, body.name, body.producer, body.sent, body.received],
         "advanced": lambda: [body.segment, body.time],
     }
-    return [kind.upper(), *say.get(kind, lambda: [body.drain_id])()]
+    return [kind.upper(), *say.get(kind, lambda: [body.drain_id, *_mode(body)])()]
+
+
+def _mode(drain: wire.DrainEvent) -> list[str]:
+    return ["HAND_OVER"] if drain.mode == wire.DRAIN_MODE_HAND_OVER else []
 
 
 def refusal(error: grpc.RpcError) -> dict[str, str]:

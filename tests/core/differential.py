@@ -115,7 +115,8 @@ def _telling(frontiers: dict[str, int]) -> dict[str, int]:
 def _drain(tracker: Any) -> Any:
     status = tracker.drain_status(JOB)
     names = (status.unfinished_fronts, status.uncommitted_producers, status.open_producers)
-    return status.state, status.drain_id, status.deployment, status.open_substreams, status.in_flight, *map(set, names)
+    scalars = (status.state, status.mode, status.drain_id, status.deployment, status.open_substreams, status.in_flight)
+    return *scalars, status.unbalanced_segments, *map(set, names)
 
 
 def _substreams(tracker: Any, **which: bool) -> Any:

@@ -83,6 +83,7 @@ class Generator:
         self.numbers: dict[tuple[str, str, str, str], int] = {}  # expected, by front, segment and substream
         self.leads = r.random() < 0.5  # whether fronts feed some segments only
         self.front_segments = self._front_segments(self.fronts, self.graph)
+        self.state = self._some_state(self.graph)
         self.counts = r.random() < 0.4  # whether fronts say how many elements there will be
         self.taste: dict[str, float] = {}  # what this sequence has more or less of than others
 
@@ -90,7 +91,9 @@ class Generator:
         """About so many lines."""
         r = self.random
         if r.random() < 0.15:
-            self._add(do="drain", deployment=r.choice(["d1", "d2"]), drain_id="early", **self._timeout())
+            self._add(
+                do="drain", deployment=r.choice(["d1", "d2"]), drain_id="early", **self._timeout(), **self._mode()
+            )
         if r.random() < 0.05:
             self._open(r.choice(self.producers))
         self._add_define()
@@ -130,6 +133,7 @@ class Generator:
         self.graph = [[name, list(feeds)] for name, feeds in job.spec.segments]
         self.fronts = list(job.spec.fronts)
         self.front_segments = [[front, list(segments)] for front, segments in job.spec.front_segments]
+        self.state = list(job.spec.state_segments)
         self.ordering, self.progress = job.spec.ordering.name, job.spec.progress
         self.owners |= {front.front: front.producer for front in job.fronts if front.producer}
         statuses = {status.producer: status for status in job.producers}
@@ -359,6 +363,7 @@ class Generator:
             "ask_for_drain": 5,
             "cancel_drain": 7,
             "drain_through": 4,
+            "hand_over": 6,
             "abandon": 4,
             "finish_front": 3,
             "subscribe": 5,
@@ -442,7 +447,17 @@ class Generator:
         line |= said
         if not line["front_segments"]:
             del line["front_segments"]
+        if self.state:
+            line["state_segments"] = [name for name in self.state if name in {each for each, _ in line["segments"]}]
+            line["state_segments"] = said.get("state_segments", line["state_segments"])
         return line
+
+    def _some_state(self, graph: list[list[Any]]) -> list[str]:
+        """The segments that stand for state."""
+        return [name for name, _ in graph if self.random.random() < 0.5] if self.random.random() < 0.3 else []
+
+    def _mode(self) -> dict[str, str]:
+        return {"mode": "HAND_OVER"} if self.random.random() < 0.3 else {}
 
     def _front_segments(self, fronts: list[str], graph: list[list[Any]]) -> list[list[Any]]:
         """What some of the fronts feed; nearly always so that every segment is reached."""
@@ -462,7 +477,7 @@ class Generator:
     def _add_define(self) -> None:
         self._add(**self._define_line())
 
-    def _redeploy(self) -> None:
+    def _redeploy(self, another_graph: float = 0.15) -> None:
         """A rolling deployment mostly; often with other fronts, sometimes another graph, sometimes by force."""
         r = self.random
         self.deployments += 1
@@ -476,11 +491,13 @@ class Generator:
         if said and r.random() < 0.3:
             fronts = []
         said["fronts"] = fronts
-        if r.random() < (0.4 if "force" in said else 0.15):
+        if r.random() < (0.4 if "force" in said else another_graph):
             said["segments"] = r.choice(GRAPHS)
         graph = said.get("segments", self.graph)
         if fronts != self.fronts or graph is not self.graph or r.random() < 0.2:
             said["front_segments"] = self._front_segments(fronts, graph)
+        if r.random() < 0.2:
+            said["state_segments"] = self._some_state(graph)
         if r.random() < 0.15:
             said |= {"ordering": r.choice(["NONE", "SCOPE", "GLOBAL"]), "progress": r.random() < 0.7}
         for front in fronts:
@@ -506,6 +523,8 @@ class Generator:
             {"deployment": f"d{self.deployments + 1}", "segments": r.choice(GRAPHS)},
             {"deployment": f"d{self.deployments + 1}", "fronts": []},
             {"fronts": ["f0", "f0"]},
+            {"state_segments": ["nowhere"]},
+            {"state_segments": [self.graph[0][0]] * r.choice([1, 2])},
             {"segments": [["a", ["nowhere"]]]},
             {"segments": list(reversed(self.graph)), "fronts": list(reversed(self.fronts))},
         ]
@@ -524,7 +543,38 @@ class Generator:
     def _ask_for_drain(self) -> None:
         self.drains += 1
         deployment = self.random.choice([self.deployments] * 4 + [self.deployments + 1, 9, 1])
-        self._add(do="drain", deployment=f"d{deployment}", drain_id=f"dr{self.drains}", **self._timeout())
+        self._add(
+            do="drain", deployment=f"d{deployment}", drain_id=f"dr{self.drains}", **self._timeout(), **self._mode()
+        )
+
+    def _hand_over(self) -> None:
+        """A hand-over that mostly comes to its end, and then mostly a deployment of another graph that goes on."""
+        r = self.random
+        self.drains += 1
+        drain: Line = {"do": "drain", "deployment": f"d{self.deployments}", "drain_id": f"dr{self.drains}"}
+        self._add(**drain, mode="HAND_OVER", **self._timeout())
+        stays = [element for element in self.flight if element[3] in self.state]
+        for p in self.producers:
+            if not p.open:
+                self._open(p)
+            arriving = [each for each in self.flight if each not in stays] if p is self.producers[-1] else []
+            self._report(p, entries=[[*element, 0, 1] for element in arriving], commit=True, units=["last"])
+        self.flight = stays
+        if r.random() < 0.5 and JOB in self.model.jobs():  # what does not balance by now never will
+            for s in self.model.substreams(JOB):
+                if any(each.sent != each.received for each in s.segments) and r.random() < 0.9:
+                    self._add(do="abandon", scope=s.scope, name=s.name)
+        for p in self.producers:
+            if p.open and r.random() < 0.95:
+                self._close(p)
+        if r.random() < 0.3:
+            self._add(**r.choice([drain, drain | {"mode": "HAND_OVER"}]))
+        if r.random() < 0.3:
+            self._something_else()
+        if r.random() < 0.3:
+            self._report(r.choice(self.producers))
+        if r.random() < 0.9:
+            self._redeploy(another_graph=0.7)
 
     def _drain_through(self) -> None:
         """A drain that mostly comes to its end, and then mostly a deployment that starts afresh."""

@@ -36,11 +36,11 @@ from tracker.contract.commands import (
     Tick,
     Unsubscribe,
 )
-from tracker.contract.events import Advanced, Body, Ended, Event, Excess, FrontIdle, Late, Stalled
+from tracker.contract.events import Body, Drained, DrainRequested, Ended, Event, Stalled
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refused
 from tracker.contract.status import DrainStatus, Explained
-from tracker.contract.values import NO_END_TIME, Mode, Ordering, Outcome
+from tracker.contract.values import NO_END_TIME, DrainMode, Mode, Ordering, Outcome
 from tracker.core import Tracker
 
 Line: TypeAlias = dict[str, Any]
@@ -122,7 +122,9 @@ class Driver:
             "close": lambda li: CloseProducer(JOB, li["producer"], li["run"], li.get("resume_epoch")),
             "forget": lambda li: ForgetProducer(JOB, li["producer"]),
             "finish_front": lambda li: FinishFront(JOB, li["front"]),
-            "drain": lambda li: Drain(JOB, li["deployment"], li["drain_id"], li.get("timeout")),
+            "drain": lambda li: Drain(
+                JOB, li["deployment"], li["drain_id"], li.get("timeout"), DrainMode(li.get("mode", "FINISH"))
+            ),
             "cancel_drain": lambda li: CancelDrain(JOB, li.get("drain_id", ""), li["deployment"]),
             "abandon": lambda li: Abandon(JOB, li["scope"], li["name"]),
             "subscribe": lambda li: Subscribe(
@@ -153,6 +155,7 @@ class Driver:
             line.get("progress", False),
             **line.get("durations", {}),
             front_segments=tuple((front, tuple(segments)) for front, segments in line.get("front_segments", [])),
+            state_segments=tuple(line.get("state_segments", ())),
         )
         return DefineJob(spec, line.get("force", False))
 
@@ -299,6 +302,6 @@ def event_of(body: Body) -> list[Any]:
         case Stalled():
             more = [body.expected, body.sent] if body.expected else []
             return [name, body.scope, body.name, list(body.segments), body.in_flight, *more]
-        case Late() | Advanced() | FrontIdle() | Excess():
-            return [name, *astuple(body)]
+        case DrainRequested() | Drained():
+            return [name, body.drain_id, *([] if body.mode is DrainMode.FINISH else [body.mode.name])]
     return [name, *astuple(body)]

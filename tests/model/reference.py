@@ -65,7 +65,7 @@ from tracker.contract.status import (
     SubscriptionStatus,
     SubstreamStatus,
 )
-from tracker.contract.values import NO_END_TIME, DrainState, Mode, Ordering, Outcome, Reason
+from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Mode, Ordering, Outcome, Reason
 
 DAY = 24 * 3600 * 10**9
 INT64_MAX = 2**63 - 1
@@ -241,6 +241,7 @@ class JobDrain:
     deployment: str
     state: DrainState
     deadline: int | None
+    mode: DrainMode
     finished_before: set[str] = field(default_factory=set)
 
     @property
@@ -544,6 +545,19 @@ class Job:
     def drained(self) -> bool:
         return self.drain is not None and self.drain.state == DrainState.DRAINED
 
+    @property
+    def hands_over(self) -> bool:
+        return self.drain is not None and self.drain.mode == DrainMode.HAND_OVER and (self.draining or self.drained)
+
+    @property
+    def handed_over(self) -> bool:
+        return self.hands_over and self.drained
+
+    def unbalanced_segments(self) -> list[str]:
+        """Those on which an open substream does not balance, state or not."""
+        found = {g for s in self.open_substreams() for g in self.unbalanced(s)}
+        return [g for g in self.segments_in_order() if g in found]
+
 
 # ---------------------------------------------------------------- the tracker
 
@@ -641,6 +655,10 @@ class ReferenceTracker:
             spec.fronts and set(names) - {g for front in spec.fronts for g in _reached(spec, front)}
         ):
             raise Refused.malformed("a front feeds nothing, or no front reaches a segment")
+        if len(set(spec.state_segments)) < len(spec.state_segments):
+            raise Refused.malformed("a segment of state is named twice")
+        if not set(spec.state_segments) <= set(names):
+            raise Refused.invalid("UNKNOWN_SEGMENT", "a segment of state is none")
 
         job = self._jobs.get(spec.job)
         created = job is None
@@ -663,18 +681,21 @@ class ReferenceTracker:
             return self._defined(job, created)
         elif spec.deployment in job.left:
             raise Refused.precondition("DEPLOYMENT_MISMATCH", spec.deployment)
-        elif job.drained:
+        elif job.drained and not job.handed_over:
             self._start_afresh(job, spec)
         else:
+            handed_over = job.handed_over
             if not c.force:
                 self._check_takeover(job, spec)
             else:
                 self._clear_by_force(job)
             self._take_over(job, spec)
+            if handed_over:
+                self._go_on(job)
         self._forget_stalls(job)
         self._evaluate(job)
         if pending := self._pending.pop((spec.job, spec.deployment), None):
-            self._start_drain(job, pending.id, pending.deadline)
+            self._start_drain(job, pending.id, pending.deadline, pending.mode)
             self._finish_drain(job)
         return self._defined(job, created)
 
@@ -703,13 +724,17 @@ class ReferenceTracker:
     def _check_takeover(self, job: Job, spec: Spec) -> None:
         if job.draining:
             raise Refused.precondition("DRAIN_IN_PROGRESS", job.spec.deployment)
-        if _graph(spec) != _graph(job.spec) and (job.open_substreams() or job.staging):
+        if job.handed_over:
+            if set(job.unbalanced_segments()) - {name for name, _ in spec.segments}:
+                raise Refused.precondition("INCOMPATIBLE_GRAPH", "state would go that holds something")
+        elif _graph(spec) != _graph(job.spec) and (job.open_substreams() or job.staging):
             raise Refused.precondition("INCOMPATIBLE_GRAPH", "something is open")
         if job.fronts and not spec.fronts:
             raise Refused.precondition("INCOMPATIBLE_GRAPH", "the last front would go")
         kept = {name for name, _ in spec.segments}
         loses = [f for f in job.fronts if f not in spec.fronts or (job.fed(f) & kept) - _fed(spec, f)]
-        if any(job.fronts[name].owner in job.staging for name in loses):
+        # reading: what was staged since a hand-over is empty, and nobody commits it any more
+        if not job.handed_over and any(job.fronts[name].owner in job.staging for name in loses):
             raise Refused.precondition("EPOCH_STAGED", "the owner of a front that feeds less has an epoch staged")
 
     def _clear_by_force(self, job: Job) -> None:
@@ -729,6 +754,7 @@ class ReferenceTracker:
 
     def _take_over(self, job: Job, spec: Spec) -> None:
         old = set(job.feeds)
+        kept = {name for name, _ in spec.segments}
         least = _least_floors(job, old)
         added = set(spec.fronts) - set(job.fronts)
         reached = {name: _reached(spec, name) for name in added}
@@ -746,7 +772,9 @@ class ReferenceTracker:
                 sid
                 for front, sid in promised.closed
                 if front
-                and all(waited[g] and {(f, sid) for f in waited[g]} <= promised.closed for g in reached[name] & old)
+                and all(
+                    waited[g] and {(f, sid) for f in waited[g]} <= promised.closed for g in reached[name] & old or old
+                )
             }
             for name in added
         }
@@ -774,7 +802,7 @@ class ReferenceTracker:
             for sid in closed_by_all[name]:
                 job.firm.add(("close", name, sid))
             for s, segment in counted_by_all:
-                if segment in _fed(spec, name):
+                if segment in _fed(spec, name) and segment in kept:
                     s.expectations[segment][name] = [(None, 0)]
         job.fronts = {name: job.fronts.get(name) or Front(name, self._now) for name in spec.fronts}
         job.left = [*job.left, job.spec.deployment][-1000:]
@@ -785,10 +813,23 @@ class ReferenceTracker:
             s.accounts = {g: account for g, account in s.accounts.items() if g in job.feeds}
             s.ended = {g: end for g, end in s.ended.items() if g in job.feeds}
             s.expectations = {g: numbers for g, numbers in s.expectations.items() if g in job.feeds}
+            s.excess = {g: number for g, number in s.excess.items() if g in job.feeds}
+            if s.open and all(g in s.ended for g in job.feeds):  # the others are no more
+                self._is_over(job, s)
         job.floors = {key: time for key, time in job.floors.items() if key[0] in job.feeds}
         for segment in set(job.feeds) - old:
             job.floors |= {(segment, scope): time for scope, time in least.items()}
         job.raise_floors()
+
+    def _go_on(self, job: Job) -> None:
+        """A new deployment of a job that was handed over: what was owed could not come meanwhile."""
+        for producer in job.producers.values():
+            self._fence(producer)
+            producer.staged = {}
+        for front in job.fronts.values():
+            front.since = self._now
+        for s in job.open_substreams():
+            s.changed, s.stalled = self._now, False
 
     def _forget_stalls(self, job: Job) -> None:
         """reading: in a job that wants to hear of no stalls, nothing is stalled."""
@@ -1295,7 +1336,7 @@ class ReferenceTracker:
         )
 
     def _is_closed_by_drain(self, job: Job, s: Substream, segment: str) -> bool:
-        if not job.draining:
+        if not job.draining or job.hands_over:
             return False
         promised = job.promised()
         return job.closed(s, segment, promised) and job.closed_by_drain(s, segment, promised)
@@ -1309,10 +1350,13 @@ class ReferenceTracker:
         )
         self._emit(job, s.ended[segment])
         if all(s.ended_on(g) for g in job.feeds):
-            s.over_since = s.changed = self._now
-            s.stalled = False
-            for producer in job.producers.values():
-                producer.holds.pop(s.id, None)
+            self._is_over(job, s)
+
+    def _is_over(self, job: Job, s: Substream) -> None:
+        s.over_since = s.changed = self._now
+        s.stalled = False
+        for producer in job.producers.values():
+            producer.holds.pop(s.id, None)
 
     def _end_everywhere(self, job: Job, s: Substream, reason: Reason) -> None:
         by_drain = {segment: self._is_closed_by_drain(job, s, segment) for segment in job.feeds}
@@ -1430,17 +1474,21 @@ class ReferenceTracker:
         if job is not None and c.deployment in job.left:
             raise Refused.precondition("DEPLOYMENT_MISMATCH", c.deployment)
         if job is None or c.deployment != job.spec.deployment:
-            pending = JobDrain(c.drain_id, c.deployment, DrainState.PENDING, deadline)
-            self._pending.setdefault((c.job, c.deployment), pending)
+            pending = JobDrain(c.drain_id, c.deployment, DrainState.PENDING, deadline, c.mode)
+            asked = self._pending.setdefault((c.job, c.deployment), pending)
+            if asked.mode != c.mode:
+                raise Refused.precondition("DRAIN_MISMATCH", asked.id)
         elif not job.draining and not job.drained:
-            self._start_drain(job, c.drain_id, deadline)
+            self._start_drain(job, c.drain_id, deadline, c.mode)
             self._finish_drain(job)
+        elif job.drain is not None and job.drain.mode != c.mode:
+            raise Refused.precondition("DRAIN_MISMATCH", job.drain.id)
         return self.drain_status(c.job, c.deployment)
 
-    def _start_drain(self, job: Job, drain_id: str, deadline: int | None) -> None:
+    def _start_drain(self, job: Job, drain_id: str, deadline: int | None, mode: DrainMode) -> None:
         finished = set(job.promised().finished)
-        job.drain = JobDrain(drain_id, job.spec.deployment, DrainState.DRAINING, deadline, finished)
-        self._emit(job, DrainRequested(drain_id))
+        job.drain = JobDrain(drain_id, job.spec.deployment, DrainState.DRAINING, deadline, mode, finished)
+        self._emit(job, DrainRequested(drain_id, mode))
 
     def _finish_drain(self, job: Job) -> None:
         """`drained` is the last event of its command."""
@@ -1449,12 +1497,19 @@ class ReferenceTracker:
         assert job.drain is not None
         job.drain.finished_before &= job.promised().finished
         status = self.drain_status(job.spec.job)
-        fronts_done = not status.unfinished_fronts if job.fronts else not status.open_producers
-        if fronts_done and not status.open_substreams and not status.uncommitted_producers:
+        if job.hands_over:
+            done = not status.open_producers and not status.unbalanced_segments
+        else:
+            fronts_done = not status.unfinished_fronts if job.fronts else not status.open_producers
+            done = fronts_done and not status.open_substreams
+        if done and not status.uncommitted_producers:
             job.drain.state = DrainState.DRAINED
-            self._emit(job, Drained(job.drain.id))
+            self._emit(job, Drained(job.drain.id, job.drain.mode))
 
     def _finished_in_drain(self, job: Job, drain: JobDrain) -> set[str]:
+        """The fronts that finished because of a drain; in a hand-over none does."""
+        if drain.mode == DrainMode.HAND_OVER:
+            return set()
         return {front for front in job.promised().finished if front not in drain.finished_before}
 
     def _cancel(self, job: Job, drain: JobDrain) -> None:
@@ -1467,7 +1522,7 @@ class ReferenceTracker:
             if c.drain_id not in ("", pending.id):
                 raise Refused.precondition("DRAIN_MISMATCH", c.drain_id)
             del self._pending[c.job, c.deployment]
-            return DrainStatus(DrainState.CANCELLED, pending.id, c.deployment)
+            return DrainStatus(DrainState.CANCELLED, pending.id, c.deployment, mode=pending.mode)
         if job is None:
             raise Refused.unknown("UNKNOWN_JOB", c.job)
         if c.deployment not in ("", job.spec.deployment):
@@ -1483,7 +1538,8 @@ class ReferenceTracker:
                 for epoch in producer.staged.values()
                 for promise in epoch.promises
             ]
-            if self._finished_in_drain(job, job.drain) or any(promise[0] == "finish" for promise in staged):
+            finishing = self._finished_in_drain(job, job.drain) or any(promise[0] == "finish" for promise in staged)
+            if finishing and not job.hands_over:
                 raise Refused.precondition("DRAIN_IN_PROGRESS", job.drain.id)
             self._cancel(job, job.drain)
         return self.drain_status(c.job)
@@ -1523,6 +1579,8 @@ class ReferenceTracker:
         return since is not None and after is not None and self._now - since >= after
 
     def _turn_idle(self, job: Job) -> None:
+        if job.hands_over:
+            return
         finished = job.promised().finished
         turned = False
         for front in job.fronts.values():
@@ -1610,7 +1668,7 @@ class ReferenceTracker:
 
     def drain_status(self, name: str, deployment: str = "") -> DrainStatus:
         if pending := self._pending.get((name, deployment)):
-            return DrainStatus(pending.state, pending.id, deployment)
+            return DrainStatus(pending.state, pending.id, deployment, mode=pending.mode)
         job = self._job(name)
         if deployment not in ("", job.spec.deployment):
             raise Refused.precondition("DEPLOYMENT_MISMATCH", deployment)
@@ -1624,6 +1682,10 @@ class ReferenceTracker:
             self._in_flight(job),
             tuple(job.staging),
             tuple(producer.name for producer in job.producers.values() if not producer.closed),
+            job.drain.mode if job.drain else None,
+            tuple(g for g in job.unbalanced_segments() if g not in job.spec.state_segments)
+            if job.hands_over and job.draining
+            else (),
         )
 
     def _in_flight(self, job: Job) -> int:
@@ -1841,6 +1903,7 @@ def _same_but_durations(one: Spec, other: Spec) -> bool:
         and {front: _fed(one, front) for front in one.fronts} == {front: _fed(other, front) for front in other.fronts}
         and one.ordering == other.ordering
         and one.progress == other.progress
+        and set(one.state_segments) == set(other.state_segments)
     )
 
 

@@ -19,7 +19,7 @@ from tests.conformance.test_vectors import check, lines
 from tests.upgrade import old_version
 from tests.upgrade.make_journals import known_vectors
 from tests.upgrade.old_version import ROOT, OldServer
-from tracker.client import JobSpec, TrackerClient, TrackerError, label
+from tracker.client import DrainState, JobSpec, TrackerClient, TrackerError, label
 from tracker.testing import LocalTracker
 from tracker.wire.gen import tracker_pb2_grpc
 
@@ -92,10 +92,12 @@ def test_todays_client_works_with_a_server_of_0_1_as_far_as_that_knows(old_serve
             lambda: client.subscribe("thumbnails", "mailer"),
             lambda: client.explain("thumbnails", "s", "n"),
             lambda: client.subscriptions("thumbnails"),
+            lambda: client.drain("thumbnails", client.job("thumbnails").spec.deployment, "night", hand_over=True),
         ):
             with pytest.raises(TrackerError) as refused:
                 call()
             assert refused.value.code == "UNIMPLEMENTED"
+        assert client.get_drain("thumbnails").state is DrainState.NOT_DRAINING, "0.1 would finish the deployment"
         client.define_job(JobSpec(job="counted", deployment="d1", segments={"raw": []}, fronts=("schedule",)))
         with client.open_producer("counted", "source", run="1") as source:
             report = source.epoch()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tracker.contract import answers, callers, commands, events, promises, status
-from tracker.contract.values import NO_END_TIME, DrainState, Mode, Numbered, Ordering, Outcome, Reason
+from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Mode, Numbered, Ordering, Outcome, Reason
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -31,6 +31,7 @@ SPEC = commands.Spec(
     retention=4 * SECOND,
     remember=5 * SECOND + 6000,
     front_segments=(("till", ("raw",)),),
+    state_segments=("clean",),
 )
 JOB_SPEC = callers.JobSpec(
     job="shop",
@@ -44,8 +45,11 @@ JOB_SPEC = callers.JobSpec(
     idle_after=timedelta(seconds=3),
     retention=timedelta(seconds=4),
     remember=timedelta(seconds=5, microseconds=6),
+    state_segments=("clean",),
 )
-DRAIN = status.DrainStatus(DrainState.TIMED_OUT, "drain", "d0", ("till",), 1, 2, ("p",), ("q", "r"))
+DRAIN = status.DrainStatus(
+    DrainState.TIMED_OUT, "drain", "d0", ("till",), 1, 2, ("p",), ("q", "r"), DrainMode.HAND_OVER, ("raw",)
+)
 PRODUCER = status.ProducerStatus("p", "run", Mode.IMMEDIATE, 7, (8, 9), True, AT)
 FRONT = status.FrontStatus("till", True, True, {"*": -3, "berlin": 4}, "p", AT, ("raw",))
 JOB = status.JobStatus(
@@ -68,6 +72,8 @@ BODIES: list[events.Body] = [
     events.FrontIdle("till", True),
     events.DrainRequested("drain"),
     events.Drained("drain"),
+    events.DrainRequested("drain", DrainMode.HAND_OVER),
+    events.Drained("drain", DrainMode.HAND_OVER),
     events.DrainTimedOut("drain"),
     events.DrainCancelled("drain"),
     events.Advanced("raw", -7),

@@ -1,4 +1,4 @@
-"""`tracker drain` and `cancel-drain`: bring a deployment to its end, or cancel that."""
+"""`tracker drain` and `cancel-drain`: bring a deployment to its end or hand it over, or cancel that."""
 
 from __future__ import annotations
 
@@ -44,6 +44,13 @@ def drain(
             help="announce it if the drain is not complete by then (default: never)",
         ),
     ] = None,
+    hand_over: Annotated[
+        bool,
+        typer.Option(
+            "--hand-over",
+            help="leave open substreams to the next deployment instead of finishing them",
+        ),
+    ] = False,
     wait: Annotated[
         bool,
         typer.Option(
@@ -52,24 +59,28 @@ def drain(
         ),
     ] = False,
 ) -> int:
-    """Ask a deployment to finish what it has begun and to stop.
+    """Ask a deployment to finish what it has begun and to stop, or to hand it over.
 
     Its sources stop reading and finish their fronts with their last epochs, and the job is drained once every substream
-    has ended. Run again, the command shows how far the drain is and what is missing.
+    has ended. With --hand-over they stop without finishing: the job is drained once nothing is in flight and every run
+    has closed, and the next deployment goes on with what is open. Run again, the command shows how far the drain is and
+    what is missing.
     """
     from tracker.client import DrainState
 
     over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
     with at.client() as client:
-        status = client.drain(job, deployment, drain_id or f"drain-{uuid.uuid4().hex[:12]}", timeout=timeout)
+        name = drain_id or f"drain-{uuid.uuid4().hex[:12]}"
+        status = client.drain(job, deployment, name, timeout=timeout, hand_over=hand_over)
         if status.state is DrainState.PENDING:
             _warn_of_pending(client, job, deployment)
         if wait:
             with progress() as show:
-                most = status.open_substreams
+                most = 0
                 while status.state not in over:
-                    most = max(most, status.open_substreams)
-                    show(most - status.open_substreams, most, _remaining(job, status))
+                    left = len(status.open_producers) if hand_over else status.open_substreams
+                    most = max(most, left)
+                    show(most - left, most, _remaining(job, status))
                     time.sleep(_LOOK_AGAIN_S)
                     status = client.get_drain(job, deployment)
     _show(form, status)
@@ -78,12 +89,17 @@ def drain(
 
 def _remaining(job: str, status: DrainStatus) -> str:
     """Describes what a drain still waits for."""
+    from tracker.client import DrainMode
+
+    hands_over = status.mode is DrainMode.HAND_OVER
     waits = [f"{status.open_substreams} substreams open", f"{status.in_flight} elements in flight"]
-    if status.unfinished_fronts:
+    if hands_over and status.unbalanced_segments:
+        waits.append(f"in flight on: {', '.join(status.unbalanced_segments)}")
+    if status.unfinished_fronts and not hands_over:
         waits.append(f"unfinished fronts: {', '.join(status.unfinished_fronts)}")
     if status.uncommitted_producers:
         waits.append(f"not committed: {', '.join(status.uncommitted_producers)}")
-    if len(waits) == 2 and not status.open_substreams and status.open_producers:
+    if status.open_producers and (hands_over or (len(waits) == 2 and not status.open_substreams)):
         waits.append(f"open runs: {', '.join(status.open_producers)}")  # a job without fronts waits for their ends
     return f"{job} is {status.state}: {'; '.join(waits)}"
 
@@ -124,13 +140,15 @@ def cancel_drain(
         ),
     ] = "",
 ) -> int:
-    """Cancel a drain, as long as no front has finished in it."""
+    """Cancel a drain, as long as no front has finished in it; a hand-over, until it is done."""
     with at.client() as client:
         _show(form, client.cancel_drain(job, drain_id, deployment))
     return 0
 
 
 def _show(form: Form, status: DrainStatus) -> None:
+    from tracker.client import DrainMode
+
     if form is Form.JSON:
         print_json(status, indent=2)
         return
@@ -138,10 +156,12 @@ def _show(form: Form, status: DrainStatus) -> None:
         [
             ("state", status.state),
             ("drain", status.drain_id or None),
+            ("mode", None if status.mode is None else status.mode.lower().replace("_", "-")),
             ("deployment", status.deployment),
             ("unfinished fronts", status.unfinished_fronts),
             ("open", f"{status.open_substreams} substreams, {status.in_flight} elements in flight"),
             ("with staged epochs", status.uncommitted_producers),
             ("with open runs", status.open_producers),
+            *([("in flight on", status.unbalanced_segments)] if status.mode is DrainMode.HAND_OVER else []),
         ]
     )

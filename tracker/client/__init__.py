@@ -65,7 +65,7 @@ from tracker.contract.events import (
 )
 from tracker.contract.promises import Expected, Finish, Frontier
 from tracker.contract.status import DrainStatus
-from tracker.contract.values import NO_END_TIME, DrainState, Outcome, Reason
+from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Outcome, Reason
 
 if TYPE_CHECKING:
     from tracker.sharded import Position, ShardedClient, ShardedProducer, ShardedWatch
@@ -76,6 +76,7 @@ __all__ = [
     "Credentials",
     "CredentialsError",
     "DrainCancelled",
+    "DrainMode",
     "DrainRequested",
     "DrainState",
     "DrainStatus",

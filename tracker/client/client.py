@@ -34,7 +34,8 @@ from tracker.contract.callers import (
 )
 from tracker.contract.events import Ended
 from tracker.contract.status import DrainStatus
-from tracker.wire import codec
+from tracker.contract.values import DrainMode
+from tracker.wire import HAND_OVER, codec
 from tracker.wire.gen import tracker_pb2
 
 if TYPE_CHECKING:
@@ -695,30 +696,54 @@ class TrackerClient:
 
     # ---------------------------------------------------------------- drain
 
-    def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
-        """Asks a deployment to finish what it has begun, and to stop.
+    def drain(
+        self,
+        job: str,
+        deployment: str,
+        drain_id: str,
+        timeout: timedelta | float | None = None,
+        hand_over: bool = False,
+    ) -> DrainStatus:
+        """Asks a deployment to stop: to finish what it has begun, or to hand it over to the next deployment.
 
-        Its sources receive an event and finish their fronts with their last epochs. The job is drained once everything
-        has ended. The call may come before the deployment is defined.
+        To finish, its sources receive an event and finish their fronts with their last epochs, and the job is drained
+        once everything has ended. To hand over, its sources stop between two epochs, and the job is drained once
+        nothing is in flight and every run has closed: open substreams stay open. The call may come before the
+        deployment is defined.
 
         Args:
             job: its name.
             deployment: the deployment to drain; a drain never affects another one.
             drain_id: a name for this drain. While a drain is under way, another call returns its progress.
             timeout: seconds or a timedelta after which `DrainTimedOut` is announced; None: never.
+            hand_over: leave what is open to the next deployment.
 
         Raises:
-            TrackerError: ``DEPLOYMENT_MISMATCH`` (the job has left this deployment).
+            TrackerError: ``DEPLOYMENT_MISMATCH`` (the job has left this deployment), ``DRAIN_MISMATCH`` (a drain of the
+                other kind is under way or done), ``UNSUPPORTED`` (a server of an older release cannot hand over).
 
         >>> def stop(client):
         ...     client.drain("shop", "d1", drain_id="release 17", timeout=600)
         ...     return client.get_drain("shop")
         """
+        calls = self._to(job)
+        if hand_over:
+            asked = tracker_pb2.GetServerInfoRequest()
+            if HAND_OVER not in calls.repeat(lambda connection: connection.stubs.GetServerInfo, asked).features:
+                raise TrackerError(  # it would finish the deployment
+                    "UNIMPLEMENTED",
+                    "UNSUPPORTED",
+                    f"UNSUPPORTED: the tracker of job {job!r} is of a release that cannot hand over; upgrade it first",
+                )
         length = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
         request = tracker_pb2.DrainRequest(
-            job=job, deployment=deployment, drain_id=drain_id, timeout=codec.write_length(length)
+            job=job,
+            deployment=deployment,
+            drain_id=drain_id,
+            timeout=codec.write_length(length),
+            mode=codec.write_drain_mode(DrainMode.HAND_OVER if hand_over else DrainMode.FINISH),
         )
-        return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.Drain, request))
+        return codec.read_drain_status(calls.repeat(lambda connection: connection.stubs.Drain, request))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
         """Describes a drain's progress and what it waits for.

@@ -44,6 +44,8 @@ class JobSpec:
         retention: how long ended substreams and events are kept; None: as long as the server likes.
         remember: how long the name of an ended substream is remembered, from its end on, so that what comes of it later
             is late and begins no second life; None: as long as there is the job.
+        state_segments: the segments that stand for state which emits later, such as the buffer of a window: a hand-over
+            leaves what they hold to the next deployment.
 
     >>> JobSpec(job="flights", deployment="d1", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]).ordering
     'none'
@@ -60,6 +62,7 @@ class JobSpec:
     idle_after: timedelta | None = None
     retention: timedelta | None = None
     remember: timedelta | None = None
+    state_segments: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ class ServerInfo:
     leader: bool  #: False: a standby, which serves nothing else
     limits: Mapping[str, int]
     instance: str = ""  #: names this start of the server; empty: it is older than this field
+    features: tuple[str, ...] = ()  #: what it can do that earlier releases would get wrong instead of refusing it
 
 
 @dataclass(frozen=True, slots=True)

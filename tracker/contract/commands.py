@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .promises import Promise
-from .values import I8, U4, U8, Mode, Ordering
+from .values import I8, U4, U8, DrainMode, Mode, Ordering
 
 
 def _no_u4() -> U4:
@@ -44,6 +44,7 @@ class Spec:
     retention: int | None = None  #: None: the server's default
     remember: int | None = None  #: None: as long as there is the job
     front_segments: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: (front, those it feeds); others feed every segment
+    state_segments: tuple[str, ...] = ()  #: those that stand for state, which a hand-over leaves as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class Drain:
     deployment: str
     drain_id: str
     timeout: int | None = None
+    mode: DrainMode = DrainMode.FINISH
 
 
 @dataclass(frozen=True, slots=True)

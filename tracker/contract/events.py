@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from .values import Reason
+from .values import DrainMode, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,18 @@ class FrontIdle:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """The deployment is to finish what it has begun: sources stop reading and finish their fronts."""
+    """The deployment is to stop: sources stop reading and, unless it hands over, finish their fronts."""
 
     drain_id: str
+    mode: DrainMode = DrainMode.FINISH
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Everything has ended; the deployment may stop."""
+    """Everything has ended, or is handed over; the deployment may stop."""
 
     drain_id: str
+    mode: DrainMode = DrainMode.FINISH
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .commands import Spec
-from .values import DrainState, Mode
+from .values import DrainMode, DrainState, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,9 @@ class DrainStatus:
     in_flight: int = 0
     uncommitted_producers: tuple[str, ...] = ()  #: with staged epochs
     open_producers: tuple[str, ...] = ()  #: whose runs have not closed
+    mode: DrainMode | None = None  #: what becomes of what is open; None: nobody has asked for a drain
+    #: in a hand-over under way: those, but for state, on which an open substream does not balance
+    unbalanced_segments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,3 +106,10 @@ class DrainState(Numbered):
     DRAINED = "DRAINED", 4
     TIMED_OUT = "TIMED_OUT", 5  #: not over in time; it goes on
     CANCELLED = "CANCELLED", 6
+
+
+class DrainMode(Numbered):
+    """What becomes of what is open when a deployment is drained."""
+
+    FINISH = "FINISH", 1  #: sources finish, which closes it
+    HAND_OVER = "HAND_OVER", 2  #: sources stop, and the next deployment goes on with it

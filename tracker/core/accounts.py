@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tracker.contract.values import NO_END_TIME
 
-from .cells import SENT, U8, Entries, Rows, extended
+from .cells import SENT, U8, Entries, Rows, all_of, any_of, extended
 from .layouts import cells_for, relaid
-from .lifecycle import KNOWN, NAMED, Lifecycle
+from .lifecycle import ENDED, KNOWN, NAMED, PARTLY_ENDED, Lifecycle
 from .names import NameTable
 
 PAGE_BITS = 10
@@ -315,17 +315,29 @@ class Accounts:
         """Mark rows as ended on every segment."""
         self.life.end(rows)
 
-    def relaid(self, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> None:
-        """Move to another graph; every known row has ended on all of its segments.
+    def relaid(self, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> Rows:
+        """Move to another graph. What has ended stays ended, on every segment.
 
         Args:
             segments: how many there are now.
-            reason: the number of the Reason for segments that are new.
+            reason: the number of the Reason why what has ended has done so on segments that are new.
             kept: (old number, new number) of the segments that stay.
+
+        Returns:
+            the rows that have ended by it: on every segment that they have left.
         """
         rows = np.flatnonzero((self.flags & KNOWN) != 0)
-        self.cells = relaid(self.cells, rows, self._capacity, segments, reason, kept)
+        is_open = self.life.is_open(rows)
+        reasons = np.where(is_open, 0, reason).astype(np.uint8)
+        self.cells = relaid(self.cells, rows, reasons, self._capacity, segments, kept)
         self.segments = segments
+        partly = rows[is_open & self.life.are(rows, PARTLY_ENDED)]
+        ended = self.cells.has_ended(partly)
+        self.life.end_nowhere(partly[~any_of(ended)])
+        done: Rows = partly[all_of(ended)]
+        self.life.end(done)
+        self.cells.count_in_flight(self.in_use(int(KNOWN), int(KNOWN | ENDED)))
+        return done
 
     # ------------------------------------------------------------ from a snapshot
 

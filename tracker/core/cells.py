@@ -273,6 +273,13 @@ class Cells:
         mask[index, segments] = do_not_balance(words)
         return mask
 
+    def unbalanced_segments(self, rows: Rows) -> Mask:
+        """For each segment, whether any of some rows does not balance there and has not ended there."""
+        found = np.zeros(self.segments, np.bool_)
+        for part in self._parts(rows):
+            found |= np.logical_or.reduce(self.unbalanced(part) & ~self.has_ended(part), axis=0)
+        return found
+
     def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
         """For each row and segment, how many were sent and not received; negative if the reverse."""
         index, segments, words = self.touched(rows)

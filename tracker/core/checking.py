@@ -41,13 +41,17 @@ def left_deployment(deployment: str, job: Job) -> Refused:
     )
 
 
-def check_drain(job: Job | None, command: Drain) -> None:
-    """Refuse a drain without proper names, or of a deployment that the job has left."""
+def check_drain(job: Job | None, pending: Mapping[str, DrainRecord], command: Drain) -> None:
+    """Refuse a drain without proper names, of a deployment that the job has left, or beside one of another mode."""
     check_job_name(command.job)
     check_deployment(command.deployment)
     check_name("drain_id", command.drain_id)
     if job is not None and command.deployment != job.spec.deployment and command.deployment in job.past_deployments:
         raise left_deployment(command.deployment, job)
+    if job is not None and command.deployment == job.spec.deployment:
+        draining.check_request(job.drain, command.mode)
+    elif command.deployment in pending:
+        draining.check_request(pending[command.deployment], command.mode)
 
 
 def check_cancel_drain(job: Job | None, pending: Mapping[str, DrainRecord], command: CancelDrain) -> None:
@@ -87,7 +91,7 @@ def check(job: Job | None, pending: Mapping[str, DrainRecord], command: Command)
         if job is not None:
             deployments.check_redefine(job, spec, graph, command.force)
     elif isinstance(command, Drain):
-        check_drain(job, command)
+        check_drain(job, pending, command)
     elif isinstance(command, CancelDrain):
         check_cancel_drain(job, pending, command)
     elif job is None:

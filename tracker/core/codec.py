@@ -18,7 +18,7 @@ import numpy as np
 
 from tracker.contract.bounds import bounded
 from tracker.contract.commands import Spec
-from tracker.contract.values import DrainState, Mode, Ordering
+from tracker.contract.values import DrainMode, DrainState, Mode, Ordering
 
 from .accounts import Accounts, Entries, Rows
 from .codec_log import dump_log, dump_subscriptions, load_log, load_subscriptions
@@ -132,29 +132,38 @@ def dump_spec(spec: Spec) -> list[Any]:
         spec.retention,
         spec.remember,
         [[front, list(segments)] for front, segments in spec.front_segments],
+        list(spec.state_segments),
     ]
 
 
 def load_spec(fields: list[Any]) -> Spec:
     job, deployment, segments, fronts, ordering, *rest = fields
-    front_segments = rest.pop() if isinstance(rest[-1], list) else []  # version 0.1 had none
+    lists = [each for each in rest if isinstance(each, list)]  # earlier versions had fewer, or none
+    front_segments, state_segments = [*lists, [], []][:2]
     spec = Spec(
         job,
         deployment,
         tuple((name, tuple(feeds)) for name, feeds in segments),
         tuple(fronts),
         Ordering(ordering),
-        *rest,
+        *(each for each in rest if not isinstance(each, list)),
     )
-    return bounded(replace(spec, front_segments=tuple((front, tuple(feeds)) for front, feeds in front_segments)))
+    fed = tuple((front, tuple(feeds)) for front, feeds in front_segments)
+    return bounded(replace(spec, front_segments=fed, state_segments=tuple(state_segments)))
 
 
 def dump_drain(drain: DrainRecord) -> Values:
-    return {"state": drain.state.number, "drain_id": drain.drain_id, "deadline": drain.deadline}
+    return {
+        "state": drain.state.number,
+        "drain_id": drain.drain_id,
+        "deadline": drain.deadline,
+        "mode": drain.mode.number,
+    }
 
 
 def load_drain(values: Values) -> DrainRecord:
-    return DrainRecord(DrainState.of(values["state"]), values["drain_id"], values["deadline"])
+    mode = DrainMode.of(values.get("mode", DrainMode.FINISH.number))  # earlier versions had no other
+    return DrainRecord(DrainState.of(values["state"]), values["drain_id"], values["deadline"], mode)
 
 
 # ---------------------------------------------------------------- producers and what they have staged

@@ -1,7 +1,7 @@
 """Deployments: what becomes of a job when its spec is defined again, or another deployment takes over.
 
-A drained job starts from scratch. A job that is not drained keeps its state, if what is open can live in the new graph;
-`force` abandons what is open instead."""
+A job that was drained to its end starts from scratch. One that was handed over, or is not drained, keeps its state, if
+what is open can live in the new graph; `force` abandons what is open instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracker.contract.events import DrainCancelled
 from tracker.contract.refusal import Refused
 from tracker.contract.values import DrainState, Reason
 
-from . import epochs
+from . import epochs, timers
 from .accounts import Accounts
 from .drains import DrainRecord
 from .frontgroups import CommittedWatermarks
@@ -41,18 +41,22 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
         _durations_changed(job, before)
         return
     check_redefine(job, spec, graph, force)
-    drained = job.drain.state is DrainState.DRAINED
-    if not drained and force:
+    drain = job.drain
+    if not drain.finished and force:
         _clear_the_way(job)
     job.past_deployments.add(job.spec.deployment)
     old_spec, job.spec = job.spec, spec
     job.drain = DrainRecord()
     _durations_changed(job, old_spec)
-    if drained:
+    if drain.finished:
         _start_afresh(job, graph)
-    else:
-        _take_over(job, old_spec, graph)
-        job.evaluate()
+        return
+    if drain.handed_over:
+        _fence_all(job)
+    _take_over(job, old_spec, graph)
+    if drain.handed_over:
+        _go_on(job)
+    job.evaluate()
 
 
 def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
@@ -66,7 +70,7 @@ def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
             f"deployment {spec.deployment!r} was replaced by {job.spec.deployment!r}; give the new deployment "
             "another name",
         )
-    if job.drain.state is not DrainState.DRAINED and not force:
+    if not job.drain.finished and not force:
         _check_takeover(job, spec, graph)
 
 
@@ -88,6 +92,10 @@ def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
         differences.append(f"ordering {spec.ordering.name} instead of {job.spec.ordering.name}")
     if spec.progress != job.spec.progress:
         differences.append(f"progress {spec.progress} instead of {job.spec.progress}")
+    if set(spec.state_segments) != set(job.spec.state_segments):
+        differences.append(
+            f"segments of state {sorted(spec.state_segments)} instead of {sorted(job.spec.state_segments)}"
+        )
     if differences:
         raise Refused.precondition(
             "SPEC_CONFLICT",
@@ -103,12 +111,13 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
             f"deployment {job.spec.deployment!r} is draining ({job.drain.drain_id!r}); wait for the drain, "
             "cancel it, or set force",
         )
-    differences = job.graph.differences(graph)
-    if differences and job.is_open():
+    if job.drain.handed_over:
+        _check_state_has_a_place(job, graph)
+    elif (differences := job.graph.differences(graph)) and job.is_open():
         raise Refused.precondition(
             "INCOMPATIBLE_GRAPH",
             f"{job.accounts.open} substreams and {job.count_staged()} epochs are open, and the graph changes: "
-            f"{'; '.join(differences)}; drain the job first, or set force (which abandons what is open)",
+            f"{'; '.join(differences)}; drain the job or hand it over, or set force (which abandons what is open)",
         )
     removed = [front for front in job.fronts if front.name not in spec.fronts]
     if removed and not spec.fronts:
@@ -116,6 +125,8 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
             "INCOMPATIBLE_GRAPH",
             "the last front is removed, so no open substream could close; drain the job first, or set force",
         )
+    if job.drain.handed_over:
+        return  # what is staged since then is empty
     fed = _fed(spec)
     kept = frozenset(graph.names)
     for front in job.fronts:
@@ -130,11 +141,24 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
             )
 
 
+def _check_state_has_a_place(job: Job, graph: Graph) -> None:
+    """Refuse to remove a segment of state that still holds something."""
+    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+    holding = job.accounts.cells.unbalanced_segments(open_rows)
+    lost = [name for name, number in job.graph.number.items() if holding[number] and name not in graph.number]
+    if lost:
+        raise Refused.precondition(
+            "INCOMPATIBLE_GRAPH",
+            f"the job was handed over with elements on segments {lost}, which the new graph does not have; keep them, "
+            "or set force (which abandons what is open)",
+        )
+
+
 def _clear_the_way(job: Job) -> None:
     """What `force` does before the new deployment takes over."""
     if job.drain.under_way:
         job.announce(DrainCancelled(job.drain.drain_id))
-        job.drain = DrainRecord(DrainState.CANCELLED, job.drain.drain_id)
+        job.drain = replace(job.drain, state=DrainState.CANCELLED, deadline=None)
         for front in job.fronts:
             if front.drained_in:
                 front.finished = front.finish_committed = front.drained_in = False
@@ -152,12 +176,26 @@ def _start_afresh(job: Job, graph: Graph) -> None:
     """A new deployment of a drained job."""
     _change_graph(job, graph)
     job.incarnation += 1
+    _fence_all(job)
+    job.late_by_id.clear()
+    job.begin(Accounts(len(graph), job.accounts.next_id), Fronts(job.spec.fronts, job.now))
+
+
+def _fence_all(job: Job) -> None:
+    """No run of a deployment that was drained reports any more."""
     for producer in job.producers.values():
         producer.fence()
         for number in list(producer.staged):  # without entries or promises, or it would not have been drained
             job.unstage(producer, number)
-    job.late_by_id.clear()
-    job.begin(Accounts(len(graph), job.accounts.next_id), Fronts(job.spec.fronts, job.now))
+
+
+def _go_on(job: Job) -> None:
+    """A new deployment of a job that was handed over: what was owed could not come meanwhile."""
+    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+    job.accounts.changed[open_rows] = job.now
+    job.accounts.life.touch(open_rows)
+    job.changes.look_at(open_rows)
+    timers.restart_timers(job)
 
 
 def _change_graph(job: Job, graph: Graph) -> None:
@@ -191,10 +229,9 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
     for name, numbers in added.items():
         reached = set(np.flatnonzero(graph.reached(numbers)).tolist())
         old = [n for segment, n in old_graph.number.items() if graph.number.get(segment) in reached]
+        old = old or list(old_graph.number.values())
         closes[name] = closing.waiting.closed_by_name_by_all(old)
-        starts[name] = CommittedWatermarks.least(
-            [committed_watermarks[number] for number in old] or committed_watermarks
-        )
+        starts[name] = CommittedWatermarks.least([committed_watermarks[number] for number in old])
     met_by_all = closing.waiting.met_by_all()
     for name, segments in old_fed.items():
         lost = segments - fed.get(name, frozenset())
@@ -204,8 +241,9 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
             closing.waiting.remove_front(name)
     if graph != old_graph:
         kept = [(old, graph.number[name]) for name, old in old_graph.number.items() if name in graph.number]
-        accounts.relaid(len(graph), Reason.COMPLETE.number, kept)
+        job.retire(accounts.relaid(len(graph), Reason.COMPLETE.number, kept).tolist())
         closing.expectations.relaid(dict(kept))
+        met_by_all = [(row, dict(kept)[segment]) for row, segment in met_by_all if segment in dict(kept)]
         least = CommittedWatermarks.least(committed_watermarks)
         committed_watermarks = [
             committed_watermarks[old_graph.number[name]] if name in old_graph.number else least for name in graph.names
@@ -221,7 +259,7 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
     fronts.by_name = {name: fronts.by_name[name] for name in job.spec.fronts}
     fronts.lead(job.spec.front_segments, graph, committed_watermarks)
     fronts.raise_committed()
-    closing.regroup(closed_before)
+    closing.regroup(closed_before if graph == old_graph else None)
 
 
 def _renew_ends(job: Job) -> None:

@@ -1,24 +1,55 @@
-"""Drains of a job's current deployment: asked for, cancelled, confirmed."""
+"""Drains of a job's current deployment: asked for, cancelled, confirmed.
+
+To finish, every front finishes and every substream ends. To hand over, nothing is in flight any more but what segments
+of state hold, and every run has closed: then the next deployment goes on with what is open.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
 from tracker.contract.events import DrainCancelled, Drained, DrainRequested
 from tracker.contract.refusal import Refused
-from tracker.contract.values import DrainState, Mode
+from tracker.contract.values import DrainMode, DrainState, Mode
 
 from .drains import DrainRecord
 from .job import Job
+from .lifecycle import ENDED, KNOWN
 from .producers import FinishOf
 
 
-def request(job: Job, drain_id: str, deadline: int | None) -> None:
-    """Begin a drain of the current deployment."""
+def request(job: Job, asked: DrainRecord) -> None:
+    """Begin a drain of the current deployment, unless there is one.
+
+    Args:
+        asked: its id, its mode and its deadline; of a pending one, it becomes one that is under way.
+    """
+    check_request(job.drain, asked.mode)
     if job.drain.under_way or job.drain.state is DrainState.DRAINED:
         return
     for front in job.fronts:
         front.drained_in = False
-    job.drain = DrainRecord(DrainState.DRAINING, drain_id, deadline)
-    job.announce(DrainRequested(drain_id))
+    job.drain = replace(asked, state=DrainState.DRAINING)
+    job.announce(DrainRequested(asked.drain_id, asked.mode))
+
+
+def check_request(drain: DrainRecord, mode: DrainMode) -> None:
+    """Refuse a drain while there is one of the other mode."""
+    if drain.mode is mode or drain.state in (DrainState.NOT_DRAINING, DrainState.CANCELLED):
+        return
+    what = {DrainMode.FINISH: "finishes", DrainMode.HAND_OVER: "hands over"}[drain.mode]
+    if drain.state is DrainState.DRAINED:
+        raise Refused.precondition(
+            "DRAIN_MISMATCH",
+            f"drain {drain.drain_id!r}, which {what}, is done; start the next deployment, and drain that one",
+        )
+    raise Refused.precondition(
+        "DRAIN_MISMATCH",
+        f"drain {drain.drain_id!r}, which {what}, was asked for before; wait for it, or cancel it and ask again",
+    )
 
 
 def cancel(job: Job, drain_id: str) -> None:
@@ -27,17 +58,17 @@ def cancel(job: Job, drain_id: str) -> None:
     if not job.drain.under_way:
         return
     job.announce(DrainCancelled(job.drain.drain_id))
-    job.drain = DrainRecord(DrainState.CANCELLED, job.drain.drain_id)
+    job.drain = replace(job.drain, state=DrainState.CANCELLED, deadline=None)
 
 
 def check_cancel(job: Job, drain_id: str) -> None:
-    """Refuse to cancel another drain, or one in which a front has finished."""
+    """Refuse to cancel another drain, or one in which a front has finished because of it."""
     if drain_id and job.drain.drain_id and drain_id != job.drain.drain_id:
         raise Refused.precondition(
             "DRAIN_MISMATCH",
             f"the drain under way is {job.drain.drain_id!r}, not {drain_id!r}; name that one, or leave drain_id out",
         )
-    if not job.drain.under_way:
+    if not job.drain.finishes:
         return
     finishing = sorted(front.name for front in job.fronts if front.drained_in) + sorted(_finishes_staged(job))
     if finishing:
@@ -62,12 +93,28 @@ def _finishes_staged(job: Job) -> set[str]:
 
 def confirm(job: Job) -> None:
     """Announce the end of the drain under way if it is done."""
-    if not job.drain.under_way or job.is_open():
+    if not job.drain.under_way:
         return
-    if job.fronts:
-        if job.fronts.unfinished():
-            return
-    elif job.has_open_producers():
-        return
-    job.drain = DrainRecord(DrainState.DRAINED, job.drain.drain_id)
-    job.announce(Drained(job.drain.drain_id))
+    done = _nothing_is_under_way(job) if job.drain.hands_over else _everything_has_ended(job)
+    if done:
+        job.drain = replace(job.drain, state=DrainState.DRAINED, deadline=None)
+        job.announce(Drained(job.drain.drain_id, job.drain.mode))
+
+
+def _everything_has_ended(job: Job) -> bool:
+    if job.is_open():
+        return False
+    return not (job.fronts.unfinished() if job.fronts else job.has_open_producers())
+
+
+def _nothing_is_under_way(job: Job) -> bool:
+    # The accumulators last: they are looked at when everybody has stopped, and not with each report before.
+    return not job.count_staged() and not job.has_open_producers() and not unbalanced(job).any()
+
+
+def unbalanced(job: Job) -> NDArray[np.bool_]:
+    """For each segment, whether an open substream does not balance there; of no segment of state."""
+    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+    found = job.accounts.cells.unbalanced_segments(open_rows)
+    found[[job.graph.number[name] for name in job.spec.state_segments]] = False
+    return found

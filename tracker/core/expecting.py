@@ -209,6 +209,8 @@ class Expectations:
             else:
                 del self._numbers[id_]
             self._expect(id_)
+        for id_, announced in self._announced.items():
+            self._announced[id_] = {kept[on]: number for on, number in announced.items() if on in kept}
 
     def forget(self, ids: Iterable[int]) -> None:
         """Substreams are forgotten."""

@@ -271,7 +271,7 @@ class Job:
     def finish(self, front: Front) -> None:
         """Finish a front: it will send nothing more."""
         if not front.finished:
-            front.drained_in = self.drain.under_way
+            front.drained_in = self.drain.finishes
             front.idle = False
         self.closing.finish(front)
 
@@ -333,15 +333,15 @@ class Job:
         if self.fronts and self.spec.progress:
             progress = [group.frontier_of_all_scopes() for group in self.fronts.groups]
             self.ends.announce_progress([progress[place] for place in self.fronts.group_of])
-        self._retire(ended)
+        self.retire(ended)
 
     def end_by_force(self, rows: Sequence[int], reason: Reason) -> None:
         """End rows at once on all their remaining segments, in this order, whatever is in flight."""
         for row in rows:
             self.ends.force(row, reason)
-        self._retire(rows)
+        self.retire(rows)
 
-    def _retire(self, ended: Sequence[int]) -> None:
+    def retire(self, ended: Sequence[int]) -> None:
         """Release what rows that ended everywhere still hold; their retention begins."""
         if not ended:
             return

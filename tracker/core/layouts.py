@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .cells import AT_ONCE, Cells, Rows
 from .densecells import DenseCells
@@ -18,15 +19,17 @@ def cells_for(segments: int) -> Cells:
     return DenseCells(segments) if segments <= DENSE else SparseCells(segments)
 
 
-def relaid(old: Cells, rows: Rows, capacity: int, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> Cells:
-    """The cells for another graph, on all of whose segments each of `rows` has ended.
+def relaid(
+    old: Cells, rows: Rows, reasons: NDArray[np.uint8], capacity: int, segments: int, kept: Sequence[tuple[int, int]]
+) -> Cells:
+    """The cells for another graph.
 
     Args:
         old: the cells for the graph before.
         rows: all that are known.
+        reasons: for each the number of the reason why it has ended on segments that are new; 0: it has not.
         capacity: how many rows to have room for.
         segments: how many there are now.
-        reason: why rows have ended on segments that are new.
         kept: (old number, new number) of the segments that stay.
     """
     cells = cells_for(segments)
@@ -40,8 +43,8 @@ def relaid(old: Cells, rows: Rows, capacity: int, segments: int, reason: int, ke
         index, at, words = old.touched(part)
         stays = number[at] >= 0
         cells.put(part[index[stays]], number[at[stays]], words[stays])
-        reasons = np.full((len(part), segments), reason, np.uint8)
+        ended = np.repeat(reasons[start : start + step], segments).reshape(-1, segments)
         for before, after in kept:
-            reasons[:, after] = old.reasons(part, np.full(len(part), before))
-        cells.set_reasons(part, reasons)
+            ended[:, after] = old.reasons(part, np.full(len(part), before))
+        cells.set_reasons(part, ended)
     return cells

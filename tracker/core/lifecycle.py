@@ -20,7 +20,7 @@ From      By             To           When
 ========= ============== ============ ==================================================================
 FREE      `name`         NAMED        a report that names it is accepted
 NAMED     `open_up`      OPEN         an entry or a promise takes effect, and the fronts have not closed it
-OPEN      `end`          ENDED        it has ended on its last segment
+OPEN      `end`          ENDED        it has ended on its last segment, or a hand-over removed the others
 NAMED     `forget`       FREE         retention, if no staged epoch refers to it
 ENDED     `forget`       FREE         retention
 ========= ============== ============ ==================================================================
@@ -36,7 +36,7 @@ counted. While a row is OPEN, four marks come and go, and decide with the accumu
   a later epoch of the same producer is committed, balance proves nothing (`await_recommit`, `recommit`).
 * ``STALLED``: it was announced as stalled, and nothing of it has changed since (`stall`, `touch`).
 
-``PARTLY_ENDED`` marks a row that has ended on some segment; it is never taken back.
+``PARTLY_ENDED`` marks a row that has ended on some segment; it is taken back only if a hand-over removes that segment.
 
 A row ends on a segment when it is ``KNOWN``, closed for that segment, not ``AWAITING_RECOMMIT``, and its accumulators
 balance there and on everything upstream (`ends`), or when an operator or its expiry ends it by force.
@@ -158,6 +158,10 @@ class Lifecycle:
     def end_partly(self, rows: Rows | int) -> None:
         """Mark rows as ended on some segment."""
         self.flags[rows] |= PARTLY_ENDED
+
+    def end_nowhere(self, rows: Rows) -> None:
+        """Take that mark back: the segments on which the rows had ended are no more."""
+        self.flags[rows] &= ~PARTLY_ENDED
 
     def await_recommit(self, row: int) -> None:
         """Mark a row whose IMMEDIATE epoch was revoked and will be reported again."""

@@ -15,9 +15,9 @@ from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from tracker.contract import events
-from tracker.contract.events import Body, Ended, Event, Stalled
+from tracker.contract.events import Body, Drained, DrainRequested, Ended, Event, Stalled
 from tracker.contract.refusal import Refused
-from tracker.contract.values import Reason
+from tracker.contract.values import DrainMode, Reason
 
 from .dropped import Dropped
 from .filters import EVERYTHING, EventFilter, Place, place_of
@@ -36,6 +36,7 @@ _KINDS: tuple[type[Any], ...] = (
 )
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
 _ENDED, _STALLED = _NUMBER[Ended], _NUMBER[Stalled]
+_DRAINS = (_NUMBER[DrainRequested], _NUMBER[Drained])
 _REASON = Ended.__match_args__.index("reason")  # which field it is
 
 _Kept: TypeAlias = tuple[Any, ...]  # an event: when, in which deployment, the number of its kind, and its fields
@@ -260,6 +261,8 @@ def _kept(at: int, deployment: str, body: Body) -> _Kept:
     if isinstance(body, Ended):  # field by field: ends are the many
         own = (body.segment, body.scope, body.name, body.end_time, body.elements, body.reason.number)
         return (at, deployment, _ENDED, *own, body.in_flight, body.by_drain, body.expected)
+    if isinstance(body, DrainRequested | Drained):
+        return (at, deployment, _NUMBER[type(body)], body.drain_id, body.mode.number)
     return (at, deployment, _NUMBER[type(body)], *(getattr(body, name) for name in body.__match_args__))
 
 
@@ -273,6 +276,8 @@ def _body(kind: int, fields: list[Any]) -> Body:
         fields[_REASON] = _REASONS[fields[_REASON]]
     elif kind == _STALLED:
         fields[2] = tuple(fields[2])
+    elif kind in _DRAINS and len(fields) > 1:  # earlier versions kept no mode
+        fields[1] = DrainMode.of(fields[1])
     body: Body = _KINDS[kind](*fields)
     return body
 

@@ -42,7 +42,7 @@ class Questions:
 
     def _pending_status(self, job: str, deployment: str) -> DrainStatus:
         drain = self._pending[job][deployment]
-        return DrainStatus(drain.state, drain.drain_id, deployment)
+        return DrainStatus(drain.state, drain.drain_id, deployment, mode=drain.mode)
 
     def next_due(self, job: str = "") -> int | None:
         """When a `Tick` would do something at the earliest (ns), for one job or all; None: never, as things stand."""

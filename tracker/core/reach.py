@@ -69,8 +69,9 @@ def of_scan(job: Job) -> int:
 
 
 def of_status(job: Job) -> int:
-    """What it costs to describe a job, likewise: none of its substreams is looked at."""
-    return len(job.producers) + len(job.fronts.by_name)
+    """What it costs to describe a job, likewise: only in a hand-over are its substreams looked at."""
+    size = len(job.producers) + len(job.fronts.by_name)
+    return size + of_scan(job) if job.drain.hands_over else size
 
 
 def _all(job: Job) -> int:

@@ -6,6 +6,8 @@ nothing for them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,6 @@ from tracker.contract.events import DrainTimedOut, FrontIdle, Stalled
 from tracker.contract.values import NO_END_TIME, DrainState, Reason
 
 from .accounts import Rows
-from .drains import DrainRecord
 from .frontgroups import Front
 from .job import NO_ROWS, Job
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, STALLED
@@ -24,9 +25,9 @@ _RETAINED_CHECKS = 8  # how often within retention to look whether what is retai
 def next_due(job: Job, retention: int) -> int | None:
     """When a tick would do something at the earliest (ns)."""
     due = []
-    if job.spec.idle_after is not None:
+    if _turns_idle(job):
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
-        due += [front.last_contact + job.spec.idle_after for front in awake]
+        due += [front.last_contact + (job.spec.idle_after or 0) for front in awake]
     if job.accounts.open and (job.spec.stall_after is not None or job.spec.expire_after is not None):
         due.append(job.stalls_from if job.stalls_from is not None else job.now)
     if job.drain.state is DrainState.DRAINING and job.drain.deadline is not None:
@@ -52,7 +53,7 @@ def tick(job: Job, retention: int) -> None:
     _look_for_stalls(job)
     deadline = job.drain.deadline
     if job.drain.state is DrainState.DRAINING and deadline is not None and job.now >= deadline:
-        job.drain = DrainRecord(DrainState.TIMED_OUT, job.drain.drain_id)
+        job.drain = replace(job.drain, state=DrainState.TIMED_OUT, deadline=None)
         job.announce(DrainTimedOut(job.drain.drain_id))
     _forget(job, job.now - retention)
     if job.spec.remember is not None:
@@ -65,8 +66,13 @@ def _has_staged(job: Job, front: Front) -> bool:
     return owner is not None and bool(owner.staged)
 
 
+def _turns_idle(job: Job) -> bool:
+    """Whether a front that is silent turns idle: in a hand-over all fall silent, and the next deployment goes on."""
+    return job.spec.idle_after is not None and not job.drain.hands_over
+
+
 def _turn_idle(job: Job) -> None:
-    if job.spec.idle_after is None:
+    if job.spec.idle_after is None or not _turns_idle(job):
         return
     changed = False
     for front in job.fronts.unfinished():
@@ -80,7 +86,7 @@ def _turn_idle(job: Job) -> None:
 
 
 def restart_timers(job: Job) -> None:
-    """The state was rebuilt, and nobody could report meanwhile: idle timers start again."""
+    """Nobody could report meanwhile, since the state was rebuilt or handed over: idle timers start again."""
     for front in job.fronts:
         front.last_contact = job.now
 

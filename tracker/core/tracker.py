@@ -152,7 +152,7 @@ class Tracker(Questions):
         pending = self._pending.get(spec.job, {}).pop(spec.deployment, None)
         if pending is not None:
             self._forget_empty(spec.job)
-            draining.request(job, pending.drain_id, pending.deadline)
+            draining.request(job, pending)
         draining.confirm(job)
         return JobDefined(job.spec, created, job.log.last_seq, views.drain_status(job), job.log.log_id, job.incarnation)
 
@@ -164,14 +164,14 @@ class Tracker(Questions):
 
     def _drain(self, command: Drain, now: int) -> DrainStatus:
         job = self._jobs.get(command.job)
-        checking.check_drain(job, command)
+        checking.check_drain(job, self._pending.get(command.job, {}), command)
         deadline = None if command.timeout is None else now + min(command.timeout, MAX_DURATION)
+        asked = DrainRecord(DrainState.PENDING, command.drain_id, deadline, command.mode)
         if job is not None and command.deployment == job.spec.deployment:
-            draining.request(job, command.drain_id, deadline)
+            draining.request(job, asked)
             draining.confirm(job)
             return views.drain_status(job)
-        pending = self._pending.setdefault(command.job, {})
-        pending.setdefault(command.deployment, DrainRecord(DrainState.PENDING, command.drain_id, deadline))
+        self._pending.setdefault(command.job, {}).setdefault(command.deployment, asked)
         return self._pending_status(command.job, command.deployment)
 
     def _forget_empty(self, job: str) -> None:
@@ -185,7 +185,7 @@ class Tracker(Questions):
         if drain is not None:
             del pending[command.deployment]
             self._forget_empty(command.job)
-            return DrainStatus(DrainState.CANCELLED, drain.drain_id, command.deployment)
+            return DrainStatus(DrainState.CANCELLED, drain.drain_id, command.deployment, mode=drain.mode)
         job = self._job(command.job)
         draining.cancel(job, command.drain_id)
         return views.drain_status(job)

@@ -84,6 +84,7 @@ def check_spec(spec: Spec, before: Spec | None = None, graph: Graph | None = Non
             raise Refused.malformed(f"{kind} must be positive; leave it out for 'never'")
     found = _check_graph(spec, before, graph)
     check_front_segments(spec, found)
+    _check_state_segments(spec, found)
     return found
 
 
@@ -125,6 +126,14 @@ def check_front_segments(spec: Spec, graph: Graph) -> None:
                 f"no front reaches segment {alone!r}, so nothing would close it; name a front that feeds it or a "
                 "segment upstream of it"
             )
+
+
+def _check_state_segments(spec: Spec, graph: Graph) -> None:
+    if twice := [name for name, times in Counter(spec.state_segments).items() if times > 1]:
+        raise Refused.malformed(f"state segment {twice[0]!r} is named twice; name each once")
+    for name in spec.state_segments:
+        if name not in graph.number:
+            raise Refused.invalid("UNKNOWN_SEGMENT", f"state segment {name!r} is not defined")
 
 
 @dataclass(slots=True)

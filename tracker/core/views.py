@@ -19,8 +19,9 @@ from tracker.contract.status import (
     StagedStatus,
     SubstreamStatus,
 )
-from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, Reason
+from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, DrainState, Reason
 
+from . import draining
 from .accounts import BY_DRAIN, Rows
 from .job import Job, or_none
 from .lifecycle import ENDED, KNOWN, STALLED
@@ -43,7 +44,16 @@ def drain_status(job: Job) -> DrainStatus:
         job.accounts.cells.in_flight,
         tuple(producer.name for producer in job.producers.values() if producer.staged),
         tuple(job.has_open_producers()),
+        None if job.drain.state is DrainState.NOT_DRAINING else job.drain.mode,
+        _unbalanced(job),
     )
+
+
+def _unbalanced(job: Job) -> tuple[str, ...]:
+    """The segments on which a hand-over under way waits for elements."""
+    if not (job.drain.hands_over and job.drain.under_way):
+        return ()
+    return tuple(job.graph.names[number] for number in np.flatnonzero(draining.unbalanced(job)).tolist())
 
 
 def counts(job: Job) -> Counts:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from tracker.client.texts import time_text
 from tracker.contract.status import DrainStatus, FrontStatus, JobStatus, ProducerStatus
 from tracker.contract.survey import OpenSubstream, Survey
-from tracker.contract.values import EVERY_SCOPE
+from tracker.contract.values import EVERY_SCOPE, DrainMode
 
 Json: TypeAlias = dict[str, Any]
 
@@ -112,6 +112,8 @@ def _drain(drain: DrainStatus) -> Json:
     return {
         "state": drain.state.name.lower(),
         "id": drain.drain_id,
+        "hands_over": drain.mode is DrainMode.HAND_OVER,
+        "unbalanced_segments": list(drain.unbalanced_segments[:_MOST]),
         "unfinished_fronts": list(drain.unfinished_fronts[:_MOST]),
         "all_unfinished_fronts": len(drain.unfinished_fronts),
         "open": drain.open_substreams,

@@ -10,6 +10,7 @@ from tracker.client.explaining import why_open
 from tracker.contract import callers
 from tracker.contract.events import (
     Advanced,
+    Body,
     DrainCancelled,
     Drained,
     DrainRequested,
@@ -21,7 +22,7 @@ from tracker.contract.events import (
     Late,
     Stalled,
 )
-from tracker.contract.values import Reason
+from tracker.contract.values import DrainMode, Reason
 
 from .overview import Json, millis, time
 
@@ -66,7 +67,12 @@ def event(one: Event) -> Json:
         case Advanced():
             return head | {"segment": body.segment, "text": f"everything up to {time(body.time)}"}
         case _:
-            return head | {"text": f"{_DRAINS[type(body)]} ({body.drain_id})"}
+            return head | {"text": f"{_DRAINS[type(body)]} ({body.drain_id}){_to_hand_over(body)}"}
+
+
+def _to_hand_over(body: Body) -> str:
+    hands_over = isinstance(body, DrainRequested | Drained) and body.mode is DrainMode.HAND_OVER
+    return ", to hand over" if hands_over else ""
 
 
 def explanation(job: callers.JobStatus, found: callers.Explained, scope: str, name: str) -> Json:

@@ -27,7 +27,7 @@ from tracker.contract.callers import (
 )
 from tracker.contract.events import Ended
 from tracker.contract.status import DrainStatus
-from tracker.contract.values import DrainState
+from tracker.contract.values import DrainMode, DrainState
 from tracker.sharded import merged_status
 from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.merged_events import Merge, Position, beginning
@@ -357,12 +357,22 @@ class ShardedClient:
 
     # ---------------------------------------------------------------- drain
 
-    def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
-        """Asks a deployment to finish what it has begun and to stop, on all shards. It is drained when all of them are.
+    def drain(
+        self,
+        job: str,
+        deployment: str,
+        drain_id: str,
+        timeout: timedelta | float | None = None,
+        hand_over: bool = False,
+    ) -> DrainStatus:
+        """Asks a deployment to finish what it has begun, or to hand it over, and to stop, on all shards.
 
-        If it fails in between, call it again: sources learn of the drain when every shard has it.
+        It is drained when all of them are. If it fails in between, call it again: sources learn of the drain when every
+        shard has it.
         """
-        calls = [partial(client.drain, name, deployment, drain_id, timeout) for client, name in self._shards(job)]
+        calls = [
+            partial(client.drain, name, deployment, drain_id, timeout, hand_over) for client, name in self._shards(job)
+        ]
         return merged_status.drain_status(first_decides(calls))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
@@ -381,7 +391,8 @@ class ShardedClient:
             if refused.reason == "DRAIN_IN_PROGRESS":
                 statuses = [client.get_drain(name, deployment) for client, name in shards]
                 going_on = next(status for status in statuses if status.state in _UNDER_WAY)
-                self.drain(job, going_on.deployment, going_on.drain_id)
+                hands_over = going_on.mode is DrainMode.HAND_OVER
+                self.drain(job, going_on.deployment, going_on.drain_id, hand_over=hands_over)
             raise
         return merged_status.drain_status(cancelled)
 

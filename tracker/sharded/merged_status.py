@@ -84,6 +84,8 @@ def drain_status(shards: Sequence[DrainStatus]) -> DrainStatus:
         in_flight=sum(shard.in_flight for shard in shards),
         uncommitted_producers=_all(shard.uncommitted_producers for shard in shards),
         open_producers=_all(shard.open_producers for shard in shards),
+        mode=shards[0].mode,
+        unbalanced_segments=_all(shard.unbalanced_segments for shard in shards),
     )
 
 

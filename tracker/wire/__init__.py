@@ -7,3 +7,6 @@ ERROR_DOMAIN = "substream.tracker"
 
 #: the metadata that names, for a relay, the tracker that a report is meant for
 SERVER_KEY = "substream-tracker-server"
+
+#: the feature of a server that can hand a deployment over: `ServerInfo.features`
+HAND_OVER = "hand-over"

@@ -13,7 +13,7 @@ from rich.text import Text
 from tracker.cli.live.choosing import Choice
 from tracker.cli.live.observing import JobLook, Kind, Look, SilentFront, Wait, Waiting
 from tracker.cli.live.sorting import KEYS, Sort
-from tracker.client import DrainState, DrainStatus
+from tracker.client import DrainMode, DrainState, DrainStatus
 from tracker.client.texts import ago, shown
 
 _GAP: Final = "  "
@@ -188,7 +188,10 @@ def _described(wait: Wait) -> str:
 
 def _drain(drain: DrainStatus) -> str:
     waits = [f"{drain.open_substreams:,} open", f"{drain.in_flight:,} in flight"]
-    for what, names in (("unfinished", drain.unfinished_fronts), ("not committed", drain.uncommitted_producers)):
+    missing = {"unfinished": drain.unfinished_fronts, "not committed": drain.uncommitted_producers}
+    if drain.mode is DrainMode.HAND_OVER:
+        missing = {"in flight on": drain.unbalanced_segments, "open runs": drain.open_producers}
+    for what, names in missing.items():
         if names:
             more = len(names) - _MOST_FRONTS
             named = ", ".join(map(shown, names[:_MOST_FRONTS]))

@@ -8,9 +8,9 @@ from tracker.cli.forms import Form
 from tracker.cli.output import print_json, print_line
 from tracker.client.texts import text, time_text
 from tracker.contract.callers import Event
-from tracker.contract.events import Advanced, Ended, Excess, FrontIdle, Late, Stalled
+from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Excess, FrontIdle, Late, Stalled
 from tracker.contract.events import Body as Kind
-from tracker.contract.values import Reason
+from tracker.contract.values import DrainMode, Reason
 
 #: The names of all kinds of events.
 KINDS: Final = tuple(sorted(kind.__name__ for kind in get_args(Kind)))
@@ -66,6 +66,8 @@ def _details(event: Event) -> str:
             return f"{front} {'is idle and not waited for' if idle else 'is active again'}"
         case Advanced(segment, time):
             return f"{segment}  up to {time_text(time)}"
+        case DrainRequested(drain_id, mode) | Drained(drain_id, mode) if mode is DrainMode.HAND_OVER:
+            return f"{drain_id}, to hand over"
         case drain:
             return drain.drain_id
 

@@ -8,7 +8,7 @@ from typing import Final
 from tracker.cli.forms import Form
 from tracker.cli.output import print_line
 from tracker.cli.tables import Column, print_pairs, print_rows
-from tracker.client import DrainState, FrontStatus, JobStatus, ProducerStatus, SubstreamStatus
+from tracker.client import DrainMode, DrainState, FrontStatus, JobStatus, ProducerStatus, SubstreamStatus
 from tracker.client.texts import ago, text, time_text
 
 _MOST_SCOPES: Final = 4  # the most scopes of a front's frontiers that are shown
@@ -85,6 +85,7 @@ def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
     spec = status.spec
     graph = [f"{segment} -> {' + '.join(feeds)}" if feeds else segment for segment, feeds in spec.segments.items()]
     drain = status.drain
+    hands_over = drain.mode is DrainMode.HAND_OVER
     print_pairs(
         [
             ("job", spec.job),
@@ -109,7 +110,7 @@ def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
             ),
             ("late", f"{status.late_reports} reports"),
             ("events", f"{status.first_seq} to {status.last_seq} kept, log {status.log_id}"),
-            ("drain", f"{drain.state} {drain.drain_id}".rstrip()),
+            ("drain", f"{drain.state} {drain.drain_id}{' (hand-over)' if hands_over else ''}".rstrip()),
         ]
     )
 

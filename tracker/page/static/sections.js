@@ -103,6 +103,12 @@ const DRAINS = {
   cancelled: "Cancelled: the deployment goes on.",
 };
 
+const HAND_OVERS = {
+  ...DRAINS,
+  draining: "Under way: the sources stop, and what is open is left to the next deployment.",
+  drained: "Handed over: the next deployment goes on with what is open.",
+};
+
 export class Drain {
   constructor() {
     this.state = el("p", {});
@@ -112,7 +118,7 @@ export class Drain {
 
   update(state) {
     const drain = state.drain_status;
-    setText(this.state, DRAINS[drain.state]);
+    setText(this.state, (drain.hands_over ? HAND_OVERS : DRAINS)[drain.state]);
     const key = JSON.stringify([drain, state.fronts]);
     if (key === this.shown) return;
     this.shown = key;
@@ -120,12 +126,23 @@ export class Drain {
       fill(this.steps);
       return;
     }
+    const uncommitted = step("Producers without a staged epoch", state.all_producers - drain.all_uncommitted, state.all_producers, drain.uncommitted, "With one: ");
+    if (drain.hands_over) {
+      const unbalanced = drain.unbalanced_segments;
+      fill(
+        this.steps,
+        uncommitted,
+        step("Runs closed", state.all_producers - drain.all_open_producers, state.all_producers, drain.open_producers, "Open: "),
+        step("Segments with nothing in flight", state.segments.length - unbalanced.length, state.segments.length, unbalanced, "In flight on: "),
+      );
+      return;
+    }
     this.most = Math.max(this.most ?? 0, drain.open);
     fill(
       this.steps,
       step("Fronts finished", state.fronts - drain.all_unfinished_fronts, state.fronts, drain.unfinished_fronts, "Not finished: "),
       step("Substreams ended", this.most - drain.open, this.most, [], "", drain.open ? `${many(drain.open, "substream")} open, ${many(drain.in_flight, "element")} in flight` : ""),
-      step("Producers without a staged epoch", state.all_producers - drain.all_uncommitted, state.all_producers, drain.uncommitted, "With one: "),
+      uncommitted,
     );
   }
 }

@@ -12,6 +12,7 @@ from tracker.contract import commands
 from tracker.contract.values import Mode
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .drains import read_asked_mode
 from .fields import enumeration, optional
 from .jobs import read_spec
 from .promises import read_commit_promises
@@ -108,7 +109,13 @@ def _commit(data: bytes) -> commands.Commit:
 
 def _drain(data: bytes) -> commands.Drain:
     request = parse(wire.DrainRequest, data)
-    return commands.Drain(request.job, request.deployment, request.drain_id, read_duration(request, "timeout"))
+    return commands.Drain(
+        request.job,
+        request.deployment,
+        request.drain_id,
+        read_duration(request, "timeout"),
+        read_asked_mode(request.mode),
+    )
 
 
 def _cancel_drain(data: bytes) -> commands.CancelDrain:

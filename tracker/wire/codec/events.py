@@ -24,6 +24,7 @@ from tracker.contract.events import (
 from tracker.contract.values import Reason
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .drains import read_drain_mode, write_drain_mode
 from .fields import count, optional
 from .times import NS, read_time
 
@@ -44,10 +45,10 @@ def write_event(event: Event) -> wire.Event:
             message.excess.CopyFrom(excess)
         case FrontIdle(front, idle):
             message.front_idle.CopyFrom(wire.FrontIdle(front=front, idle=idle))
-        case DrainRequested(drain_id):
-            message.drain_requested.CopyFrom(wire.DrainEvent(drain_id=drain_id))
-        case Drained(drain_id):
-            message.drained.CopyFrom(wire.DrainEvent(drain_id=drain_id))
+        case DrainRequested(drain_id, mode):
+            message.drain_requested.CopyFrom(wire.DrainEvent(drain_id=drain_id, mode=write_drain_mode(mode)))
+        case Drained(drain_id, mode):
+            message.drained.CopyFrom(wire.DrainEvent(drain_id=drain_id, mode=write_drain_mode(mode)))
         case DrainTimedOut(drain_id):
             message.drain_timed_out.CopyFrom(wire.DrainEvent(drain_id=drain_id))
         case DrainCancelled(drain_id):
@@ -147,9 +148,9 @@ def _read_body(message: wire.Event) -> Body | None:
         case "front_idle":
             return FrontIdle(message.front_idle.front, message.front_idle.idle)
         case "drain_requested":
-            return DrainRequested(message.drain_requested.drain_id)
+            return DrainRequested(message.drain_requested.drain_id, read_drain_mode(message.drain_requested.mode))
         case "drained":
-            return Drained(message.drained.drain_id)
+            return Drained(message.drained.drain_id, read_drain_mode(message.drained.mode))
         case "drain_timed_out":
             return DrainTimedOut(message.drain_timed_out.drain_id)
         case "drain_cancelled":

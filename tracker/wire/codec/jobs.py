@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tracker.contract import answers, callers, commands, status
-from tracker.contract.status import DrainStatus
-from tracker.contract.values import DrainState, Mode, Ordering
+from tracker.contract.values import Mode, Ordering
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .drains import read_drain_status, write_drain_status
 from .fields import count, enumeration, optional
 from .times import (
     read_duration,
@@ -55,6 +55,7 @@ def read_spec(spec: wire.JobSpec) -> commands.Spec:
         retention=read_duration(spec, "retention"),
         remember=read_duration(spec, "remember"),
         front_segments=tuple((each.front, tuple(each.segments)) for each in spec.front_segments),
+        state_segments=tuple(segment.name for segment in spec.segments if segment.state),
     )
 
 
@@ -63,7 +64,9 @@ def write_spec(spec: commands.Spec) -> wire.JobSpec:
     return wire.JobSpec(
         job=spec.job,
         deployment=spec.deployment,
-        segments=[wire.Segment(name=name, feeds=feeds) for name, feeds in spec.segments],
+        segments=[
+            wire.Segment(name=name, feeds=feeds, state=name in spec.state_segments) for name, feeds in spec.segments
+        ],
         fronts=spec.fronts,
         front_segments=[wire.FrontSegments(front=front, segments=feeds) for front, feeds in spec.front_segments],
         ordering=wire.Ordering.ValueType(spec.ordering),
@@ -80,16 +83,22 @@ def write_job_spec(spec: callers.JobSpec) -> wire.JobSpec:
     """A specification of a caller.
 
     Raises:
-        ValueError: an ordering that does not exist.
+        ValueError: an ordering that does not exist, or a segment of state that is none of the job's.
     """
     if spec.ordering not in _ORDERINGS:
         raise ValueError(
             f"ordering={spec.ordering!r} is not a known value; use one of {', '.join(map(repr, _ORDERINGS))}"
         )
+    for name in names_of(spec.state_segments):
+        if name not in spec.segments:
+            raise ValueError(f"state_segments names {name!r}, which is not one of the job's segments")
     return wire.JobSpec(
         job=spec.job,
         deployment=spec.deployment,
-        segments=[wire.Segment(name=name, feeds=names_of(feeds)) for name, feeds in spec.segments.items()],
+        segments=[
+            wire.Segment(name=name, feeds=names_of(feeds), state=name in spec.state_segments)
+            for name, feeds in spec.segments.items()
+        ],
         fronts=names_of(list(spec.fronts) if isinstance(spec.fronts, Mapping) else spec.fronts),
         front_segments=_front_segments(spec.fronts),
         ordering=wire.Ordering.ValueType(_ORDERINGS[spec.ordering]),
@@ -135,6 +144,7 @@ def read_job_spec(message: wire.JobSpec) -> callers.JobSpec:
         deployment=message.deployment,
         segments={segment.name: tuple(segment.feeds) for segment in message.segments},
         fronts=_fronts(message),
+        state_segments=tuple(segment.name for segment in message.segments if segment.state),
         ordering=_ORDERING_NAMES.get(message.ordering, "none"),
         progress=message.progress,
         stall_after=read_length_if_any(message, "stall_after"),
@@ -167,35 +177,6 @@ def read_job_defined(message: wire.DefineJobResponse) -> callers.JobDefined:
         incarnation=message.incarnation,
         drain=read_drain_status(message.drain),
         spec=read_job_spec(message.spec),
-    )
-
-
-# ---------------------------------------------------------------- drains
-
-
-def write_drain_status(answer: DrainStatus) -> wire.DrainStatus:
-    return wire.DrainStatus(
-        state=wire.DrainState.ValueType(answer.state.number),
-        drain_id=answer.drain_id,
-        deployment=answer.deployment,
-        unfinished_fronts=answer.unfinished_fronts,
-        open_substreams=answer.open_substreams,
-        in_flight=answer.in_flight,
-        uncommitted_producers=answer.uncommitted_producers,
-        open_producers=answer.open_producers,
-    )
-
-
-def read_drain_status(message: wire.DrainStatus) -> DrainStatus:
-    return DrainStatus(
-        state=DrainState.of(message.state),
-        drain_id=message.drain_id,
-        deployment=message.deployment,
-        unfinished_fronts=tuple(message.unfinished_fronts),
-        open_substreams=message.open_substreams,
-        in_flight=message.in_flight,
-        uncommitted_producers=tuple(message.uncommitted_producers),
-        open_producers=tuple(message.open_producers),
     )
 
 

@@ -166,4 +166,5 @@ def read_server_info(message: wire.ServerInfo) -> callers.ServerInfo:
         leader=message.leader,
         limits=dict(message.limits),
         instance=message.instance,
+        features=tuple(message.features),
     )

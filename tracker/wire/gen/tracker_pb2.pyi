@@ -139,7 +139,7 @@ class _DrainStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DrainState
     DRAINING: _DrainState.ValueType  # 3
     """Under way."""
     DRAINED: _DrainState.ValueType  # 4
-    """Done: everything has ended, and nothing is accepted until a new deployment."""
+    """Done: everything has ended, or is handed over, and nothing is accepted until a new deployment."""
     TIMED_OUT: _DrainState.ValueType  # 5
     """Not done in time; it goes on and can still complete."""
     CANCELLED: _DrainState.ValueType  # 6
@@ -160,12 +160,36 @@ PENDING: DrainState.ValueType  # 2
 DRAINING: DrainState.ValueType  # 3
 """Under way."""
 DRAINED: DrainState.ValueType  # 4
-"""Done: everything has ended, and nothing is accepted until a new deployment."""
+"""Done: everything has ended, or is handed over, and nothing is accepted until a new deployment."""
 TIMED_OUT: DrainState.ValueType  # 5
 """Not done in time; it goes on and can still complete."""
 CANCELLED: DrainState.ValueType  # 6
 """Taken back."""
 Global___DrainState: _TypeAlias = DrainState  # noqa: Y015
+
+class _DrainMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DrainModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DrainMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DRAIN_MODE_UNSPECIFIED: _DrainMode.ValueType  # 0
+    """As FINISH."""
+    DRAIN_MODE_FINISH: _DrainMode.ValueType  # 1
+    """Sources finish, which closes every substream: the good-bye of a job."""
+    DRAIN_MODE_HAND_OVER: _DrainMode.ValueType  # 2
+    """Sources stop and do not finish. Open substreams stay open, and the next deployment goes on with them."""
+
+class DrainMode(_DrainMode, metaclass=_DrainModeEnumTypeWrapper):
+    """What becomes of what is open when a deployment is drained."""
+
+DRAIN_MODE_UNSPECIFIED: DrainMode.ValueType  # 0
+"""As FINISH."""
+DRAIN_MODE_FINISH: DrainMode.ValueType  # 1
+"""Sources finish, which closes every substream: the good-bye of a job."""
+DRAIN_MODE_HAND_OVER: DrainMode.ValueType  # 2
+"""Sources stop and do not finish. Open substreams stay open, and the next deployment goes on with them."""
+Global___DrainMode: _TypeAlias = DrainMode  # noqa: Y015
 
 @_typing.final
 class GetServerInfoRequest(_message.Message):
@@ -215,6 +239,7 @@ class ServerInfo(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """The program's version."""
     journal: _builtins.str
@@ -227,6 +252,10 @@ class ServerInfo(_message.Message):
     def limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """The limits, by name. A call that would pass one is refused with `LIMIT`, and the message names it."""
 
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What it can do that earlier releases would get wrong instead of refusing it: `hand-over`."""
+
     def __init__(
         self,
         *,
@@ -235,10 +264,11 @@ class ServerInfo(_message.Message):
         leader: _builtins.bool = ...,
         limits: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         instance: _builtins.str = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "journal", b"journal", "leader", b"leader", "limits", b"limits", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "instance", b"instance", "journal", b"journal", "leader", b"leader", "limits", b"limits", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -337,8 +367,13 @@ class Segment(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     FEEDS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 512 bytes, once in a job."""
+    state: _builtins.bool
+    """It stands for state that will emit later, such as the buffer of a window: a hand-over leaves what it holds to the
+    next deployment.
+    """
     @_builtins.property
     def feeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The segments on which elements travel next; cycles and self-loops are allowed."""
@@ -348,10 +383,11 @@ class Segment(_message.Message):
         *,
         name: _builtins.str = ...,
         feeds: _abc.Iterable[_builtins.str] | None = ...,
+        state: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feeds", b"feeds", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feeds", b"feeds", "name", b"name", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2002,16 +2038,20 @@ class DrainEvent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRAIN_ID_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     drain_id: _builtins.str
     """The id that the drain was asked for with."""
+    mode: Global___DrainMode.ValueType
+    """What becomes of what is open; in `drain_requested` and `drained`."""
     def __init__(
         self,
         *,
         drain_id: _builtins.str = ...,
+        mode: Global___DrainMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_id", b"drain_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_id", b"drain_id", "mode", b"mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2940,12 +2980,15 @@ class DrainRequest(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     DRAIN_ID_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     deployment: _builtins.str
     """The deployment that is meant."""
     drain_id: _builtins.str
     """A name for this drain, so that asking again is the same drain."""
+    mode: Global___DrainMode.ValueType
+    """What becomes of what is open."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """After how long to announce that it is late; absent: never."""
@@ -2957,10 +3000,11 @@ class DrainRequest(_message.Message):
         deployment: _builtins.str = ...,
         drain_id: _builtins.str = ...,
         timeout: _duration_pb2.Duration | None = ...,
+        mode: Global___DrainMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "drain_id", b"drain_id", "job", b"job", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "drain_id", b"drain_id", "job", b"job", "mode", b"mode", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3036,6 +3080,8 @@ class DrainStatus(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     UNCOMMITTED_PRODUCERS_FIELD_NUMBER: _builtins.int
     OPEN_PRODUCERS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UNBALANCED_SEGMENTS_FIELD_NUMBER: _builtins.int
     state: Global___DrainState.ValueType
     """How far."""
     drain_id: _builtins.str
@@ -3046,6 +3092,8 @@ class DrainStatus(_message.Message):
     """Substreams that have not ended on every segment."""
     in_flight: _builtins.int
     """Elements sent and not yet received."""
+    mode: Global___DrainMode.ValueType
+    """What becomes of what is open; of no drain: DRAIN_MODE_UNSPECIFIED."""
     @_builtins.property
     def unfinished_fronts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Fronts that have not finished."""
@@ -3058,6 +3106,10 @@ class DrainStatus(_message.Message):
     def open_producers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Producers whose run is not closed."""
 
+    @_builtins.property
+    def unbalanced_segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In a hand-over under way: the segments, but for those of state, on which an open substream does not balance."""
+
     def __init__(
         self,
         *,
@@ -3069,10 +3121,12 @@ class DrainStatus(_message.Message):
         in_flight: _builtins.int = ...,
         uncommitted_producers: _abc.Iterable[_builtins.str] | None = ...,
         open_producers: _abc.Iterable[_builtins.str] | None = ...,
+        mode: Global___DrainMode.ValueType = ...,
+        unbalanced_segments: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "drain_id", b"drain_id", "in_flight", b"in_flight", "open_producers", b"open_producers", "open_substreams", b"open_substreams", "state", b"state", "uncommitted_producers", b"uncommitted_producers", "unfinished_fronts", b"unfinished_fronts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "drain_id", b"drain_id", "in_flight", b"in_flight", "mode", b"mode", "open_producers", b"open_producers", "open_substreams", b"open_substreams", "state", b"state", "unbalanced_segments", b"unbalanced_segments", "uncommitted_producers", b"uncommitted_producers", "unfinished_fronts", b"unfinished_fronts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

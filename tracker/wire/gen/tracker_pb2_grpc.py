@@ -360,9 +360,11 @@ class TrackerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Asks a deployment to finish what it has begun and to stop. The sources hear it as an event, finish their fronts
-        with their last epochs, and the job is drained when everything has ended. May be asked before the deployment is
-        defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment.
+        """Asks a deployment to stop. The sources receive it as an event. To FINISH, they finish their fronts with their last
+        epochs, and the job is drained when everything has ended. To HAND_OVER, they stop between two epochs, and the job is
+        drained when nothing is in flight and every run has closed; what is open stays so for the next deployment. May be
+        asked before the deployment is defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment,
+        `DRAIN_MISMATCH` if a drain of the other mode is under way or done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

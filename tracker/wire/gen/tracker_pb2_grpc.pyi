@@ -141,9 +141,11 @@ class TrackerStub:
     ended. Answers also if nothing was ever reported of it.
     """
     Drain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.DrainRequest, _tracker_pb2.DrainStatus]
-    """Asks a deployment to finish what it has begun and to stop. The sources hear it as an event, finish their fronts
-    with their last epochs, and the job is drained when everything has ended. May be asked before the deployment is
-    defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment.
+    """Asks a deployment to stop. The sources receive it as an event. To FINISH, they finish their fronts with their last
+    epochs, and the job is drained when everything has ended. To HAND_OVER, they stop between two epochs, and the job is
+    drained when nothing is in flight and every run has closed; what is open stays so for the next deployment. May be
+    asked before the deployment is defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment,
+    `DRAIN_MISMATCH` if a drain of the other mode is under way or done.
     """
     GetDrain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.GetDrainRequest, _tracker_pb2.DrainStatus]
     """Says how far a drain is and what it waits for."""
@@ -259,9 +261,11 @@ class TrackerAsyncStub(TrackerStub):
     ended. Answers also if nothing was ever reported of it.
     """
     Drain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.DrainRequest, _tracker_pb2.DrainStatus]  # type: ignore[assignment]
-    """Asks a deployment to finish what it has begun and to stop. The sources hear it as an event, finish their fronts
-    with their last epochs, and the job is drained when everything has ended. May be asked before the deployment is
-    defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment.
+    """Asks a deployment to stop. The sources receive it as an event. To FINISH, they finish their fronts with their last
+    epochs, and the job is drained when everything has ended. To HAND_OVER, they stop between two epochs, and the job is
+    drained when nothing is in flight and every run has closed; what is open stays so for the next deployment. May be
+    asked before the deployment is defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment,
+    `DRAIN_MISMATCH` if a drain of the other mode is under way or done.
     """
     GetDrain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.GetDrainRequest, _tracker_pb2.DrainStatus]  # type: ignore[assignment]
     """Says how far a drain is and what it waits for."""
@@ -506,9 +510,11 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request: _tracker_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.DrainStatus, _abc.Awaitable[_tracker_pb2.DrainStatus]]:
-        """Asks a deployment to finish what it has begun and to stop. The sources hear it as an event, finish their fronts
-        with their last epochs, and the job is drained when everything has ended. May be asked before the deployment is
-        defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment.
+        """Asks a deployment to stop. The sources receive it as an event. To FINISH, they finish their fronts with their last
+        epochs, and the job is drained when everything has ended. To HAND_OVER, they stop between two epochs, and the job is
+        drained when nothing is in flight and every run has closed; what is open stays so for the next deployment. May be
+        asked before the deployment is defined. Refused with `DEPLOYMENT_MISMATCH` if the job has left the deployment,
+        `DRAIN_MISMATCH` if a drain of the other mode is under way or done.
         """
 
     @_abc_1.abstractmethod
