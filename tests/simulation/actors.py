@@ -194,14 +194,26 @@ class Source(Actor):
         if 0 < epoch <= len(self.flushes):
             self.publish(self.flushes[epoch - 1].elements)  # an earlier run may have died before it did
         while epoch < len(self.flushes) and not (self.world.network.drain_is_asked_for and epoch > self.begun):
+            if self.world.oracle.handing_over and epoch > self.begun:
+                yield from self._stand_by()
+                return
             yield from self._send(epoch)
             epoch += 1
             yield BUSY
         yield from self._finish(epoch)
 
+    def _stand_by(self) -> Life:
+        """Stop between two epochs, and go on when the next deployment has taken over."""
+        if not self.world.oracle.handed_over:
+            with suppress(Superseded):  # closed by the call before, whose answer was lost
+                yield from self.say(CloseProducer(JOB, self.name, self.run))
+        while self.world.oracle.handing_over:
+            yield IDLE
+
     def _send(self, epoch: int) -> Life:
         flush = self.flushes[epoch]
         self.begun = max(epoch, self.begun)
+        self.world.oracle.sent.update(element.lineage for element in flush.elements)
         self.world.oracle.named |= set(flush.closes)
         work = Work((f"flush{epoch}",), sent=flush.elements, closes=[(self.front, s) for s in flush.closes])
         promises = self._promises(epoch)
@@ -264,9 +276,9 @@ class Source(Actor):
             expects = list({each.substream: each for each in self.unsaid}.values())
             last = Work(("last",), promises=[Finish(self.front)], expects=expects)
             yield from self.say(last.report(self.name, self.run, epoch, commit=True))
-        self.finished = True
         with suppress(Superseded):  # closed by the call before, whose answer was lost
             yield from self.say(CloseProducer(JOB, self.name, self.run))
+        self.finished = True
 
 
 # ---------------------------------------------------------------- queries
@@ -324,7 +336,9 @@ class Query(Actor):
         else:
             yield from self.open(None)
         while True:
-            if self.world.oracle.drained:  # what an IMMEDIATE query would do again is over
+            if (
+                self.world.oracle.drained or self.world.oracle.handed_over
+            ):  # what an IMMEDIATE query would repeat is over
                 yield IDLE
                 continue
             epoch = self.engine_committed + 1
@@ -337,6 +351,9 @@ class Query(Actor):
                 yield from self.say(Commit(JOB, self.name, self.run, epoch - 1))
                 told = epoch - 1
             first_word = ""
+            if nothing_to_do and self.world.oracle.handing_over and self.world.network.is_calm:
+                yield from self._stand_by()
+                return
             if nothing_to_do:
                 yield IDLE
                 continue
@@ -347,6 +364,16 @@ class Query(Actor):
                 units = _units(kept) if self.chance(0.3) else None
                 yield from self.say(Commit(JOB, self.name, self.run, epoch, units=units))
                 told = epoch
+
+    def _stand_by(self) -> Life:
+        """Close the run, and open another one as soon as there is something to do, or the next deployment is there."""
+        if not self.world.oracle.handed_over:
+            with suppress(Superseded):  # closed by the call before, whose answer was lost
+                yield from self.say(CloseProducer(JOB, self.name, self.run, self.engine_committed + 1))
+        while self.world.oracle.handing_over and not any(self.world.channels[each].inbox for each in self.inputs):
+            if not self.world.oracle.handed_over and self._plan().releases:
+                return
+            yield IDLE
 
     def _plan(self) -> Plan:
         if self.engine_committed + 1 in self.plans:

@@ -11,7 +11,7 @@ from random import Random
 
 from tracker.contract.commands import DefineJob, Drain, Spec
 from tracker.contract.refusal import Refused
-from tracker.contract.values import Mode, Ordering
+from tracker.contract.values import DrainMode, Mode, Ordering
 
 from .actors import BUSY, IDLE, Actor, Expected, Flush, Life, Query, Source, Superseded, Surroundings
 from .world import (
@@ -82,6 +82,8 @@ class Dataflow:
         self.progress = r.random() < 0.5
         self.lives: dict[str, Life] = {}
         self.drains = r.random() < 0.4
+        self.handing = Random(f"handing over {seed}")  # decides when deployments hand over
+        self.hand_overs = self.handing.choice([0, 0, 1, 2])
         for _ in range(r.randint(1, 3)):
             self._add_source(SCOPES, first_window=0, sessions=["s0", "s1"])
         self.fronts = [source.front for source in self.sources]
@@ -162,6 +164,7 @@ class Dataflow:
             self.progress,
             retention=self.retention,
             front_segments=fed,
+            state_segments=("st",) if "st" in self.told else (),
         )
         while True:
             try:
@@ -201,6 +204,7 @@ class Dataflow:
         if not self._define(fronts):
             self.deployment -= 1
             return
+        self.oracle.goes_on()
         self.network.retired |= set(self.fronts) - set(fronts)
         self.fronts = fronts  # what is removed never comes back: it would be another, unfinished
         if comes:
@@ -214,6 +218,21 @@ class Dataflow:
                 self.network.call(Drain(JOB, f"d{self.deployment}", "the drain"))
             except Lost:
                 continue
+            except Refused as refused:  # it hands over
+                if refused.reason != "DRAIN_MISMATCH":
+                    raise
+            return
+
+    def _hand_over(self) -> None:
+        self.hand_overs -= 1
+        while True:
+            try:
+                self.network.call(Drain(JOB, f"d{self.deployment}", f"{self.deployment}", mode=DrainMode.HAND_OVER))
+            except Lost:
+                continue
+            except Refused as refused:  # it finishes
+                if refused.reason != "DRAIN_MISMATCH":
+                    raise
             return
 
     # -- how it goes on
@@ -229,6 +248,10 @@ class Dataflow:
         drain_at = r.randrange(steps) if self.drains else -1
         for step in range(steps):
             chance = r.random()
+            if self.hand_overs and not self.oracle.handing_over and self.handing.random() < 0.01:
+                self._hand_over()
+            if self.oracle.handed_over and self.handing.random() < 0.1:
+                self._redeploy()
             if step == drain_at:
                 self._drain()
             elif chance < 0.01:
@@ -271,6 +294,9 @@ class Dataflow:
             idle = [self._step(actor) == IDLE for actor in self.actors]
             at_rest = all(idle) and len(self.network.events) == before
             delivered = self.oracle.drained or not any(channel.inbox for channel in self.channels.values())
+            if self.oracle.handed_over:
+                self._redeploy()
+                continue
             quiet = quiet + 1 if at_rest and delivered else 0
             if quiet == 20:
                 return

@@ -2,9 +2,9 @@
 
 Each seed is another dataflow: calls are lost, unanswered or arrive late and twice; tasks fail and are tried again;
 drivers die before and after they commit and come back as another run; channels double and delay; deployments roll,
-fronts come and go; some are drained; the tracker is rebuilt from its dump. An oracle that knows where every element is
-judges every event, and the core's invariants are checked after one command of four. That both can fail is tested, too:
-each rule of those who report, broken, is found out.
+some hand over, some are drained; fronts come and go; the tracker is rebuilt from its dump. An oracle that knows where
+every element is judges every event, and the core's invariants are checked after one command of four. That both can fail
+is tested, too: each rule of those who report, broken, is found out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import fields, replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from tests.core.faults import staged_is_miscounted
@@ -21,6 +22,7 @@ from tests.simulation.dataflow import Dataflow
 from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
 from tracker.contract.refusal import Refused
 from tracker.contract.values import NO_END_TIME, Mode
+from tracker.core import draining
 from tracker.core.closing import ClosedSet
 from tracker.core.expecting import Expectations
 from tracker.core.fronts import Front
@@ -160,3 +162,13 @@ def test_a_tracker_that_mixes_up_recycled_rows_is_found_out(monkeypatch: pytest.
         except (FoundOut, Refused):
             return
     pytest.fail("nobody noticed that rows began with the accumulators of others")
+
+
+def test_a_tracker_that_hands_over_what_is_in_flight_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "unbalanced", lambda job: np.zeros(len(job.graph), np.bool_))
+    for seed in range(100):
+        try:
+            Dataflow(seed).run()
+        except (FoundOut, Refused):
+            return
+    pytest.fail("nobody noticed that elements were in flight")

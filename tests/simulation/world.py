@@ -18,7 +18,7 @@ from tracker.contract.answers import Answer
 from tracker.contract.commands import Command, Commit, Recovered, Report, Tick
 from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, Late
 from tracker.contract.refusal import Refused
-from tracker.contract.values import Mode, Reason
+from tracker.contract.values import DrainMode, Mode, Reason
 from tracker.core import Tracker
 
 JOB = "job"
@@ -87,12 +87,14 @@ class Oracle:
         self.alive: dict[Place, set[str]] = defaultdict(set)
         self.begun: set[str] = set()
         self.gone: set[str] = set()
+        self.sent: set[str] = set()  # by a source for good, or by a query
         self.travelled: Counter[Place] = Counter()
         self.ended: dict[Place, Ended] = {}
         self.named: set[Substream] = set()
         self.advanced: dict[str, int] = {}
         self.cut: set[Place] = set()  # of which a source has stopped before it had sent all
         self.draining = self.drained = False
+        self.handing_over = self.handed_over = False
         self.seq = 0
         self.upstream = {segment: self._upstream(segment) for segment in GRAPH}
 
@@ -122,6 +124,7 @@ class Oracle:
         if element.lineage in self.gone:
             return
         self.begins(children)
+        self.sent.update(child.lineage for child in children)
         self.alive[element.substream, element.segment].discard(element.lineage)
         self.gone.add(element.lineage)
 
@@ -145,7 +148,8 @@ class Oracle:
         elif isinstance(body, Excess):
             raise FoundOut(f"{body}, but no source sends more than it says")
         elif isinstance(body, DrainRequested):
-            self.draining = True
+            self.handing_over = body.mode is DrainMode.HAND_OVER
+            self.draining = not self.handing_over
         elif isinstance(body, Late):
             if not self.at_least_once:
                 raise FoundOut(f"{body}: nobody reported late, and yet")
@@ -158,9 +162,9 @@ class Oracle:
                 raise FoundOut(f"{body} after {self.advanced[body.segment]}")
             self.advanced[body.segment] = body.time
         elif isinstance(body, Drained):
-            if under_way := self.left_over():
+            if under_way := self.under_way() if self.handing_over else self.left_over():
                 raise FoundOut(f"drained, but {under_way} are under way")
-            self.drained = True
+            self.drained, self.handed_over = not self.handing_over, self.handing_over
 
     def _hears_end(self, end: Ended) -> None:
         substream = Substream(end.scope, end.name, end.end_time)
@@ -181,6 +185,15 @@ class Oracle:
         if end.expected is not None and end.elements != end.expected and not end.by_drain:
             raise FoundOut(f"{end}, but so many were not expected")
         self.ended[substream, end.segment] = end
+
+    def goes_on(self) -> None:
+        """The next deployment has taken over."""
+        self.handing_over = self.handed_over = False
+
+    def under_way(self) -> list[str]:
+        """What a hand-over waits for: all that was sent and is not kept as state."""
+        places = {place: left & self.sent for place, left in self.alive.items() if place[1] != "st"}
+        return [f"{len(left)} of {place}" for place, left in places.items() if left]
 
     def left_over(self) -> list[str]:
         return [f"{len(left)} of {place}" for place, left in self.alive.items() if left]
@@ -303,7 +316,15 @@ class Network:
 
     @property
     def drain_is_asked_for(self) -> bool:
-        return any(isinstance(event.body, DrainRequested) for event in self.events)
+        """Whether the job is to finish."""
+        return any(
+            isinstance(event.body, DrainRequested) and event.body.mode is DrainMode.FINISH for event in self.events
+        )
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing is in flight as far as the tracker has been told, in a hand-over."""
+        return not self.tracker.drain_status(JOB).unbalanced_segments
 
 
 @dataclass(frozen=True)
