@@ -14,6 +14,7 @@ from spark_client.channels.channel import Channel
 from spark_client.counting.livefronts import LiveFront
 from spark_client.datasource import events
 from spark_client.datasource.credentials import options_of
+from spark_client.datasource.options import WAKE_UP
 from spark_client.plan.belonging import BAD_ROWS
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
@@ -130,6 +131,8 @@ def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> Dat
     """
     trackers = settings.trackers
     own = {"job": settings.job, "server": trackers.server, "retry_for": str(trackers.retry_for)}
+    if trackers.ordering is not None:
+        own["sharded"] = trackers.ordering
     files = options_of(trackers.credentials)
     return spark.readStream.format(events.FORMAT).options(**{**own, **files, **options}).load()
 
@@ -144,4 +147,4 @@ def wake_ups(plan: QueryPlan, spark: SparkSession) -> DataFrame | None:
     if plan.release is None:
         return None
     kinds, segments = "Ended,Late,Drained", json.dumps([plan.stream.segment])
-    return events_of(plan.settings, spark, kinds=kinds, segments=segments, **{events.WAKE_UP: str(plan.checkpoint)})
+    return events_of(plan.settings, spark, kinds=kinds, segments=segments, **{WAKE_UP: str(plan.checkpoint)})

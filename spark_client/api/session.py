@@ -51,12 +51,15 @@ class Tracking(Declarations):
         spark: the session (classic, not Connect).
         job: the job's name.
         server: the tracker's address; or several, of which one has the job, as `tracker.client.servers.names` takes
-            them.
+            them. With `sharded`, all of them share it.
         deployment: which deployment of the job this is. Restarts keep it; a new version of the job with another graph,
             or the next start after a drain, takes a new one.
         probe: where rows are counted. ``"driver"``: by native aggregations that ride in what runs anyway; no task calls
             the tracker. ``"executors"``: by an Arrow operator in the tasks, each of which reports its partition.
         retry_for: seconds for which a tracker that cannot be reached is waited for, before a batch fails.
+        sharded: a hash assigns each substream to one of the servers (`tracker.client.ShardedClient`), for a job that is
+            too large for one. The servers and the ordering, ``"none"`` or ``"scope"``, then belong to the job for its
+            whole life.
         segments: the whole graph, if not all of it is declared here: for each segment those that it feeds.
         fronts: all fronts, likewise; or for each front the segments that it feeds. A segment waits for the fronts from
             which it can be reached, so sources that never meet do not hold each other. A front is called as its
@@ -94,6 +97,7 @@ class Tracking(Declarations):
         *,
         probe: CountingMode = "driver",
         retry_for: float = 60.0,
+        sharded: bool = False,
         segments: Mapping[str, Sequence[str]] | None = None,
         fronts: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
         force: bool = False,
@@ -118,8 +122,16 @@ class Tracking(Declarations):
         self.deployment = deployment
         self._exposure = None if metrics is None else Exposure(metrics)
         registry = None if self._exposure is None else self._exposure.registry
+        if sharded and ordering == "global":
+            raise UsageError(
+                "sharded=True keeps no order over the servers, since a release acts on ends as each server announces "
+                "them: take ordering='scope' or 'none', or one server"
+            )
         trackers = Trackers(
-            server, None, retry_for, Credentials.from_environment() if credentials is None else credentials
+            server,
+            ordering if sharded else None,
+            retry_for,
+            Credentials.from_environment() if credentials is None else credentials,
         )
         self.client = trackers.client(registry)
         self._retry_for = retry_for

@@ -45,6 +45,7 @@ class Drains:
         self._watch = DrainWatch(client, job, deployment, self._begin)
         self._finishing: Finishing | None = None
         self._awaiting = 0  # threads that wait for a drain
+        self._drain_id = f"spark-{uuid.uuid4().hex[:8]}"  # one, so that a request can be repeated at several trackers
 
     @property
     def drained(self) -> bool:
@@ -66,7 +67,7 @@ class Drains:
         Raises:
             TrackerError: the tracker refuses.
         """
-        self._client.drain(self._job, self._deployment, f"spark-{uuid.uuid4().hex[:8]}")
+        self._client.drain(self._job, self._deployment, self._drain_id)
         self._begin()
 
     def begin_if(self, drains: Callable[[], bool]) -> None:

@@ -66,6 +66,12 @@ class JobClient(Protocol):
     Their docstrings describe the methods. Events are read from each log by itself: see `EventLogs`.
     """
 
+    def __enter__(self) -> JobClient: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
     @property
     def command_options(self) -> str:
         """The options with which the commands of ``tracker`` call the same trackers."""
@@ -122,8 +128,15 @@ class JobClient(Protocol):
         """Returns a run that another process has opened."""
         ...
 
-    def drain(self, job: str, deployment: str, drain_id: str, timeout: timedelta | float | None = None) -> DrainStatus:
-        """Asks a deployment to finish."""
+    def drain(
+        self,
+        job: str,
+        deployment: str,
+        drain_id: str,
+        timeout: timedelta | float | None = None,
+        hand_over: bool = False,
+    ) -> DrainStatus:
+        """Asks a deployment to finish, or to hand over."""
         ...
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:

@@ -12,7 +12,7 @@ import pytest
 
 from spark_client import Frontier, Marks, Schedule, Tracking
 from spark_client.api import writer
-from spark_client.datasource import events
+from spark_client.datasource.options import WAKE_UP, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
 from tracker.client import JobSpec
 
@@ -71,8 +71,8 @@ def test_the_writers_options_are_those_of_the_page() -> None:
 
 def test_the_options_of_the_format_are_those_of_the_page() -> None:
     rows = dict(table("The tracker's events as rows"))
-    assert set(rows) == events._Wanted._KNOWN - {"path", events.WAKE_UP}
-    wanted = events._Wanted({"job": "shop"})
+    assert set(rows) == ReaderOptions.KNOWN - {"path", WAKE_UP}
+    wanted = ReaderOptions({"job": "shop"})
     for name, value in {
         "server": wanted.server,
         "starting_seq": wanted.starting_seq,

@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import count, islice
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -315,3 +316,19 @@ def test_the_command_line_shows_a_sharded_job_as_one(
     assert main(["explain", job, "s", "7", *servers]) == 0
     assert "segment 'up': 1 in flight" in capsys.readouterr().out
     assert main(["watch", job, "--after", "1", *servers]) == 2
+
+
+def test_a_client_with_other_patience_calls_the_same_trackers_and_keeps_to_the_lowest_limits(
+    three: list[Server], tmp_path: Path
+) -> None:
+    low = Server(tmp_path, "memory", "--limit", "max_promises=7")
+    try:
+        servers = ",".join([three[0].address, low.address])
+        client = ShardedClient(servers, "scope").with_patience(5, 0)
+        assert repr(client) == f"ShardedClient({servers!r}, ordering='scope', timeout=5, retry_for=0)"
+        assert client.command_options == f"--server {servers} --sharded scope"
+        limits = client.server_info().limits
+        assert limits["max_promises"] == 7
+        assert limits == {**TrackerClient(three[0].address).server_info().limits, "max_promises": 7}
+    finally:
+        low.kill()

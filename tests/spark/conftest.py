@@ -75,6 +75,19 @@ def mortal_tracker(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
+def mortal_trackers(tmp_path: Path) -> Iterator[list[Server]]:
+    """Three trackers of the test's own that share its job, to be killed."""
+    servers = []
+    for number in range(3):
+        directory = tmp_path / f"tracker {number}"
+        directory.mkdir()
+        servers.append(Server(directory))
+    yield servers
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture
 def job() -> str:
     """The name of a job of the test's own."""
     return f"job-{next(_numbers)}"

@@ -16,7 +16,7 @@ from spark_client.runtime.drain_watch import DrainWatch
 from tests.client.processes import Line, Server
 from tests.spark.feed import Feed, row
 from tests.spark.waiting import soon
-from tracker.client import JobSpec, Subscription, TrackerClient
+from tracker.client import JobSpec, ShardedClient, Subscription, TrackerClient
 
 
 def threads() -> list[str]:
@@ -93,3 +93,25 @@ def test_stop_ends_an_acknowledgement_that_the_tracker_does_not_take(
     assert asked.wait(600)
     tracking.stop(timeout=1)
     soon(lambda: threads() == [])
+
+
+def test_a_drain_of_several_trackers_is_told_of_when_all_have_it(mortal_trackers: list[Server], job: str) -> None:
+    client = ShardedClient(",".join(tracker.address for tracker in mortal_trackers))
+    client.define_job(JobSpec(job=job, deployment="1", segments={"in": []}, fronts=["in"]))
+    told = threading.Event()
+    watch = DrainWatch(client, job, "1", told.set)
+    watch.open()
+    shards = client.logs(job)
+    try:
+        for at, name in shards[:2]:  # whoever asked for it has died in between
+            at.drain(name, "1", "d")
+            assert not told.wait(1)
+        watch.close()
+        watch.open()
+        assert not told.wait(1)
+        mortal_trackers[0].restart()
+        at, name = shards[2]
+        at.drain(name, "1", "d")
+        assert told.wait(600)
+    finally:
+        watch.close()

@@ -12,7 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client import EVENT_SCHEMA, register
-from spark_client.datasource.events import WAKE_UP, _EventStream, _WakeUps, _Wanted
+from spark_client.datasource.merging import place_of
+from spark_client.datasource.options import WAKE_UP, ReaderOptions
+from spark_client.datasource.streams import EventStream, WakeUps
 from tests.client.processes import Server
 from tracker.client import JobSpec, TrackerClient
 
@@ -130,8 +132,8 @@ def test_a_place_moves_while_others_events_pass_and_news_wakes_though_it_has_exp
         client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}, fronts=["f"], retention=short))
         producer = client.open_producer(job, "plain", run="1")
         own = options(tracker, job, scopes="mine", kinds="Ended")
-        stream = _EventStream(_Wanted({**own, "starting_seq": "latest"}))
-        wake_ups = _WakeUps(_Wanted({**own, WAKE_UP: "true"}))
+        stream = EventStream(ReaderOptions({**own, "starting_seq": "latest"}))
+        wake_ups = WakeUps(ReaderOptions({**own, WAKE_UP: "true"}))
         place = stream.initialOffset()
         woken_up_to = first_place = wake_ups.initialOffset()
         until, epoch, moves = time.monotonic() + 4, 0, 0
@@ -157,7 +159,7 @@ def test_a_place_moves_while_others_events_pass_and_news_wakes_though_it_has_exp
         assert [row[EVENT_SCHEMA.fieldNames().index("name")] for row in rows] == ["m"]
         rows, _ = wake_ups.read(woken_up_to)
         assert len(list(rows)) == 1
-        stopped_meanwhile = _WakeUps(_Wanted({**own, WAKE_UP: "true"}))
+        stopped_meanwhile = WakeUps(ReaderOptions({**own, WAKE_UP: "true"}))
         rows, after = stopped_meanwhile.read(first_place)
         assert len(list(rows)) == 1
         assert after["seq"] == client.job(job).last_seq
@@ -172,7 +174,7 @@ def test_a_place_moves_while_others_events_pass_and_news_wakes_though_it_has_exp
 def test_very_many_ends_wake_a_query_once_and_do_not_travel_to_what_wakes_it(
     tracker: Server, job: str, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wake_ups = _WakeUps(_Wanted(options(tracker, job, kinds="Ended", **{WAKE_UP: "true"})))
+    wake_ups = WakeUps(ReaderOptions(options(tracker, job, kinds="Ended", **{WAKE_UP: "true"})))
     place = wake_ups.initialOffset()
     ask, seen = wake_ups.client.list_events, 0
 
@@ -194,7 +196,7 @@ def test_very_many_ends_wake_a_query_once_and_do_not_travel_to_what_wakes_it(
         rows, after = wake_ups.read(place)
         assert (list(rows), after) == ([], place)
     # What no query waits for wakes none, however much of it there is.
-    reader = _WakeUps(_Wanted(options(tracker, job, kinds="Drained", **{WAKE_UP: "true"})))
+    reader = WakeUps(ReaderOptions(options(tracker, job, kinds="Drained", **{WAKE_UP: "true"})))
     rows, after = reader.read({**place, "seq": 0})
     assert (list(rows), after["seq"]) == ([], 0)
-    assert reader._looked_at == place["seq"]
+    assert reader._looked_at == place_of(place)

@@ -17,7 +17,7 @@ from spark_client.release.inbox import Inbox
 from spark_client.release.state import PartialState, RowTally
 from tests.client.processes import Server
 from tests.spark.test_growth import Rows
-from tracker.client import Ended, JobSpec, TrackerClient, TrackerError
+from tracker.client import Ended, JobSpec, ShardedClient, TrackerClient, TrackerError
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 30))])
@@ -25,8 +25,21 @@ def test_each_end_is_acted_on_once_whatever_the_release_goes_through(
     tracker: Server, job: str, tmp_path: Path, seed: int
 ) -> None:
     """It crashes before and after it publishes its state, is away beyond the retention, and loses its subscription."""
-    rng = random.Random(seed)
-    client = TrackerClient(tracker.address)
+    goes_through(TrackerClient(tracker.address), [], job, tmp_path, random.Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 20))
+def test_each_end_is_acted_on_once_over_several_trackers_that_are_killed(
+    mortal_trackers: list[Server], job: str, tmp_path: Path, seed: int
+) -> None:
+    client = ShardedClient(",".join(tracker.address for tracker in mortal_trackers))
+    goes_through(client, mortal_trackers, job, tmp_path, random.Random(seed))
+
+
+def goes_through(
+    client: TrackerClient | ShardedClient, mortal: list[Server], job: str, tmp_path: Path, rng: random.Random
+) -> None:
     retention = timedelta(seconds=0.3)
     client.define_job(
         JobSpec(job=job, deployment="1", segments={"in": []}, fronts=["in", "other"], retention=retention)
@@ -83,9 +96,12 @@ def test_each_end_is_acted_on_once_whatever_the_release_goes_through(
         if rng.random() < 0.1:
             run = None
             if rng.random() < 0.5:
+                at, name = rng.choice(client.logs(job))
                 with suppress(TrackerError):  # it may be lost already
-                    client.unsubscribe(job, "query")
+                    at.unsubscribe(name, "query")
             time.sleep(0.7)
+        if mortal and rng.random() < 0.1:
+            rng.choice(mortal).restart()
     client.finish_front(job, "other")
     for _ in range(2):
         if run is None or inbox is None or state is None:

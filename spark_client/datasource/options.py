@@ -1,0 +1,169 @@
+"""The options of the source ``tracker``, checked; and what to do about the refusals that its readers meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, cast
+
+from spark_client.datasource.credentials import OPTIONS, credentials_of, refuse_secrets
+from spark_client.errors import TrackingError, UsageError
+from spark_client.trackers.jobclient import JobClient, Trackers
+from tracker.client import (
+    Advanced,
+    DrainCancelled,
+    Drained,
+    DrainRequested,
+    DrainTimedOut,
+    Ended,
+    Event,
+    Excess,
+    FrontIdle,
+    Late,
+    Ordering,
+    Stalled,
+    TrackerClient,
+    TrackerError,
+)
+
+_ORDERINGS: Final = ("none", "scope", "global")
+WAKE_UP: Final = "wakes"  #: an option of this package's own: its rows only make batches happen, and none is missing
+
+_KINDS: Final = {
+    "Ended": Ended,
+    "Late": Late,
+    "Advanced": Advanced,
+    "Stalled": Stalled,
+    "Excess": Excess,
+    "FrontIdle": FrontIdle,
+    "DrainRequested": DrainRequested,
+    "Drained": Drained,
+    "DrainTimedOut": DrainTimedOut,
+    "DrainCancelled": DrainCancelled,
+}
+
+
+class ReaderOptions:
+    """The options of a reader, checked."""
+
+    KNOWN: Final = frozenset(
+        [
+            "job",
+            "server",
+            "sharded",
+            "segments",
+            "scopes",
+            "kinds",
+            "starting_seq",
+            "subscription",
+            "max_away",
+            "max_events_per_trigger",
+            "retry_for",
+            "what",
+            "after_seq",
+            "up_to_seq",
+            "include_ended",
+            "path",
+            WAKE_UP,
+            *OPTIONS.values(),
+        ]
+    )
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        refuse_secrets(options)
+        unknown = sorted(key for key in options if key.lower() not in self.KNOWN)
+        if unknown:
+            known = ", ".join(sorted(self.KNOWN - {"path", WAKE_UP}))
+            raise UsageError(f'format("tracker") knows no option {unknown[0]!r}; it knows {known}')
+        self.job = options.get("job", "")
+        if not self.job:
+            raise UsageError('format("tracker") needs .option("job", …): whose events?')
+        self.server = options.get("server", "127.0.0.1:7654")
+        self.sharded = options.get("sharded", "")
+        if self.sharded not in ("", *_ORDERINGS):
+            raise UsageError(f"sharded={self.sharded!r}: give the job's ordering, one of {', '.join(_ORDERINGS)}")
+        self.segments = _words(options.get("segments", ""))
+        self.scopes = _words(options.get("scopes", ""))
+        kinds = _words(options.get("kinds", ""))
+        if wrong := [kind for kind in kinds if kind not in _KINDS]:
+            raise UsageError(f'format("tracker"): kind {wrong[0]!r} is not one of {", ".join(_KINDS)}')
+        self.kinds = tuple(_KINDS[kind] for kind in kinds or _KINDS)
+        self.starting_seq = options.get("starting_seq", "earliest")
+        if self.starting_seq not in ("earliest", "latest") and not self.starting_seq.isdigit():
+            raise UsageError(f"starting_seq={self.starting_seq!r}: give earliest, latest or a number")
+        if self.sharded and (self.starting_seq.isdigit() or "after_seq" in options or "up_to_seq" in options):
+            raise UsageError(
+                "a sharded job numbers its events at each server by itself, so starting_seq is earliest or latest, and "
+                "after_seq and up_to_seq cannot be used"
+            )
+        self.subscription = options.get("subscription", "")
+        self.max_away = timedelta(days=float(options["max_away"])) if "max_away" in options else None
+        self.limit = int(options.get("max_events_per_trigger", "10000"))
+        self.retry_for = float(options.get("retry_for", "60"))
+        self.credentials = credentials_of(options)
+        self.substreams = options.get("what", "events") == "substreams"
+        self.after_seq = int(options.get("after_seq", "0"))
+        self.up_to_seq = int(options.get("up_to_seq", "0"))
+        self.wake_up = options.get(WAKE_UP, "")
+        self.include_ended = options.get("include_ended", "false").lower() == "true"
+
+    @property
+    def ordered(self) -> bool:
+        """Whether an end waits until every log is as far."""
+        return self.sharded == "global"
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event is of a wanted kind."""
+        return isinstance(event.kind, self.kinds)
+
+    def client(self) -> JobClient:
+        ordering = cast("Ordering | None", self.sharded or None)
+        return Trackers(self.server, ordering, self.retry_for, self.credentials).client()
+
+    def range(self, client: TrackerClient, after: int, up_to: int, log_id: str) -> Iterator[Event]:
+        """The wanted events of a range of the only log; `up_to` 0 is the newest."""
+        while not up_to or after < up_to:
+            page = client.list_events(
+                self.job, after, up_to, 0, segments=self.segments, scopes=self.scopes, log_id=log_id
+            )
+            yield from filter(self.wants, page.events)
+            if page.last_seq <= after:
+                return
+            after, log_id = page.last_seq, page.log_id
+
+
+class explained:  # noqa: N801 - reads as a statement
+    """Adds what to do to the refusals that a reader meets."""
+
+    _ADVICE: Final = {
+        "UNKNOWN_JOB": "start a tracked query first, or define the job; check the option 'job' and the server",
+        "LOG_CHANGED": "the job was deleted, or its journal was lost or restored from a backup, so this checkpoint's "
+        "place in it means nothing: start the query with a new checkpoint",
+        "EVENTS_EXPIRED": "the query was stopped for longer than the job's retention: start it with a new checkpoint "
+        "and take what has ended meanwhile from spark.read.format('tracker').option('what', 'substreams'), or give "
+        "starting_seq. A stream with the option subscription= may be stopped for longer",
+        "SUBSCRIPTION_EXPIRED": "the query was stopped for longer than its subscription's max_away: "
+        "`tracker unsubscribe {job} {subscription!r}`, and start it with a new checkpoint",
+    }
+
+    def __init__(self, job: str, subscription: str = "") -> None:
+        self._job = job
+        self._subscription = subscription
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, TrackerError) and error.reason in self._ADVICE:
+            what_to_do = self._ADVICE[error.reason].format(job=self._job, subscription=self._subscription)
+            raise TrackingError(f"{error} (job {self._job!r}: {what_to_do})") from error
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Names in an option: between commas; or a JSON list, for names that have commas or blanks."""
+    if text.startswith("["):
+        with suppress(ValueError):
+            return tuple(map(str, json.loads(text)))
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,0 +1,236 @@
+"""The streams of the source ``tracker``: a job's events, and wake-ups. See `spark_client.datasource.events`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from spark_client.datasource.commits import await_commits
+from spark_client.datasource.merging import Offset, kept_from, offset_of, oldest, place_of, read_between
+from spark_client.datasource.options import ReaderOptions, explained
+from spark_client.datasource.rows import WOKEN, event_row
+from spark_client.errors import TrackingError
+from spark_client.spark_internals.readers import LastingReader
+from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
+from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers.places import Place
+from tracker.client import Advanced, Drained, Event
+
+_FEW: Final = 10  #: events that are looked at first for a wake-up; ten times as many next, if none is wanted
+_MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;
+_OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is less
+
+_Rows = tuple[Iterator[tuple[Any, ...]], Offset]
+
+
+@dataclass(frozen=True)
+class _Page:
+    """Events of all logs, log by log, and the place after them."""
+
+    events: list[Event]
+    place: Place
+
+
+class EventStream(LastingReader):
+    """Offsets are ``{"seq": the last event taken, "log_id": of which log}``; of several logs: see `merging`."""
+
+    def __init__(self, options: ReaderOptions) -> None:
+        self._options = options
+        self._client: JobClient | None = None
+        self._looked_at: Place | None = None  # events up to here are known not to be wanted, after the last one taken
+        self._moved = time.monotonic()
+        self._subscriptions: Subscriptions | None = None
+        self._target: Place | None = None  # with availableNow: the last events that are taken
+
+    @property
+    def client(self) -> JobClient:
+        if self._client is None:
+            self._client = self._options.client()
+        return self._client
+
+    @property
+    def _logs(self) -> EventLogs:
+        return EventLogs(self.client, self._options.job)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What happens from now on is for the next run."""
+        with explained(self._options.job):
+            self._target = self._logs.newest()
+
+    @cached_property
+    def _move_every(self) -> float:
+        with explained(self._options.job):
+            retention = self.client.job(self._options.job).spec.retention
+        return _MOVE_EVERY if retention is None else min(_MOVE_EVERY, retention.total_seconds() * _OF_RETENTION)
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        starting = self._options.starting_seq
+        with explained(self._options.job):
+            statuses = self._logs.statuses()
+        if starting.isdigit():
+            return {"seq": int(starting), "log_id": statuses[0].log_id}
+        return offset_of(oldest(statuses) if starting == "earliest" else newest(statuses))
+
+    def read(self, start: Offset) -> _Rows:
+        page = self._page(start, self._options.limit)
+        if page is None:
+            return iter([]), start
+        if len(page.place.seqs) == 1:
+            return self._answer(self._rows(page.events), offset_of(page.place), start)
+        if not any(map(self._is_relevant, page.events)) and not self._should_move(page.place, start):
+            return iter([]), start
+        events, end = self._between(start, page.place)
+        self._moved = time.monotonic()
+        return iter(self._rows(events)), end
+
+    def _rows(self, events: list[Event]) -> list[tuple[Any, ...]]:
+        return [event_row(event) for event in events if self._options.wants(event)]
+
+    def _answer(self, rows: list[tuple[Any, ...]], end: Offset, start: Offset) -> _Rows:
+        """The wanted rows up to the end of a page; with none, the place moves on only now and then."""
+        # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
+        if not rows and not self._should_move(place_of(end), start):
+            return iter([]), start
+        self._moved = time.monotonic()
+        return iter(rows), end
+
+    def _place(self, start: Offset) -> Place:
+        """The place, from `start` on, up to which events were looked at."""
+        place, looked_at = place_of(start), self._looked_at
+        if looked_at is None:
+            return place
+        return Place(tuple(map(max, looked_at.seqs, place.seqs)), place.log_ids)
+
+    def _page(self, start: Offset, limit: int) -> _Page | None:
+        """The next events after `start` that nothing is known of; None: the run takes no more.
+
+        Args:
+            start: where Spark is.
+            limit: at most so many of each log.
+        """
+        options = self._options
+        place = self._place(start)
+        target = self._target
+        with explained(options.job, options.subscription):
+            logs = self._logs.all
+            place.check(len(logs))
+            if options.subscription and self._subscriptions is None:
+                self._subscribe(start)
+            if target is not None and not target.is_beyond(place):
+                return None
+            found: list[Event] = []
+            seqs = list(place.seqs)
+            for log, (client, name) in enumerate(logs):
+                up_to = 0 if target is None else target.seqs[log]
+                if target is not None and place.seqs[log] >= up_to:
+                    continue
+                page = client.list_events(
+                    name,
+                    place.seqs[log],
+                    up_to,
+                    limit=limit,
+                    segments=options.segments,
+                    scopes=options.scopes,
+                    log_id=place.log_ids[log],
+                    own_position=True,
+                )
+                found += page.events
+                seqs[log] = page.last_seq
+        self._looked_at = Place(tuple(seqs), place.log_ids)
+        return _Page(found, self._looked_at)
+
+    def _subscribe(self, start: Offset) -> None:
+        options, place = self._options, kept_from(start, self._options.ordered)
+        self._subscriptions = Subscriptions(
+            [
+                (
+                    client.subscribe(
+                        name,
+                        options.subscription,
+                        options.segments,
+                        options.scopes,
+                        after_seq=seq,
+                        max_age=options.max_away,
+                        log_id=log_id,
+                    ),
+                    False,
+                )
+                for (client, name), seq, log_id in zip(self._logs.all, place.seqs, place.log_ids, strict=True)
+            ]
+        )
+
+    def _is_relevant(self, event: Event) -> bool:
+        """Whether an event of several logs may make a row, of itself or of another event that waits for it."""
+        return self._options.wants(event) or isinstance(
+            event.kind, Advanced | Drained if self._options.ordered else Drained
+        )
+
+    def _should_move(self, place: Place, start: Offset) -> bool:
+        return place.is_beyond(place_of(start)) and time.monotonic() - self._moved > self._move_every
+
+    def _between(self, start: Offset, end: Place) -> tuple[list[Event], Offset]:
+        options = self._options
+        with explained(options.job):
+            return read_between(self._logs.all, start, end, options.segments, options.scopes, options.ordered)
+
+    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: N802
+        options = self._options
+        with explained(options.job):
+            logs = self._logs.all
+            place_of(start).check(len(logs))
+            if options.sharded:
+                events, _ = self._between(start, place_of(end))
+                return iter(self._rows(events))
+            ((client, _),) = logs
+            return iter([event_row(e) for e in options.range(client, start["seq"], end["seq"], start["log_id"])])
+
+    def commit(self, end: Offset) -> None:
+        """Spark has committed the batch that ends there."""
+        if self._subscriptions is not None:
+            with explained(self._options.job, self._options.subscription):
+                self._subscriptions.ack(kept_from(end, self._options.ordered))
+
+
+class WakeUps(EventStream):
+    """One row for whatever has happened: it only makes a batch happen, and the batch reads the events by itself.
+
+    A few events show that there is news, and the others do not travel twice. It refuses nothing: events that have
+    expired, or another log, are news like any other.
+    """
+
+    _awaits_commits = False
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        with explained(self._options.job):
+            return offset_of(self._logs.newest())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The run takes the ends that its own batches bring about, too."""
+        self._awaits_commits = True
+
+    def read(self, start: Offset) -> _Rows:
+        options = self._options
+        if self._awaits_commits and options.wake_up:
+            with explained(options.job):
+                await_commits(self.client, options.job, Path(options.wake_up), options.retry_for)
+        try:
+            looked_at, limit = self._place(start), _FEW
+            page = self._page(start, limit)
+            while page is not None and page.place.is_beyond(looked_at):
+                if any(map(options.wants, page.events)):
+                    return iter([WOKEN]), self.initialOffset()
+                looked_at, limit = page.place, min(10 * limit, options.limit)
+                page = self._page(start, limit)
+        except TrackingError as error:
+            if getattr(error.__cause__, "reason", "") not in ("EVENTS_EXPIRED", "LOG_CHANGED"):
+                raise
+            self._looked_at = None
+            return iter([WOKEN]), self.initialOffset()
+        return iter([]), start if page is None else self._answer([], offset_of(page.place), start)[1]
+
+    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002, N802
+        return iter([WOKEN])

@@ -1,0 +1,281 @@
+"""One job over several trackers, from Spark: the same results as a batch, over trackers and drivers that die."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError
+from spark_client.counting.countingplan import CountingMode
+from spark_client.datasource.merging import Offset, place_of
+from spark_client.datasource.options import ReaderOptions
+from spark_client.datasource.rows import EVENT_SCHEMA
+from spark_client.datasource.streams import EventStream
+from spark_client.trackers.eventlogs import EventLogs
+from spark_client.trackers.places import Place
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row, rows_of
+from tests.spark.waiting import soon
+from tracker.client import DrainState, JobSpec, Ordering, ShardedClient
+
+NAMES = EVENT_SCHEMA.fieldNames()
+
+
+@pytest.fixture
+def servers(mortal_trackers: list[Server]) -> str:
+    return ",".join(tracker.address for tracker in mortal_trackers)
+
+
+def read_all(stream: EventStream, place: Offset) -> Iterator[tuple[Offset, list[Any], Offset]]:
+    """The batches that Spark would make, until nothing is new."""
+    while True:
+        rows, after = stream.read(place)
+        if after == place:
+            return
+        yield place, [dict(zip(NAMES, row, strict=True)) for row in rows], after
+        place = after
+
+
+@pytest.mark.parametrize(
+    "ordering", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("none", "scope")), "global"]
+)
+def test_a_stream_of_several_logs_has_each_event_once_and_a_replay_has_the_same(
+    mortal_trackers: list[Server], servers: str, job: str, ordering: Ordering
+) -> None:
+    """Over readers and trackers that begin again; progress is that of all trackers, and a drain is announced once."""
+    chance = random.Random(ordering)
+    client = ShardedClient(servers, ordering)
+    spec = JobSpec(job=job, deployment="d1", segments={"raw": []}, fronts=["f", "g"], ordering=ordering, progress=True)
+    client.define_job(spec)
+    producer = client.open_producer(job, "plain", "1")
+    options = ReaderOptions(
+        {"job": job, "server": servers, "sharded": ordering, "max_events_per_trigger": "4", "subscription": "s"}
+    )
+    stream = EventStream(options)
+    place = stream.initialOffset()
+    rows: list[Any] = []
+    sent = 0
+
+    def read() -> None:
+        nonlocal place
+        for before, batch, after in read_all(stream, place):
+            replayed = stream.readBetweenOffsets(before, after)
+            assert [dict(zip(NAMES, row, strict=True)) for row in replayed] == batch
+            rows.extend(batch)
+            if chance.random() < 0.5:
+                stream.commit(after)
+            place = after
+
+    for epoch in range(12):
+        report = producer.epoch(epoch)
+        for number in range(chance.randrange(6)):
+            report.add("raw", f"s{number}", f"{epoch}/{number}", 0, end_time=epoch, sent=1, received=1)
+            sent += 1
+        report.frontier("f", epoch)
+        report.frontier("g", epoch)
+        report.report(["all"], commit=True)
+        if chance.random() < 0.7:
+            read()
+        if chance.random() < 0.3:
+            stream = EventStream(options)
+        if chance.random() < 0.2:
+            chance.choice(mortal_trackers).restart()
+    client.drain(job, "d1", "end")
+    client.finish_front(job, "f")
+    client.finish_front(job, "g")
+    producer.close()
+    read()
+    ended = [row for row in rows if row["kind"] == "Ended"]
+    assert len(ended) == len({(row["scope"], row["name"]) for row in ended}) == sent > 10
+    if ordering == "global":
+        assert ended == sorted(ended, key=lambda row: row["end_time"])
+    advanced = [row["time"] for row in rows if row["kind"] == "Advanced"]
+    assert advanced == sorted(set(advanced))
+    assert advanced[-1] >= 11
+    assert Counter(row["kind"] for row in rows)["Drained"] == 1
+    client.drain(job, "d1", "end")
+    statuses = EventLogs(client, job).statuses()
+    assert [at.subscriptions(name)[0].acknowledged > 0 for at, name in client.logs(job)] == [True] * 3
+    assert not place_of(place).is_beyond(Place(tuple(each.last_seq for each in statuses), place_of(place).log_ids))
+
+
+def test_a_log_that_was_lost_and_another_number_of_logs_are_noticed(
+    mortal_trackers: list[Server], servers: str, job: str
+) -> None:
+    client = ShardedClient(servers)
+    client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}))
+    stream = EventStream(ReaderOptions({"job": job, "server": servers, "sharded": "none"}))
+    place = stream.initialOffset()
+    with pytest.raises(TrackingError, match="position in 1 logs of events, and the job has 3"):
+        stream.read({"seq": 1, "log_id": place["log_id"][0]})
+    at, name = client.logs(job)[1]
+    at.delete_job(name, force=True)
+    client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}))
+    with pytest.raises(TrackingError, match=r"LOG_CHANGED.*start the query with a new checkpoint"):
+        stream.read(place)
+    with pytest.raises(UsageError, match="at each server by itself"):
+        ReaderOptions({"job": job, "server": servers, "sharded": "none", "starting_seq": "7"})
+    with pytest.raises(UsageError, match="sharded='all': give the job's ordering"):
+        ReaderOptions({"job": job, "sharded": "all"})
+
+
+class Pipeline:
+    """A source, a channel and a release over three trackers, as one driver after the other starts them.
+
+    Args:
+        spark: the session.
+        servers: the trackers.
+        job: the job's name.
+        feed: the source's rows.
+        path: where everything is.
+        probe: where rows are counted, if there is a channel; None: what is released is the source itself.
+    """
+
+    def __init__(
+        self, spark: SparkSession, servers: str, job: str, feed: Feed, path: Path, probe: CountingMode | None = None
+    ) -> None:
+        self.spark, self.servers, self.job, self.feed, self.path = spark, servers, job, feed, path
+        self.direct, self.probe = probe is None, probe or "driver"
+
+    def start(self, deployment: str = "1") -> Tracking:
+        tracking = Tracking(
+            self.spark, self.job, self.servers, deployment, sharded=True, ordering="scope", probe=self.probe
+        )
+        source = tracking.source(
+            self.feed.stream(self.spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+        )
+        cp = self.path / f"cp {deployment}"
+        aggs = {"rows": F.count("*"), "amount": F.sum("amount")}
+        if self.direct:
+            released = tracking.release(source, ["kind"], aggs=aggs)
+        else:
+            channel = tracking.channel("clean", str(self.path / f"clean {deployment}"))
+            sending = source.writeStream.channel(channel).option("checkpointLocation", f"{cp} 1")
+            if self.probe == "executors":
+                sending = sending.option("seal", "true")
+            sending.start()
+            released = tracking.release(tracking.receive(channel), ["kind"], aggs=aggs)
+        released.writeStream.option("checkpointLocation", f"{cp} 2").start(self.path / f"out {deployment}")
+        return tracking
+
+    def results(self, deployment: str) -> list[Any]:
+        return rows_of(self.path / f"out {deployment}", self.spark, *COLUMNS)
+
+    def expected(self) -> list[Any]:
+        rows = self.feed.batch(self.spark).groupBy("tenant", F.window("ts", "1 hour"), "kind")
+        results = rows.agg(F.count("*").alias("rows"), F.sum("amount").alias("amount")).select(*COLUMNS).collect()
+        return sorted(tuple(result) for result in results)
+
+
+COLUMNS = ("tenant", "window.end", "kind", "rows", "amount")
+TENANTS = "acgbfh"  #: two at each of three trackers
+
+
+@pytest.mark.spark
+def test_a_job_over_several_trackers_releases_what_a_batch_computes_though_one_dies_and_the_driver(
+    spark: SparkSession, mortal_trackers: list[Server], servers: str, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, servers, job, feed, tmp_path)
+    tracking = pipeline.start()
+    feed.put(*(row(number, 5, tenant) for number, tenant in enumerate(TENANTS)))
+    tracking.process_all_available()
+    open_at = [at.job(name).open_substreams for at, name in tracking.client.logs(job)]
+    assert min(open_at) > 0, "else there is a tracker that has nothing to do"
+    assert sum(open_at) == len(TENANTS)
+    mortal_trackers[1].kill()
+    feed.put(*(row(10 + number, 6, tenant, last=tenant in "acg") for number, tenant in enumerate(TENANTS)))
+    mortal_trackers[1].start()
+    tracking.process_all_available()
+    assert {result[0] for result in pipeline.results("1")} == set("acg")
+    tracking.stop()
+    again = pipeline.start()
+    feed.put(*(row(20 + number, 7, tenant, last=True) for number, tenant in enumerate("bfh")))
+    again.process_all_available()
+    again.drain(600)
+    assert pipeline.results("1") == pipeline.expected()
+    assert again.client.get_drain(job).state is DrainState.DRAINED
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", ["driver", "executors"])
+def test_results_are_a_batchs_whichever_tracker_is_killed_when(
+    spark: SparkSession,
+    mortal_trackers: list[Server],
+    servers: str,
+    job: str,
+    feed: Feed,
+    tmp_path: Path,
+    probe: CountingMode,
+) -> None:
+    """Trackers die while batches run, drivers stop in between, and the job is drained and goes on."""
+    rng = random.Random(probe)
+    pipeline = Pipeline(spark, servers, job, feed, tmp_path, probe)
+    number = 0
+    for deployment in ("1", "2"):
+        tracking = pipeline.start(deployment)
+        for step in range(8):
+            last = step == 7
+            tenants = [f"{deployment}{tenant}" for tenant in TENANTS]
+            rows = []
+            for tenant in tenants:
+                number += 1
+                rows.append(row(number, 60 * (step // 2) + rng.uniform(0, 59), tenant, rng.choice("xy"), last=last))
+            feed.put(*rows)
+            victim = rng.choice(mortal_trackers)
+            if rng.random() < 0.5:
+                time.sleep(rng.uniform(0, 1))
+                victim.kill()
+                time.sleep(rng.uniform(0, 2))
+                victim.start()
+            if rng.random() < 0.3:
+                tracking.stop()
+                tracking = pipeline.start(deployment)
+        tracking.process_all_available()
+        tracking.drain(600)
+        assert pipeline.results(deployment) == pipeline.expected()  # each reads all from the beginning
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_exact_watermark_waits_for_all_trackers(
+    spark: SparkSession, mortal_trackers: list[Server], servers: str, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, servers, sharded=True)
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 minute"), front=Frontier("0 seconds")
+    )
+    counted = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "10 minutes"), "kind")
+    writer = tracking.write_stream(counted.agg(F.count("*").alias("n")), source)
+    table = writer.queryName("over_several").format("memory").outputMode("append")
+    query = table.option("checkpointLocation", str(tmp_path / "cp")).start()
+
+    def shown() -> list[Any]:
+        return sorted(tuple(each) for each in spark.table("over_several").select("window.start", "n").collect())
+
+    feed.put(*(row(number, number % 9, tenant) for number, tenant in enumerate(TENANTS)))
+    feed.put(row(10, 30, "a"))
+    tracking.process_all_available()
+    soon(lambda: [n for _, n in shown()] == [len(TENANTS)])
+    mortal_trackers[0].restart()
+    feed.put(row(11, 31, "b"), row(12, 65, "c"))
+    tracking.finish(source)
+    tracking.process_all_available()
+    windows = feed.batch(spark).groupBy(F.window("ts", "10 minutes")).count().select("window.start", "count")
+    assert shown() == sorted(tuple(each) for each in windows.collect())
+    assert query.isActive
+    tracking.stop()
+
+
+@pytest.mark.spark
+def test_what_cannot_work_over_several_trackers_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="sharded=True keeps no order over the servers"):
+        Tracking(spark, "job", "a:1,b:1", sharded=True, ordering="global", progress=True)
