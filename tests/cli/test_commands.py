@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests.cli.shell import Shell, split, table
 from tests.client.conftest import spec
 from tests.client.processes import TRACKER, Server
 from tests.client.test_expecting import elements
-from tracker.client import Expected, Finish, TrackerClient, label
+from tracker.client import Expected, Finish, TrackerClient, TrackerError, label
+from tracker.client.certificates import certificate
 
 
 @pytest.fixture
@@ -138,6 +140,26 @@ def test_a_deployment_hands_over(shell: Shell, client: TrackerClient, job: str) 
     assert json.loads(shell("drain", job, "d1", "--hand-over", "--wait", "--json"))["open_substreams"] == 1
     assert "(hand-over)" in shell("job", job)
     assert "DRAIN_MISMATCH" in shell("drain", job, "d1", status=1)
+
+
+def test_a_drain_leaves_a_certificate(shell: Shell, client: TrackerClient, flights: str, tmp_path: Path) -> None:
+    file = tmp_path / "drained.json"
+    assert "give --wait" in shell("drain", flights, "d1", "--certificate", str(file), status=2)
+    shell("drain", flights, "d1", "--wait", "--timeout", "0.2", "--certificate", str(file), status=1)
+    assert not file.exists(), "it is not drained"
+    shell("finish-front", flights, "schedule")
+    shell("abandon", flights, "LGA", "2013-01-02")
+    shell("drain", flights, "d1", "--wait", "--certificate", str(file))
+    kept = json.loads(file.read_text())
+    assert kept["kind"] == "substream-tracker/drain-certificate/1"
+    assert (kept["job"], kept["deployment"], kept["mode"]) == (flights, "d1", "FINISH")
+    assert (kept["open_substreams"], kept["in_flight"]) == (0, 0)
+    assert kept["ended"] == {"raw": {"ABANDONED": 1, "by_drain": 1}}
+    assert kept["fronts"]["schedule"]["finished"]
+    assert kept["requested"]["seq"] < kept["drained"]["seq"] == client.job(flights).last_seq
+    assert file.read_text() == json.dumps(certificate(client, flights, "d1"), indent=2) + "\n"
+    with pytest.raises(TrackerError, match="DEPLOYMENT_MISMATCH"):
+        certificate(client, flights, "d0")
 
 
 def test_producers_are_forgotten_and_jobs_deleted(shell: Shell, client: TrackerClient, job: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -58,6 +60,14 @@ def drain(
             help="wait until the drain is complete; exit status 1 if it was cancelled or is not complete in time",
         ),
     ] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="with --wait: write the drain's certificate, as JSON with all counts, when it is complete",
+        ),
+    ] = None,
 ) -> int:
     """Ask a deployment to finish what it has begun and to stop, or to hand it over.
 
@@ -68,6 +78,8 @@ def drain(
     """
     from tracker.client import DrainState
 
+    if certificate is not None and not wait:
+        raise typer.BadParameter("a certificate is of a drain that is complete: give --wait, too")
     over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
     with at.client() as client:
         name = drain_id or f"drain-{uuid.uuid4().hex[:12]}"
@@ -83,8 +95,22 @@ def drain(
                     show(most - left, most, _remaining(job, status))
                     time.sleep(_LOOK_AGAIN_S)
                     status = client.get_drain(job, deployment)
+        if certificate is not None and status.state is DrainState.DRAINED:
+            _write_certificate(client, job, deployment, certificate)
     _show(form, status)
     return 0 if not wait or status.state is DrainState.DRAINED else 1
+
+
+def _write_certificate(client: TrackerClient | ShardedClient, job: str, deployment: str, file: Path) -> None:
+    """Writes a certificate whole or not at all."""
+    from tracker.client import TrackerClient
+    from tracker.client.certificates import certificate
+
+    if not isinstance(client, TrackerClient):
+        raise typer.BadParameter("a job on several servers has a certificate for each shard: name one server")
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(json.dumps(certificate(client, job, deployment), indent=2) + "\n", encoding="utf-8")
+    part.replace(file)
 
 
 def _remaining(job: str, status: DrainStatus) -> str:
