@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,14 @@ def test_promises_keep_their_order_and_name_substreams_that_nothing_else_names()
     assert said[0].substreams == [("JFK", "d1")]
     assert said[0].end_times.tolist() == [24]
     assert len(said[0].xor) == 0
+
+
+@pytest.mark.parametrize(("end_time", "error"), [("noon", TypeError), (1.5, TypeError), (2**63, OverflowError)])
+def test_an_end_time_that_is_no_64_bit_integer_is_refused_and_nothing_is_kept(end_time: Any, error: type) -> None:
+    report, _ = gather()
+    with pytest.raises(error, match=r"end_time=.* of substream 'd1' in scope 'JFK' is no 64-bit integer; give"):
+        report.sent("raw", "JFK", "d1", 1, end_time=end_time)
+    report.sent("raw", "JFK", "d1", 1, end_time=24)
 
 
 def test_a_substream_has_one_end_time() -> None:

@@ -358,7 +358,13 @@ class Report:
         time = NO_END_TIME if end_time is None else end_time
         index = self._substreams.get((scope, name))
         if index is None:
-            self._end_times.append(time)  # before the dictionary: it raises if the time is not a 64-bit integer
+            try:
+                self._end_times.append(time)  # before the dictionary, since it may refuse
+            except (TypeError, OverflowError) as error:
+                raise type(error)(
+                    f"end_time={end_time!r} of substream {name!r} in scope {scope!r} is no 64-bit integer; give the "
+                    "job's own number for the time, such as microseconds, or None"
+                ) from None
             index = self._substreams[scope, name] = len(self._substreams)
         elif self._end_times[index] != time:
             raise _two_end_times(scope, name, self._end_times[index], time)
