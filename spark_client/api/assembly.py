@@ -17,10 +17,11 @@ from spark_client.api.reading import Readable, Reader, SourceReader, events_of, 
 from spark_client.api.writer import TrackedWriter
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.errors import UsageError
-from spark_client.plan.graph import JobGraph
+from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.outputs import check_sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
+from spark_client.plan.stateshapes import placed
 from spark_client.plan.substreams import TRACKER, session_zone
 from spark_client.release.aggregation import Aggregation
 from spark_client.runtime import assembly as runtime
@@ -34,7 +35,7 @@ from spark_client.runtime.queryplan import Destination, JobSettings, QueryPlan, 
 from spark_client.sinks.outputs import FileOutput
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
-from spark_client.storage.directories import check_store, local_path
+from spark_client.storage.directories import check_store, local_path, read_json
 from spark_client.trackers.jobclient import JobClient
 
 _OWN_OPTIONS: Final = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
@@ -75,6 +76,8 @@ class Assembly:
         options, release = writer.options_given, writer.release
         late = local_path(options.get("late_path") or checkpoint / "tracker" / "late", "late_path")
         check_store(late, "late_path")
+        if release is not None:
+            release = placed(release, read_json(_note(checkpoint)))
         stream = writer.rows.plan if release is None else release.stream
         return QueryPlan(
             self.settings,
@@ -196,12 +199,17 @@ class Assembly:
         }
         last = last_commit(plan.checkpoint)
         kept = tracked.processor.kept(0 if last is None else last + 1)
-        declared.check(plan.checkpoint / "tracker" / "query.json", described, kept)
+        declared.check(_note(plan.checkpoint), described, kept, tracked.interrupted)
+
+
+def _note(checkpoint: Path) -> Path:
+    """Where a query has written down what it is."""
+    return checkpoint / "tracker" / "query.json"
 
 
 def state_segment(release: ReleasePlan) -> str:
     """The segment that stands for a release's state."""
-    return f"{release.stream.segment}.held"
+    return state_of(release.stream.segment)
 
 
 def check_zone(rows: Readable) -> None:

@@ -30,6 +30,11 @@ class Measure:
     nullable: bool
 
     @property
+    def number(self) -> int:
+        """Its own, in the names of its parts: ``_part_NUMBER_PLACE``."""
+        return int(self.parts[0].split("_")[2])
+
+    @property
     def value(self) -> Column:
         """The result, from the merged parts; null, or wrapped, if it has overflowed."""
         value = self.aggregate.finish(*map(F.col, self.parts)).cast(self.result)
@@ -95,10 +100,14 @@ class ReleasePlan:
 
     def described(self) -> dict[str, object]:
         """What shapes its state, as plain data."""
-        parts = {field.name: field.dataType.simpleString() for field in self.part_schema.fields}
-        aggregates = {
-            measure.name: f"{measure.aggregate.description} kept as "
-            + ", ".join([*filter(None, [measure.aggregate.form]), *(parts[part] for part in measure.parts)])
-            for measure in self.measures
+        return {
+            "keys": {key: self.part_schema[key].dataType.simpleString() for key in self.keys},
+            "aggregates": {measure.name: self.kept_as(measure) for measure in self.measures},
+            "parts": {self.kept_as(measure): measure.number for measure in self.measures},
         }
-        return {"keys": {key: parts[key] for key in self.keys}, "aggregates": aggregates}
+
+    def kept_as(self, measure: Measure) -> str:
+        """What the state keeps of an aggregate: its function, what that is over, and the types of its parts."""
+        types = [self.part_schema[part].dataType.simpleString() for part in measure.parts]
+        form = [measure.aggregate.form] if measure.aggregate.form else []
+        return f"{measure.aggregate.description} kept as {', '.join([*form, *types])}"

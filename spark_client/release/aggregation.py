@@ -120,12 +120,12 @@ class Aggregation:
 
     @cached_property
     def _partial(self) -> list[Column]:
-        parts = [
-            value.alias(name)
+        parts = {  # aggregates of which the same is kept share their columns
+            name: value.alias(name)
             for measure in self.plan.measures
             for name, value in zip(measure.parts, measure.aggregate.partial, strict=True)
-        ]
-        return [*parts, F.count("*").alias("_rows")]
+        }
+        return [*parts.values(), F.count("*").alias("_rows")]
 
     @cached_property
     def _xor(self) -> Column:
@@ -133,12 +133,12 @@ class Aggregation:
 
     @cached_property
     def _merge(self) -> list[Column]:
-        parts = [
-            merge(*map(F.col, measure.parts)).cast(self.plan.part_schema[name].dataType).alias(name)
+        parts = {
+            name: merge(*map(F.col, measure.parts)).cast(self.plan.part_schema[name].dataType).alias(name)
             for measure in self.plan.measures
             for name, merge in zip(measure.parts, measure.aggregate.merge, strict=True)
-        ]
-        return [*parts, F.sum("_rows").alias("_rows")]
+        }
+        return [*parts.values(), F.sum("_rows").alias("_rows")]
 
     @cached_property
     def _own_result(self) -> list[Column]:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.stateshapes import can_read
 from spark_client.plan.substreams import TRACKER, Substream, named
 from spark_client.release.state import RowTally
 from spark_client.spark_internals.checkpoints import started_query
@@ -190,7 +191,7 @@ class Quarantine:
         """
         path = _part(_mergeable(self._path), epoch, kind)
         index = read_json(path / _INDEX)
-        if index is None or index["shape"] != self._shape:
+        if index is None or self._shape is None or not can_read(index["shape"], self._shape):
             raise TrackingError(
                 f"a revision needs what is, or was, in {path}, aggregated by {self._shape}: restore the directory, or "
                 "start the query with these aggregates"

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.advice import explained
 from spark_client.errors import UsageError
 from spark_client.plan.eventtime import INSTANT, micros_of
+from spark_client.plan.stateshapes import can_read
 from spark_client.plan.substreams import Substream
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.release.state import NONE, RowTally
@@ -165,11 +166,12 @@ class Revisions:
     def _made_of(self, substream: Substream, number: int, items: Sequence[Item]) -> Revision:
         query = read_json(self._checkpoint / "tracker" / "query.json")
         for item in items:
-            if changed := [what for what, value in item.shape.items() if query[what] != value]:
+            if not can_read(item.shape, query):
+                changed = "keys" if item.shape["keys"] != query["keys"] else "aggregates"
                 raise UsageError(
                     f"what came late for {substream.name} of {substream.scope!r} in epoch {item.epoch} was aggregated "
-                    f"with {changed[0]} {item.shape[changed[0]]}, and the query's are now {query[changed[0]]}: it "
-                    "cannot be merged. Read it from the table of late rows"
+                    f"with {changed} {item.shape[changed]}, and the query's are now {query[changed]}: it cannot be "
+                    "merged. Read it from the table of late rows"
                 )
         tally = reduce(RowTally.__add__, (item.tally for item in items), NONE)
         parts = tuple(sorted((item.epoch, item.kind) for item in items))

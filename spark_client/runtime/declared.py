@@ -11,18 +11,23 @@ from pathlib import Path
 from typing import Final
 
 from spark_client.errors import UsageError
+from spark_client.plan.stateshapes import new_aggregates, part_numbers
 from spark_client.storage.directories import read_json, write_json
 
 ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zone rows fall into substreams
 
 
-def check(note: Path, now: Mapping[str, object], kept: int) -> None:
+def check(note: Path, now: Mapping[str, object], kept: int, interrupted: int | None) -> None:
     """Compares a query with what its checkpoint says it was, and writes down what it is.
+
+    While its state holds something, aggregates may be renamed, moved or left out, but none may be new: what is open
+    holds no part of it.
 
     Args:
         note: a file in its checkpoint.
         now: what it is, by aspect: plain data.
         kept: how many substreams its state holds; aspects that only shape the state may change while it holds none.
+        interrupted: a batch that has published something and is not committed: it is to be run again as it was.
 
     Raises:
         UsageError: it differs; every difference is named.
@@ -32,31 +37,56 @@ def check(note: Path, now: Mapping[str, object], kept: int) -> None:
         for aspect, added in _ADDED.items():
             if isinstance(known.get(aspect), dict):
                 known[aspect] = {**added, **known[aspect]}
-        shaping = () if kept else _SHAPES
         differences = [
             f"{aspect} was {known.get(aspect)}, is {value}"
             for aspect, value in now.items()
-            if known.get(aspect) != value and aspect not in shaping
+            if known.get(aspect) != value and aspect not in _SHAPES
         ]
+        if kept and known.get("keys") != now.get("keys"):
+            differences.append(f"keys was {known.get('keys')}, is {now.get('keys')}")
+        if differences and known.get(ZONE) != now.get(ZONE):
+            differences.append(f"its rows fall into substreams by the session's time zone, so set {ZONE} back")
+        if kept:
+            differences += _of_aggregates(known, now, interrupted)
         if differences:
-            if known.get(ZONE) != now.get(ZONE):
-                differences.append(f"its rows fall into substreams by the session's time zone, so set {ZONE} back")
-            if "aggregates" not in shaping and _alike(known.get("aggregates"), now.get("aggregates")):
-                differences.append(
-                    "the aggregates are the same, and another version of this package kept them otherwise: go back to "
-                    "it for the drain"
-                )
             holds = f" The state holds {kept} substreams, which would be abandoned." if kept else ""
             raise UsageError(
                 f"the query has changed since its checkpoint {note.parent.parent} was written: "
                 f"{'; '.join(differences)}.{holds} Drain the job before you change it, or start with a new job and new "
                 "checkpoints"
             )
+        if "parts" in now:
+            now = {**now, "parts": {**part_numbers(known), **part_numbers(now)}}
     if known != now:
         write_json(note, now)
 
 
-_SHAPES = ("keys", "aggregates")
+def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], interrupted: int | None) -> list[str]:
+    """What is wrong with aggregates that have changed, and what to do."""
+    before, wanted = known.get("aggregates"), now.get("aggregates")
+    if before == wanted:
+        return []
+    if _alike(before, wanted):
+        return [
+            f"aggregates was {before}, is {wanted}",
+            "the aggregates are the same, and another version of this package kept them otherwise: go back to it for "
+            "the drain",
+        ]
+    if interrupted is not None:
+        return [
+            f"aggregates was {before}, is {wanted}, and batch {interrupted} was interrupted when it had released "
+            "something: start the query as it was until that is committed, and hand the job over then "
+            "(tracking.hand_over())"
+        ]
+    return [
+        f"the aggregate {name!r} ({kept}) is new, and what is open holds no part of it. The state has {before}. Let a "
+        "drain end what is open first (tracking.drain()), or release it in a query of its own beside this one, with "
+        "a channel and a checkpoint of its own"
+        for name, kept in new_aggregates(known, now).items()
+    ]
+
+
+_SHAPES = ("keys", "aggregates", "parts")
 #: What notes of earlier versions lack, and what it was then.
 _ADDED: Final[Mapping[str, Mapping[str, object]]] = {"substreams": {"time": "timestamp", "zone": None}}
 

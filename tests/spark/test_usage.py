@@ -222,7 +222,8 @@ def test_a_query_that_has_become_another_one_is_refused_with_every_difference(
 
     start(["kind"], F.sum("amount"))
     with pytest.raises(
-        UsageError, match=r"keys was \{'kind': 'string'\}, is \{'part': 'int'\}; aggregates was .*1 substr"
+        UsageError,
+        match=r"keys was \{'kind': 'string'\}, is \{'part': 'int'\}; the aggregate 'amount' \(.*\) is new, .*1 substr",
     ):
         start(["part"], F.max("amount"))
     with pytest.raises(TrackingError, match="segment 'in' is removed; segment 'other' is new"):
