@@ -24,7 +24,10 @@ _ADVICE: Final = {
     "EPOCH_REWOUND": "The query's checkpoint is older than its last commit at the tracker, as after a restore from a "
     "backup: start the query with its last checkpoint. If that is lost, " + _ANEW,
     "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking a new deployment=",
-    "INCOMPATIBLE_GRAPH": "Drain the running deployment first, so that nothing is open, or give Tracking(force=True)",
+    "INCOMPATIBLE_GRAPH": "Hand the running deployment over (tracking.hand_over()) or drain it first, or give "
+    "Tracking(force=True), which abandons what is open",
+    "DRAIN_MISMATCH": "Wait for what was asked for first (tracking.await_drained()), or cancel it with `tracker "
+    "cancel-drain {job} {options}`",
     "DRAINED": "The job has been drained: start with a new deployment=",
     "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost or restored from a backup, so this query's "
     "checkpoint does not match the tracker any more: " + _ANEW,

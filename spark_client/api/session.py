@@ -34,7 +34,7 @@ from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
 from spark_client.trackers.jobclient import Trackers
-from tracker.client import Credentials, Ordering
+from tracker.client import Credentials, DrainMode, Ordering
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -296,14 +296,35 @@ class Tracking(Declarations):
             TimeoutError: not in time; it goes on. The message says what is missing.
             TrackingError: a query has failed.
         """
+        self._ask_for(DrainMode.FINISH, timeout)
+
+    def hand_over(self, timeout: float | None = None) -> None:
+        """Stops everything so that the next deployment goes on with the windows that are open; none is split.
+
+        Sources stop between two batches and do not finish. What was read passes channels and loops, releases keep what
+        has not ended in their checkpoints, and all queries stop. Then start the next version with the same checkpoints
+        and another ``deployment=``.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            TimeoutError: not in time; it goes on. The message says what is missing.
+            TrackingError: a query has failed, or the tracker refuses: the job is being drained already.
+
+        >>> tracking.hand_over(timeout=600)                                                    # doctest: +SKIP
+        """
+        self._ask_for(DrainMode.HAND_OVER, timeout)
+
+    def _ask_for(self, mode: DrainMode, timeout: float | None) -> None:
         if not self._drains.drained:
             self._define()
-            self._drains.request()
+        self._drains.request(mode)
         self.await_drained(timeout)
 
     def await_drained(self, timeout: float | None = None) -> None:
-        """Waits until a drain, asked for here or by ``tracker drain``, is over and the queries of this session have
-        stopped.
+        """Waits until a drain or a hand-over, asked for here or by ``tracker drain``, is over and the queries of this
+        session have stopped.
 
         Raises:
             TimeoutError: not in time.

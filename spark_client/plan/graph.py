@@ -101,6 +101,16 @@ class JobGraph:
         """The segments that queries of this application are to read."""
         return self._consumed if self.given else {*self.segments} - self._states
 
+    def states(self) -> list[str]:
+        """The segments that stand for the state of a release.
+
+        Of a graph that was given whole they go by their names, as one application does not declare all of them.
+        """
+        if self.given:
+            named = {state_of(segment) for segment in self.segments}
+            return sorted(named.intersection(self.segments))
+        return sorted(self._states)
+
     def leading_to(self, segment: str) -> list[str]:
         """The segments from which this one can be reached."""
         found = {segment}
@@ -126,6 +136,15 @@ class JobGraph:
                 f"{what} is declared after the first query has started: declare sources, channels and what is sent "
                 "into them first, or give Tracking(segments=…, fronts=…)"
             )
+
+
+def state_of(segment: str) -> str:
+    """The segment that stands for the state of the release of a segment.
+
+    >>> state_of("clean")
+    'clean.held'
+    """
+    return f"{segment}.held"
 
 
 def _feeding(

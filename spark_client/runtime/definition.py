@@ -10,7 +10,7 @@ from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import JobGraph
 from spark_client.trackers.jobclient import JobClient
-from tracker.client import DrainState, JobSpec, TrackerError, TrackerUnavailable
+from tracker.client import DrainMode, DrainState, JobSpec, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest
 
 _log = logging.getLogger("spark_client")
@@ -61,11 +61,11 @@ class Definition:
             raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
         self._rules["progress"] = True
 
-    def define(self) -> bool:
+    def define(self) -> DrainMode | None:
         """Defines the job; again with each start of a query, which tells whether it drains.
 
         Returns:
-            Whether it drains.
+            How it drains; None: it does not.
 
         Raises:
             TrackingError: the tracker refuses it, or cannot be reached; or it has been drained.
@@ -75,6 +75,7 @@ class Definition:
             deployment=self._deployment,
             segments=self._graph.segments,
             fronts=self._graph.fronts(),
+            state_segments=self._graph.states(),
             **self._rules,
         )
         force = self._force and self._defined is None
@@ -85,13 +86,15 @@ class Definition:
         except (TrackerError, TrackerUnavailable) as error:
             raise explained(error) from error
         if defined.drain.state is DrainState.DRAINED:
+            done = "handed over" if defined.drain.mode is DrainMode.HAND_OVER else "drained"
             raise TrackingError(
-                f"deployment {self._deployment!r} of job {self._job!r} has been drained: start another deployment="
+                f"deployment {self._deployment!r} of job {self._job!r} has been {done}: start another deployment="
             )
         self._defined = spec
         self._graph.fixed = True
         self.largest = Largest.by(self._client.server_info().limits)
-        return defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
+        under_way = defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
+        return defined.drain.mode if under_way else None
 
     def _warn_of_what_is_abandoned(self) -> None:
         try:

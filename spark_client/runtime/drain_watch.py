@@ -11,6 +11,7 @@ from typing import Final
 from spark_client.counting.job_reader import ONE_ATTEMPT
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import (
+    DrainMode,
     DrainRequested,
     DrainState,
     TrackerError,
@@ -34,11 +35,11 @@ class DrainWatch:
         client: of the job.
         job: whose drains.
         deployment: of it.
-        requested: called when a drain of it was asked for, and every tracker has it; may be called again for the same
-            one, and by several threads.
+        requested: called with its mode when a drain of it was asked for, and every tracker has it; may be called again
+            for the same one, and by several threads.
     """
 
-    def __init__(self, client: JobClient, job: str, deployment: str, requested: Callable[[], object]) -> None:
+    def __init__(self, client: JobClient, job: str, deployment: str, requested: Callable[[DrainMode], object]) -> None:
         self._client = client
         self._impatient = client.with_patience(ONE_ATTEMPT, 0)
         self._job = job
@@ -89,14 +90,16 @@ class DrainWatch:
                     )
                 found = self._under_way(_UNDER_WAY)
                 complained = False
-                if found and not closed.is_set():
-                    self._requested()
+                if found is not None and not closed.is_set():
+                    self._requested(found)
                 for event in watch:
-                    mine = isinstance(event.kind, DrainRequested) and event.deployment == self._deployment
+                    asked = event.kind
+                    if not isinstance(asked, DrainRequested) or event.deployment != self._deployment:
+                        continue
                     # Of several trackers, each announces it, and the last one when all have it.
-                    everywhere = mine and (alone or self._under_way(_ASKED_FOR))
-                    if everywhere and not closed.is_set():
-                        self._requested()
+                    everywhere = asked.mode if alone else self._under_way(_ASKED_FOR)
+                    if everywhere is not None and not closed.is_set():
+                        self._requested(everywhere)
             except TrackerUnavailable as error:
                 if not complained:
                     _log.warning("the watch over job %s waits for the tracker: %s", self._job, error)
@@ -109,7 +112,7 @@ class DrainWatch:
                 _log.info("the watch over job %s starts again: %s", self._job, error)
             closed.wait(_PAUSE)
 
-    def _under_way(self, states: Set[DrainState]) -> bool:
-        """Whether a drain of the deployment is in one of some states, at the tracker that is least far."""
+    def _under_way(self, states: Set[DrainState]) -> DrainMode | None:
+        """The mode of the deployment's drain; None: it is in none of these states, at the tracker that is least far."""
         drain = self._impatient.get_drain(self._job)
-        return drain.state in states and drain.deployment == self._deployment
+        return drain.mode if drain.state in states and drain.deployment == self._deployment else None

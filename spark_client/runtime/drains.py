@@ -13,11 +13,13 @@ from spark_client.advice import explained
 from spark_client.counting.livefronts import LiveFront
 from spark_client.errors import TrackingError
 from spark_client.plan.graph import JobGraph
+from spark_client.runtime.attempts import Attempt
 from spark_client.runtime.drain_watch import DrainWatch
 from spark_client.runtime.finishing import Finishing
+from spark_client.runtime.handing_over import HandingOver
 from spark_client.runtime.running import Running
 from spark_client.trackers.jobclient import JobClient
-from tracker.client import TrackerError, TrackerUnavailable
+from tracker.client import DrainMode, TrackerError, TrackerUnavailable
 
 
 class Drains:
@@ -43,42 +45,52 @@ class Drains:
         self._graph = graph
         self._lock = threading.RLock()
         self._watch = DrainWatch(client, job, deployment, self._begin)
-        self._finishing: Finishing | None = None
+        self._attempt: Attempt | None = None
         self._awaiting = 0  # threads that wait for a drain
         self._drain_id = f"spark-{uuid.uuid4().hex[:8]}"  # one, so that a request can be repeated at several trackers
 
     @property
     def drained(self) -> bool:
         """Whether a drain has come to a good end."""
-        return self._finishing is not None and self._finishing.drained
+        return self._attempt is not None and self._attempt.drained
 
     @property
     def under_way(self) -> bool:
         """Whether a drain has begun, and has not come to an end."""
-        return self._finishing is not None and not self._finishing.ended.is_set()
+        return self._attempt is not None and not self._attempt.ended.is_set()
 
     def watch(self) -> None:
         """Begins to listen for a drain, unless it does already."""
         self._watch.open()
 
-    def request(self) -> None:
+    def request(self, mode: DrainMode) -> None:
         """Asks the tracker for a drain, and begins it.
 
-        Raises:
-            TrackerError: the tracker refuses.
-        """
-        self._client.drain(self._job, self._deployment, self._drain_id)
-        self._begin()
+        Args:
+            mode: what becomes of what is open.
 
-    def begin_if(self, drains: Callable[[], bool]) -> None:
+        Raises:
+            TrackingError: the tracker refuses, or cannot be reached.
+        """
+        if self.drained and self._attempt is not None and self._attempt.mode is mode:
+            return
+        hand_over = mode is DrainMode.HAND_OVER
+        try:
+            self._client.drain(self._job, self._deployment, self._drain_id, hand_over=hand_over)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error, self._job, self._client.command_options) from error
+        self._begin(mode)
+
+    def begin_if(self, drains: Callable[[], DrainMode | None]) -> None:
         """Begins a drain if the job drains; none begins meanwhile.
 
         Args:
-            drains: tells whether it does.
+            drains: gives its mode; None: the job does not drain.
         """
         with self._lock:
-            if drains():
-                self._begin()
+            mode = drains()
+            if mode is not None:
+                self._begin(mode)
 
     def wait(self, timeout: float | None, check: Callable[[], None]) -> None:
         """Waits until a drain is over.
@@ -95,22 +107,26 @@ class Drains:
         with self._lock:
             self._awaiting += 1
         try:
-            if self._finishing is None:
+            if self._attempt is None:
                 self._watch.open()
-            while self._finishing is None or not self._finishing.ended.wait(0.1):
-                if self._finishing is None:
+            while self._attempt is None or not self._attempt.ended.wait(0.1):
+                if self._attempt is None:
                     time.sleep(0.1)
                 check()
                 if until is not None and time.monotonic() >= until:
-                    raise TimeoutError(
-                        f"job {self._job!r} is not drained after {timeout} s: {self._client.get_drain(self._job)}"
-                    )
+                    raise TimeoutError(self._not_in_time(timeout))
         finally:
             with self._lock:
                 self._awaiting -= 1
-        if (failure := self._finishing.failure) is not None:
+        if (failure := self._attempt.failure) is not None:
             raise TrackingError(f"the drain failed: {failure}") from failure
         self._watch.close()
+
+    def _not_in_time(self, timeout: float | None) -> str:
+        missing = "" if self._attempt is None or not self._attempt.missing else f" It waits: {self._attempt.missing}."
+        drain = self._client.get_drain(self._job)
+        what = "handed over" if drain.mode is DrainMode.HAND_OVER else "drained"
+        return f"job {self._job!r} is not {what} after {timeout} s; it goes on.{missing} {drain}"
 
     def at_rest(self) -> None:
         """No query runs any more: nobody has to listen, unless somebody waits for a drain."""
@@ -122,9 +138,9 @@ class Drains:
     def stop(self) -> None:
         """Nothing is listened for any more, and a drain that is under way takes no further step here."""
         self._watch.close()
-        finishing = self._finishing
-        if finishing is not None:
-            finishing.stop()
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.stop()
 
     def finish(self, front: LiveFront) -> None:
         """A source will send nothing more.
@@ -152,18 +168,24 @@ class Drains:
         except (TrackerError, TrackerUnavailable) as error:
             raise explained(error) from error
 
-    def _begin(self) -> None:
+    def _begin(self, mode: DrainMode) -> None:
         with self._lock:
-            former = self._finishing
-            if former is not None and former.stopped:
-                former.ended.wait()  # it is in its last step
+            former = self._attempt
+            if former is not None and (former.stopped or former.mode is not mode):
+                former.ended.wait()  # it is in its last step, or finds that its own drain was cancelled
             if former is None or (former.ended.is_set() and not former.drained):
-                self._finishing = Finishing(
-                    self._spark,
-                    self._client,
-                    self._job,
-                    self._deployment,
-                    self._running,
-                    lambda: self._graph.read_here,
-                    self.finish,
-                )
+                self._attempt = self._attempt_to(mode)
+                self._attempt.begin()
+
+    def _attempt_to(self, mode: DrainMode) -> Attempt:
+        if mode is DrainMode.HAND_OVER:
+            return HandingOver(self._client, self._job, self._deployment, self._running)
+        return Finishing(
+            self._spark,
+            self._client,
+            self._job,
+            self._deployment,
+            self._running,
+            lambda: self._graph.read_here,
+            self.finish,
+        )

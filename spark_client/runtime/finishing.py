@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Set
-from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from spark_client.counting.livefronts import LiveFront
 from spark_client.errors import TrackingError
+from spark_client.runtime.attempts import Attempt, Queries
 from spark_client.runtime.draining import Drain
 from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.trackers.jobclient import JobClient
+from tracker.client import DrainMode
 
 _log = logging.getLogger("spark_client")
 
 _COMPLAIN_AFTER = 10.0  #: seconds for which a drain waits for queries to be started, and says nothing
 _LOOK_EVERY = 0.01  #: seconds
-_JOINING = 5.0  #: seconds in which its thread has to end when it is stopped
 
 
-class Queries(Protocol):
-    """The queries of an application."""
-
-    @property
-    def queries(self) -> list[TrackedQuery]:
-        """The newest run of each."""
-        ...
-
-
-class Finishing:
-    """One attempt to drain, in a thread of its own. Another one can follow it if it fails or is stopped.
+class Finishing(Attempt):
+    """One attempt to finish everything.
 
     Args:
         spark: the session.
@@ -44,11 +34,9 @@ class Finishing:
         running: the queries.
         expected: gives the segments that queries of this application are to read.
         finish: finishes a source.
-
-    Attributes:
-        ended: set when it has come to an end, whichever.
-        failure: why it could not go on.
     """
+
+    mode = DrainMode.FINISH
 
     def __init__(
         self,
@@ -60,45 +48,13 @@ class Finishing:
         expected: Callable[[], Set[str]],
         finish: Callable[[LiveFront], None],
     ) -> None:
+        super().__init__(job)
         self._spark = spark
         self._client = client
-        self._job = job
         self._deployment = deployment
         self._running = running
         self._expected = expected
         self._finish = finish
-        self._stopped = threading.Event()
-        self.ended = threading.Event()
-        self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="tracking-drain", daemon=True)
-        self._thread.start()
-
-    @property
-    def drained(self) -> bool:
-        """Whether it has come to a good end."""
-        return self.ended.is_set() and self.failure is None
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was told to take no further step."""
-        return self._stopped.is_set()
-
-    def stop(self) -> None:
-        """It takes no further step."""
-        self._stopped.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_JOINING)
-
-    def _run(self) -> None:
-        try:
-            self._drain()
-        except Exception as error:
-            if self._stopped.is_set():
-                _log.info("the drain of job %s goes on when its queries are started again: %s", self._job, error)
-            else:
-                _log.exception("the drain of job %s failed", self._job)
-            self.failure = error
-        self.ended.set()
 
     def _drain(self) -> None:
         self._await_queries()
@@ -133,16 +89,6 @@ class Finishing:
                 tracked.drain(self._spark)
         drain.confirm()
         drain.await_drained()
-
-    def _await_the_batch_that_has_begun(self, tracked: TrackedQuery) -> None:
-        """What it has published belongs to this deployment, and so does the rest of it, whichever driver began it.
-
-        Spark runs it again before any other batch.
-        """
-        tracked.rest()
-        while tracked.interrupted is not None and tracked.query is not None and tracked.query.isActive:
-            if self._stopped.wait(_LOOK_EVERY):
-                return
 
     def _must_be_well(self, tracked: TrackedQuery) -> None:
         """Nothing is finished while something of a query has been published that it has not committed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_client.counting.runs import Run
 from spark_client.runtime.queries import TrackedQuery
-from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.spark_internals.checkpoints import last_begun, last_commit
 from spark_client.spark_internals.observations import observation_name
 from tracker.client import Frontier
 
@@ -65,6 +65,19 @@ class NativeQuery(TrackedQuery):
         last = last_commit(self.checkpoint)
         while last is not None and self._owes(last) and self.query.isActive:
             time.sleep(0.01)
+
+    def halt(self) -> None:
+        """Stops the query once the batch in hand is committed, and its promises are made.
+
+        Spark may have begun another one by then. It was not committed, so it is read again.
+        """
+        begun = last_begun(self.checkpoint)
+        while begun is not None and self.query is not None and self.query.isActive:
+            last = last_commit(self.checkpoint)
+            if last is not None and last >= begun and not self._owes(last):
+                break
+            time.sleep(0.01)
+        self.stop()
 
     def _owes(self, epoch: int) -> bool:
         """Whether the promises of a batch that this run has seen committed have still to be made."""

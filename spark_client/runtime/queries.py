@@ -77,6 +77,11 @@ class TrackedQuery:
         return [read.stream.segment for read in self.reads]
 
     @property
+    def only_sources(self) -> bool:
+        """Whether nothing comes to it but from sources."""
+        return all(read.front is not None for read in self.reads)
+
+    @property
     def outlives_its_sources(self) -> bool:
         """Whether it has something to do when all that its sources have sent has ended."""
         return not self.fronts
@@ -257,6 +262,10 @@ class TrackedQuery:
             _log.warning(
                 "query %s: its batch does not end although it was interrupted; the query stops when it does", query.id
             )
+
+    def halt(self) -> None:
+        """Stops the query for good, between two batches: the next deployment goes on from there."""
+        self.stop()
 
     def settle(self) -> None:
         """Waits until everything that is there has been processed, and the tracker knows of it."""

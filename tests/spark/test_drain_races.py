@@ -150,7 +150,7 @@ def test_a_batch_that_fails_while_a_drain_waits_for_it_is_brought_to_its_end_fir
         soon(lambda: it.by_tenant() == [("a", 2)])
         with pytest.raises(TrackingError, match="killed in batch 1"):
             tracking.drain(timeout=900)
-        soon(lambda: tracking._drains._finishing is not None and tracking._drains._finishing.ended.is_set())
+        soon(lambda: tracking._drains._attempt is not None and tracking._drains._attempt.ended.is_set())
     assert not any(front.finished for front in tracking.client.job(job).fronts)
     tracking.stop()
 

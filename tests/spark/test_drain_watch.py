@@ -43,7 +43,7 @@ def test_a_drain_is_heard_of_though_its_event_was_dropped_while_the_line_was_dow
         near.cancel_drain(job)
         return heard.count(restarts()) > 1
 
-    watch = DrainWatch(TrackerClient(line.address), job, "1", lambda: heard.append(restarts()))
+    watch = DrainWatch(TrackerClient(line.address), job, "1", lambda _: heard.append(restarts()))
     watch.open()
     try:
         for attempt in range(3):
@@ -99,7 +99,7 @@ def test_a_drain_of_several_trackers_is_told_of_when_all_have_it(mortal_trackers
     client = ShardedClient(",".join(tracker.address for tracker in mortal_trackers))
     client.define_job(JobSpec(job=job, deployment="1", segments={"in": []}, fronts=["in"]))
     told = threading.Event()
-    watch = DrainWatch(client, job, "1", told.set)
+    watch = DrainWatch(client, job, "1", lambda _: told.set())
     watch.open()
     shards = client.logs(job)
     try:

@@ -248,7 +248,7 @@ def test_a_query_that_fails_in_a_drain_holds_it_until_it_has_been_started_again(
     tracking.process_all_available()
     with pytest.raises(TrackingError, match="the place is away"):
         tracking.drain(timeout=900)
-    soon(lambda: tracking._drains._finishing is not None and tracking._drains._finishing.ended.is_set())
+    soon(lambda: tracking._drains._attempt is not None and tracking._drains._attempt.ended.is_set())
     assert tracking.client.get_drain(job).state is DrainState.DRAINING
     away.clear()
     writer.start()

@@ -1,0 +1,184 @@
+"""What an application does when its job hands over: its sources stop, what they have sent arrives, and all stop.
+
+Nothing is finished, so windows stay open, in the releases' state. The queries that receive must not stop while
+something can still come for them, whichever application sends it. So each application shows how far it has come, by a
+guard for each of its queries: a producer beside the query's own, which holds the hand-over while it is open. Once the
+application's sources have stopped, its committed epoch is the number of an event: the queries have acted on all that
+was announced up to there. When this is the job's newest event in all guards, nothing is staged, and all that was sent
+has been received, nothing is left to be done. That stays so, and every application finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+from spark_client.errors import TrackingError
+from spark_client.runtime.attempts import Attempt, Queries
+from spark_client.runtime.hand_over_progress import GUARD, all_have_acted, is_quiet, missing
+from spark_client.runtime.native import NativeQuery
+from spark_client.runtime.queries import TrackedQuery
+from spark_client.trackers.jobclient import JobClient, JobProducer
+from tracker.client import (
+    DrainMode,
+    DrainState,
+    JobStatus,
+    TrackerError,
+    TrackerUnavailable,
+)
+
+_log = logging.getLogger("spark_client")
+
+_LOOK_EVERY = 0.1  #: seconds
+_COMPLAIN_AFTER = 10.0  #: seconds for which it waits for the same, and logs nothing
+
+
+class HandingOver(Attempt):
+    """One attempt to hand a deployment over.
+
+    Args:
+        client: to the tracker.
+        job: that hands over.
+        deployment: of it.
+        running: the queries of this application.
+    """
+
+    mode = DrainMode.HAND_OVER
+
+    def __init__(self, client: JobClient, job: str, deployment: str, running: Queries) -> None:
+        super().__init__(job)
+        self._client = client
+        self._deployment = deployment
+        self._running = running
+        self._guards: dict[str, JobProducer] = {}  # by query id
+        self._halted: set[TrackedQuery] = set()
+        self._missing: list[str] = []
+        self._complain_at = time.monotonic() + _COMPLAIN_AFTER
+
+    @property
+    def missing(self) -> str:
+        return "; ".join(self._missing)
+
+    def _drain(self) -> None:
+        for status in self._looks():
+            if status.drain.state is DrainState.DRAINED:
+                return
+            queries = self._guarded(status)
+            unwell = self._stop_sources(queries)
+            read = {segment for query in queries if _runs(query) for segment in query.segments}
+            self._note(missing(status, set(self._guards), read, [query.checkpoint for query in unwell]))
+            if unwell or not is_quiet(status):
+                continue
+            if all_have_acted(status):
+                self._stop(queries)
+            elif self._settle(queries):
+                for guard in self._guards.values():
+                    guard.commit(status.last_seq)
+
+    def _looks(self) -> Iterator[JobStatus]:
+        """How the job stands, again and again.
+
+        Raises:
+            TrackingError: the hand-over was cancelled, another deployment has taken over, or the queries were stopped.
+        """
+        while True:
+            if self.stopped:
+                raise TrackingError(
+                    "the queries were stopped while their job was handed over: start them again under the same "
+                    "deployment=, and the hand-over goes on"
+                )
+            try:
+                status = self._client.job(self._job)
+            except TrackerUnavailable as error:
+                _log.warning("the hand-over of job %s waits for the tracker: %s", self._job, error)
+            else:
+                if status.drain.deployment != self._deployment:
+                    raise TrackingError(f"deployment {status.drain.deployment!r} has taken over")
+                if status.drain.state is DrainState.CANCELLED or status.drain.mode is not self.mode:
+                    self._release_guards()
+                    raise TrackingError(
+                        "the hand-over was cancelled when the queries that read sources had stopped: start them again"
+                    )
+                yield status
+            self._stopped.wait(_LOOK_EVERY)
+
+    # ---------------------------------------------------------------- guards
+
+    def _guarded(self, status: JobStatus) -> list[TrackedQuery]:
+        """The queries of this application that no other driver has taken over. Each has a guard from now on."""
+        newest = {(producer.producer, producer.run) for producer in status.producers}
+        queries = [query for query in self._running.queries if (query.run.query, query.run.run) in newest]
+        own = {query.run.query for query in queries}
+        for lost in self._guards.keys() - own:
+            del self._guards[lost]
+        for query in own - self._guards.keys():
+            run = f"{self._deployment}/{uuid.uuid4().hex[:8]}"
+            self._guards[query] = self._client.open_producer(self._job, f"{query}{GUARD}", run)
+        return queries
+
+    def _release_guards(self) -> None:
+        """Nothing is held from here any more."""
+        while self._guards:
+            _, guard = self._guards.popitem()
+            try:
+                guard.close()
+            except TrackerError as error:
+                if error.reason != "FENCED":  # another driver has it now
+                    raise
+
+    # ---------------------------------------------------------------- queries
+
+    def _stop_sources(self, queries: Sequence[TrackedQuery]) -> list[TrackedQuery]:
+        """Stops the queries that only read sources, each after the batch in hand.
+
+        Returns:
+            Those that have to be started again, as a batch of theirs was interrupted.
+        """
+        sources = [query for query in queries if query.only_sources and query not in self._halted]
+        for query in sources:
+            query.rest()
+        for query in sources:
+            self._await_the_batch_that_has_begun(query)
+            if not self.stopped:
+                self._halt(query)
+        return [query for query in queries if not _runs(query) and query.interrupted is not None]
+
+    def _halt(self, query: TrackedQuery) -> None:
+        query.halt()
+        query.close()
+        self._halted.add(query)
+
+    def _settle(self, queries: Sequence[TrackedQuery]) -> bool:
+        """Waits until all have acted on what has been announced, and tells whether they have."""
+        for query in queries:
+            if isinstance(query, NativeQuery):
+                continue  # nothing waits for what it sends, and its source may never be at rest
+            try:
+                query.settle()
+            except Exception as error:
+                if query.failure() is None:
+                    raise
+                _log.info("query %s failed while its job was handed over: %s", query.run.query, error)
+                return False
+        return True
+
+    def _stop(self, queries: Sequence[TrackedQuery]) -> None:
+        for query in queries:
+            if query not in self._halted:
+                self._halt(query)
+        self._release_guards()
+
+    def _note(self, found: list[str]) -> None:
+        """Notes what is waited for, and logs it once it has been the same for some time."""
+        if found != self._missing:
+            self._complain_at = time.monotonic() + _COMPLAIN_AFTER
+            self._missing = found
+        elif found and time.monotonic() > self._complain_at:
+            self._complain_at = float("inf")
+            _log.warning("the hand-over of job %s waits: %s", self._job, self.missing)
+
+
+def _runs(query: TrackedQuery) -> bool:
+    return query.query is not None and query.query.isActive
