@@ -105,10 +105,10 @@ def test_a_drain_of_several_trackers_is_told_of_when_all_have_it(mortal_trackers
     try:
         for at, name in shards[:2]:  # whoever asked for it has died in between
             at.drain(name, "1", "d")
-            assert not told.wait(1)
+            assert not told.wait(0.3)
         watch.close()
         watch.open()
-        assert not told.wait(1)
+        assert not told.wait(0.3)
         mortal_trackers[0].restart()
         at, name = shards[2]
         at.drain(name, "1", "d")

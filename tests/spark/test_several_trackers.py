@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError
 from spark_client.counting.countingplan import CountingMode
-from spark_client.datasource.merging import Offset, place_of
+from spark_client.counting.runs import Run
+from spark_client.datasource.merging import Offset, kept_from, place_of
 from spark_client.datasource.options import ReaderOptions
 from spark_client.datasource.rows import EVENT_SCHEMA
 from spark_client.datasource.streams import EventStream
+from spark_client.release.state import PartialState
+from spark_client.storage.directories import read_json
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
 from tests.client.processes import Server
@@ -27,6 +32,15 @@ from tests.spark.waiting import soon
 from tracker.client import DrainState, JobSpec, Ordering, ShardedClient
 
 NAMES = EVENT_SCHEMA.fieldNames()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three trackers for the tests that kill none."""
+    trackers = [Server(tmp_path_factory.mktemp("tracker"), "memory") for _ in range(3)]
+    yield ",".join(tracker.address for tracker in trackers)
+    for tracker in trackers:
+        tracker.stop()
 
 
 @pytest.fixture
@@ -57,16 +71,16 @@ def test_a_stream_of_several_logs_has_each_event_once_and_a_replay_has_the_same(
     client.define_job(spec)
     producer = client.open_producer(job, "plain", "1")
     options = ReaderOptions(
-        {"job": job, "server": servers, "sharded": ordering, "max_events_per_trigger": "4", "subscription": "s"}
+        {"job": job, "server": servers, "sharded": ordering, "max_events_per_trigger": "1", "subscription": "s"}
     )
     stream = EventStream(options)
     place = stream.initialOffset()
     rows: list[Any] = []
     sent = 0
 
-    def read() -> None:
+    def read(batches: int | None = None) -> None:
         nonlocal place
-        for before, batch, after in read_all(stream, place):
+        for before, batch, after in islice(read_all(stream, place), batches):
             replayed = stream.readBetweenOffsets(before, after)
             assert [dict(zip(NAMES, row, strict=True)) for row in replayed] == batch
             rows.extend(batch)
@@ -82,8 +96,7 @@ def test_a_stream_of_several_logs_has_each_event_once_and_a_replay_has_the_same(
         report.frontier("f", epoch)
         report.frontier("g", epoch)
         report.report(["all"], commit=True)
-        if chance.random() < 0.7:
-            read()
+        read(chance.randrange(4))  # it stops in the middle, where ends of one tracker wait for another one
         if chance.random() < 0.3:
             stream = EventStream(options)
         if chance.random() < 0.2:
@@ -107,10 +120,15 @@ def test_a_stream_of_several_logs_has_each_event_once_and_a_replay_has_the_same(
     assert not place_of(place).is_beyond(Place(tuple(each.last_seq for each in statuses), place_of(place).log_ids))
 
 
-def test_a_log_that_was_lost_and_another_number_of_logs_are_noticed(
-    mortal_trackers: list[Server], servers: str, job: str
-) -> None:
-    client = ShardedClient(servers)
+def test_events_that_wait_for_another_log_are_not_acknowledged() -> None:
+    waiting = {"held": [[3, 4], []], "advanced": [{}, {}], "said": {}}
+    offset = {"seq": [5, 9], "log_id": ["a", "b"], "merge": waiting}
+    assert kept_from(offset, ordered=True) == Place((2, 9), ("a", "b"))
+    assert kept_from({"seq": 5, "log_id": "a"}, ordered=True) == Place((5,), ("a",))
+
+
+def test_a_log_that_was_lost_and_another_number_of_logs_are_noticed(lasting: str, job: str) -> None:
+    servers, client = lasting, ShardedClient(lasting)
     client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}))
     stream = EventStream(ReaderOptions({"job": job, "server": servers, "sharded": "none"}))
     place = stream.initialOffset()
@@ -125,6 +143,42 @@ def test_a_log_that_was_lost_and_another_number_of_logs_are_noticed(
         ReaderOptions({"job": job, "server": servers, "sharded": "none", "starting_seq": "7"})
     with pytest.raises(UsageError, match="sharded='all': give the job's ordering"):
         ReaderOptions({"job": job, "sharded": "all"})
+
+
+def test_a_query_whose_checkpoint_one_of_several_trackers_has_lost_is_refused(
+    lasting: str, job: str, tmp_path: Path
+) -> None:
+    client = ShardedClient(lasting, "scope")
+    spec = JobSpec(job=job, deployment="d1", segments={"raw": []}, ordering="scope")
+    client.define_job(spec)
+    note = tmp_path / "log.json"
+    first = Run(client, job, "query", "1", 0)
+    first.check_log(note)
+    first.send(first.report(0), 0)
+    Run(client, job, "query", "2", 1).check_log(note)
+    at, name = client.logs(job)[2]
+    at.delete_job(name, force=True)
+    client.define_job(spec)
+    again = Run(client, job, "query", "3", 1)
+    what_to_do = re.escape(f"`tracker delete-job {job} --force --server {lasting} --sharded scope`")
+    with pytest.raises(TrackingError, match=rf"LOG_CHANGED.*{what_to_do}"):
+        again.check_log(note)
+
+
+def test_a_releases_state_has_one_position_as_before_or_one_for_each_log(tmp_path: Path) -> None:
+    for epoch, (position, log_id) in enumerate([(7, "a"), ([7, 0, 2], ["a", "b", "c"])]):
+        state = PartialState(tmp_path)
+        state.load(epoch)
+        state.place = Place.of(position, log_id)
+        state.publish(epoch)
+        version = read_json(max(tmp_path.glob("version-*.json")))
+        assert (version["position"], version["log_id"]) == (position, log_id)
+        read = PartialState(tmp_path)
+        read.load(epoch + 1)
+        assert read.place == state.place
+        assert not read.is_before(state.place)
+    assert read.is_before(Place.of([7, 0, 3], log_id))
+    assert PartialState(tmp_path / "new").is_before(state.place)
 
 
 class Pipeline:
