@@ -37,12 +37,27 @@ SENSORS = """
         SubstreamSensor(task_id="late", **flights, scope="s", name="never", timeout=5)
 """
 
+WATCHER = """
+    from airflow.sdk import DAG, Asset, AssetWatcher, task
+    from substream_tracker_airflow.watching import SubstreamEnds
+
+    days = Asset("days", watchers=[AssetWatcher("days", trigger=SubstreamEnds("days", "watched", segments=["raw"]))])
+
+    with DAG("bill", schedule=[days]):
+        @task
+        def ends(triggering_asset_events):
+            return [event.extra["payload"] for event in triggering_asset_events[days]]
+
+        ends()
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("tracker"))
     with TrackerClient(server.address) as client:
         client.define_job(spec("flights", fronts=["gate"], progress=True))
+        client.define_job(spec("watched"))
     yield server
     server.kill()
 
@@ -52,6 +67,7 @@ def airflow(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     address = f"substream-tracker://{server.address}"
     airflow = Airflow(tmp_path_factory.mktemp("airflow"), substream_tracker_default=address)
     (airflow.dags / "sensors.py").write_text(textwrap.dedent(SENSORS))
+    (airflow.dags / "watcher.py").write_text(textwrap.dedent(WATCHER))
     try:
         airflow.start()
         yield airflow
@@ -99,3 +115,42 @@ def test_a_task_fails_with_the_reason(airflow: Airflow, client: TrackerClient) -
     assert "ended on 'raw' as ABANDONED with 1 elements in flight" in airflow.task_log("refused", run, "abandoned")
     assert "UNKNOWN_SEGMENT" in airflow.task_log("refused", run, "nowhere")
     assert "AirflowSensorTimeout" in airflow.task_log("refused", run, "late")
+
+
+def test_each_end_starts_a_dag_once_while_the_tracker_and_the_triggerer_are_killed(
+    airflow: Airflow, server: Server, client: TrackerClient
+) -> None:
+    till = client.open_producer("watched", "till", run="r1")
+
+    def end(*names: str) -> None:
+        report = till.epoch()
+        for name in names:
+            report.close("JFK", name)
+        report.report(commit=True)
+
+    def started() -> list[str]:
+        """What the runs that have succeeded were started by."""
+        runs = [run["dag_run_id"] for run in airflow.runs("bill") if run["state"] == "success"]
+        return sorted(payload["name"] for run in runs for payload in airflow.result("bill", run, "ends"))
+
+    def is_acknowledged() -> bool:
+        return [each.acknowledged for each in client.subscriptions("watched")] == [client.job("watched").last_seq]
+
+    airflow.unpause("bill")
+    end("1")
+    eventually(lambda: started() == ["1"])
+    eventually(is_acknowledged)
+    server.restart()
+    end("2")
+    eventually(lambda: started() == ["1", "2"])
+    eventually(is_acknowledged)
+    airflow.kill_part("triggerer")
+    report = till.epoch()
+    report.sent("raw", "JFK", "lost", 4711)
+    report.report(commit=True)
+    client.abandon("watched", "JFK", "lost")
+    end("3", "4", "5")
+    server.restart()
+    airflow.start_part("triggerer")
+    eventually(lambda: started() == ["1", "2", "3", "4", "5"])
+    eventually(is_acknowledged)

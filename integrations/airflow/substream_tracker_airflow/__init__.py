@@ -1,4 +1,5 @@
-"""Airflow waits for substreams of a streaming job.
+"""Airflow waits for substreams of a streaming job, and their ends start DAGs.
 
-Sensors that give their slot back while they wait are in `sensors`, and the connection type in `hook`.
+Sensors that give their slot back while they wait are in `sensors`, the trigger of an `AssetWatcher` is in `watching`,
+and the connection type in `hook`.
 """
