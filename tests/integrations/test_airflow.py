@@ -46,7 +46,7 @@ WATCHER = """
     with DAG("bill", schedule=[days]):
         @task
         def ends(triggering_asset_events):
-            return [event.extra["payload"] for event in triggering_asset_events[days]]
+            return [end for event in triggering_asset_events[days] for end in event.extra["payload"]["ends"]]
 
         ends()
 """

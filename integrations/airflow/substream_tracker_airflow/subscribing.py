@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -22,13 +22,15 @@ log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S: Final = 60.0
 _PASSED_EVERY_S: Final = 60.0  # events that start nothing are acknowledged together
 _ACK_S: Final = 10.0
-_MOST_READ: Final = 256  # events that are read and not acknowledged; Airflow's queue holds 1024 by default
+_MOST_READ: Final = 256  # events that are read and not done, and so in a batch
+_LINGER_S: Final = 0.5  # events of one moment come together
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where an event stands, in which subscription."""
+class Batch:
+    """Events that are done together, and up to where they reach."""
 
+    events: tuple[Event, ...]
     subscription: Subscription
     seq: int
 
@@ -61,44 +63,46 @@ class SubscriptionReader:
         self._scopes = scopes
         self._concerns = concerns
         self._loop = asyncio.get_running_loop()
-        self._read: asyncio.Queue[tuple[Event, Position] | Exception] = asyncio.Queue()
+        self._read: asyncio.Queue[tuple[Event, Subscription] | Exception] = asyncio.Queue()
         self._room = threading.Semaphore(_MOST_READ)
         self._closed = threading.Event()
         self._reading: Subscription | None = None
         self._lock = threading.Lock()
-        self._outstanding = 0  # events that were given and are not done
-        self._done: Position | None = None  # up to here everything is done
+        self._passed_at = self._loop.time()
+        self._done: tuple[Subscription, int] | None = None  # up to here everything is done
         self._is_done = asyncio.Event()
         self._acknowledging = asyncio.create_task(self._acknowledge())
         self._thread = threading.Thread(target=self._run, name=f"substreams-{name}", daemon=True)
         self._thread.start()
 
-    async def events(self) -> AsyncIterator[tuple[Event, Position]]:
-        """Yields the wanted events, in the order of the job's log. It never ends by itself.
+    async def next_batch(self) -> Batch:
+        """Waits for wanted events, and returns those that are there, in the order of the job's log.
+
+        The batch before it is done.
 
         Raises:
             Exception: a mistake of this program's; the tracker's absence and refusals are waited for.
         """
-        passed_at = self._loop.time()
+        wanted: list[Event] = []
         while True:
-            found = await self._read.get()
-            if isinstance(found, Exception):
-                raise found
-            event, position = found
+            event, subscription = self._taken(await self._read.get())
             if self._concerns(event):
-                self._outstanding += 1
-                yield event, position
-                continue
-            self._room.release()
-            if not self._outstanding and self._loop.time() >= passed_at + _PASSED_EVERY_S:
-                passed_at = self._loop.time()
-                self._set_done(position)
+                break
+            self._pass_over(subscription, event.seq)
+        wanted.append(event)
+        await asyncio.sleep(_LINGER_S)
+        while not self._read.empty():
+            event, subscription = self._taken(self._read.get_nowait())
+            if self._concerns(event):
+                wanted.append(event)
+            else:
+                self._room.release()
+        return Batch(tuple(wanted), subscription, event.seq)
 
-    def done(self, positions: Sequence[Position]) -> None:
-        """Notes that nothing remains to be done for these events, the oldest that are not done, in order."""
-        self._outstanding -= len(positions)
-        self._room.release(len(positions))
-        self._set_done(positions[-1])
+    def done(self, batch: Batch) -> None:
+        """Notes that nothing remains to be done for a batch."""
+        self._room.release(len(batch.events))
+        self._set_done(batch.subscription, batch.seq)
 
     async def close(self) -> None:
         """Ends the reading. The subscription stays."""
@@ -110,22 +114,34 @@ class SubscriptionReader:
         self._acknowledging.cancel()
         if self._is_done.is_set() and self._done is not None:
             with suppress(TrackerError, TrackerUnavailable):  # what is not acknowledged comes again
-                await asyncio.to_thread(self._done.subscription.ack, self._done.seq, _ACK_S)
+                await asyncio.to_thread(self._done[0].ack, self._done[1], _ACK_S)
         await asyncio.to_thread(self._thread.join, _ACK_S)
         self._client.close()
 
-    def _set_done(self, position: Position) -> None:
-        self._done = position
+    def _taken(self, found: tuple[Event, Subscription] | Exception) -> tuple[Event, Subscription]:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _pass_over(self, subscription: Subscription, seq: int) -> None:
+        """An event is not wanted, and all before it are done: now and then this is acknowledged."""
+        self._room.release()
+        if self._loop.time() >= self._passed_at + _PASSED_EVERY_S:
+            self._passed_at = self._loop.time()
+            self._set_done(subscription, seq)
+
+    def _set_done(self, subscription: Subscription, seq: int) -> None:
+        self._done = subscription, seq
         self._is_done.set()
 
     async def _acknowledge(self) -> None:
         while True:
             await self._is_done.wait()
             self._is_done.clear()
-            position = self._done
-            assert position is not None
+            assert self._done is not None
+            subscription, seq = self._done
             try:
-                await asyncio.to_thread(position.subscription.ack, position.seq, _ACK_S)
+                await asyncio.to_thread(subscription.ack, seq, _ACK_S)
             except TrackerUnavailable:
                 await asyncio.sleep(1)
                 self._is_done.set()
@@ -149,7 +165,7 @@ class SubscriptionReader:
                         pause = 1.0
                         if event.seq > last:
                             last = event.seq
-                            self._hand_over(event, Position(events, event.seq))
+                            self._hand_over(event, events)
             except (TrackerError, TrackerUnavailable) as error:
                 log.warning("Cannot read the events of subscription %s of job %s: %s", self._name, self._job, error)
                 self._closed.wait(pause)
@@ -163,7 +179,7 @@ class SubscriptionReader:
             events.close()
         return events
 
-    def _hand_over(self, event: Event, position: Position) -> None:
+    def _hand_over(self, event: Event, subscription: Subscription) -> None:
         self._room.acquire()
         if not self._closed.is_set():
-            self._loop.call_soon_threadsafe(self._read.put_nowait, (event, position))
+            self._loop.call_soon_threadsafe(self._read.put_nowait, (event, subscription))

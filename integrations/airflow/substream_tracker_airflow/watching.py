@@ -2,10 +2,15 @@
 
 An end is acknowledged at the tracker once Airflow has stored the asset's event, so every end updates the asset at least
 once, whatever is killed meanwhile. It comes twice only if the triggerer dies in the moments between the two.
+
+Airflow starts one run for all events that an asset gets before its scheduler looks. But an event that is stored while
+it creates the run is in no run before the asset's next event comes (apache/airflow, issues 54659 and 56050). So ends of
+one moment are in one event, and the next event comes some seconds later.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any
 
@@ -13,17 +18,17 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from substream_tracker_airflow import ends, hook
-from substream_tracker_airflow.subscribing import Position, SubscriptionReader
+from substream_tracker_airflow.subscribing import Batch, SubscriptionReader
 from tracker.client import Ended, Event
 
 _LONGEST_NAME = 512  # bytes: the longest name of a subscription
 
 
 class SubstreamEnds(BaseEventTrigger):
-    """Updates an asset with each end of a substream.
+    """Updates an asset when substreams have ended.
 
-    The payload of the asset's event has the fields of `tracker.client.Ended`, `job`, `deployment`, `time`, and an `id`
-    that is the same if the end comes again.
+    The payload of the asset's event is a list, ``ends``: each with the fields of `tracker.client.Ended`, `job`,
+    `deployment`, `time`, and an `id` that is the same if the end comes again.
 
     Args:
         name: the name of the watcher's subscription at the tracker, ``airflow/`` and this. Every watcher of a job needs
@@ -33,6 +38,8 @@ class SubstreamEnds(BaseEventTrigger):
         scopes: only ends in these; empty: in all.
         reasons: those of ends that update the asset.
         by_drain: whether the ends of substreams that only a drain has closed do, too.
+        every: seconds between two updates of the asset, in which Airflow's scheduler has to start what the first one
+            starts. What ends meanwhile comes together with the second one.
         conn_id: the connection.
 
     >>> day = AssetWatcher("clean-days", trigger=SubstreamEnds(name="clean-days", job="flights", segments=["clean"]))
@@ -46,6 +53,7 @@ class SubstreamEnds(BaseEventTrigger):
         scopes: Sequence[str] = (),
         reasons: Sequence[str] = (ends.COMPLETE,),
         by_drain: bool = False,
+        every: float = 20.0,
         conn_id: str = hook.DEFAULT_CONNECTION,
     ) -> None:
         super().__init__()
@@ -60,11 +68,12 @@ class SubstreamEnds(BaseEventTrigger):
         self.scopes = list(scopes)
         self.reasons = list(ends.checked_reasons(reasons))
         self.by_drain = by_drain
+        self.every = every
         self.conn_id = conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns the class and its arguments, as Airflow keeps them."""
-        names = ("name", "job", "segments", "scopes", "reasons", "by_drain", "conn_id")
+        names = ("name", "job", "segments", "scopes", "reasons", "by_drain", "every", "conn_id")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     def shared_stream_key(self) -> Hashable:
@@ -77,7 +86,7 @@ class SubstreamEnds(BaseEventTrigger):
         return _Ends(cls(**kwargs))
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        """Yields an event for each end."""
+        """Yields an event for each batch of ends."""
         async for payload in shared_stream:
             yield TriggerEvent(payload)
 
@@ -107,30 +116,34 @@ class _Ends(SharedStreamProducer):
     def __init__(self, trigger: SubstreamEnds) -> None:
         self._trigger = trigger
         self._reader: SubscriptionReader | None = None
+        self._is_stored = asyncio.Event()
 
-    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], Position]]:
-        """Yields what the asset's events have, and where it stands."""
+    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], Batch]]:
+        """Yields what the asset's events have, each once the one before it is stored and some seconds old."""
         of = self._trigger
         client = await hook.connected(of.conn_id)
-        self._reader = SubscriptionReader(client, of.job, subscription_of(of.name), of.segments, of.scopes, of.concerns)
-        async for event, position in self._reader.events():
-            yield ends.payload_of(of.job, position.subscription.log_id, event), position
+        reader = SubscriptionReader(client, of.job, subscription_of(of.name), of.segments, of.scopes, of.concerns)
+        self._reader = reader
+        while True:
+            batch = await reader.next_batch()
+            self._is_stored.clear()
+            log_id = batch.subscription.log_id
+            yield {"ends": [ends.payload_of(of.job, log_id, event) for event in batch.events]}, batch
+            await self._is_stored.wait()
+            await asyncio.sleep(of.every)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Acknowledges ends whose events are stored.
+        """Acknowledges ends whose event is stored.
 
         Raises:
-            RuntimeError: one is not, so that Airflow begins again after the last one that is.
+            RuntimeError: it is not, so that Airflow begins again after the last one that is.
         """
-        stored = [item.broker_payload for item in batch]
-        for number, item in enumerate(batch):
+        for item in batch:
             if not item.outcome.is_clean:
-                stored = stored[:number]
-                break
-        if stored and self._reader is not None:
-            self._reader.done(stored)
-        if len(stored) < len(batch):
-            raise RuntimeError(f"Airflow has not stored {len(batch) - len(stored)} ends, which come again")
+                raise RuntimeError("Airflow has not stored an event of the asset; its ends come again")
+            if self._reader is not None:
+                self._reader.done(item.broker_payload)
+        self._is_stored.set()
 
     async def aclose(self) -> None:
         """Ends the reading."""
