@@ -62,14 +62,14 @@ test-spark: $(STAMP) ## only Spark
 test-slow: $(STAMP) ## the long simulations and failure runs
 	@$(PYTEST) tests -m slow
 
-.cache/airflow/.installed: .cache/%/.installed: requirements/%.txt integrations/%/pyproject.toml pyproject.toml
+.cache/airflow/.installed .cache/dagster/.installed: .cache/%/.installed: requirements/%.txt integrations/%/pyproject.toml pyproject.toml
 	@test -x .cache/$*/bin/python || $(PYTHON) -m venv .cache/$*
 	@echo "installing into .cache/$* (a few minutes the first time)"
 	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$*.txt
 	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e . -e integrations/$*
 	@touch $@
 
-integrations: $(STAMP) .cache/airflow/.installed ## the packages for orchestrators, in a real Airflow
+integrations: $(STAMP) .cache/airflow/.installed .cache/dagster/.installed ## the packages for orchestrators, in a real Airflow and a real Dagster
 	@$(PYTEST) tests/integrations
 
 test-bounds: $(STAMP) ## the client with the lowest and the highest versions of what it needs

@@ -6,4 +6,4 @@ import sys
 from pathlib import Path
 
 INTEGRATIONS = Path(__file__).resolve().parents[2] / "integrations"
-sys.path[:0] = [str(INTEGRATIONS / "airflow")]
+sys.path[:0] = [str(INTEGRATIONS / "airflow"), str(INTEGRATIONS / "dagster")]
