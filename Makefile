@@ -44,6 +44,9 @@ demo-delays: $(STAMP) ## two weeks of the flights in hourly steps: how soon each
 demo-failover: $(STAMP) ## the flights while the leader of two trackers with a journal in Redis is killed every ten seconds
 	@$(BIN)/python -m examples.flights.failover
 
+demo-hand-over: $(STAMP) ## the flights in three deployments, each of which hands over to the next
+	@$(BIN)/python -m examples.flights.hand_over
+
 demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, while everything is killed
 	@bash scripts/fetch_jars.sh >/dev/null
 	@$(BIN)/python -m examples.flights_kafka.demo

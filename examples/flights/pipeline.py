@@ -10,14 +10,15 @@ every one of them arrive at the end of the pipeline, or fall out on the way, the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client import Channel, Schedule, Tracking
+from spark_client import Channel, Schedule, TrackedWriter, Tracking
 
 
 def figures() -> dict[str, Column]:
@@ -32,6 +33,21 @@ def figures() -> dict[str, Column]:
 
 
 @dataclass(frozen=True)
+class Version:
+    """A version of the pipeline, which goes on where the one before has handed over.
+
+    Attributes:
+        deployment: its name.
+        seats_apart: whether a query of its own looks up the seats, behind a channel of its own.
+        figures: what is worth knowing.
+    """
+
+    deployment: str = "1"
+    seats_apart: bool = False
+    figures: Mapping[str, Column] = field(default_factory=figures)
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """The running pipeline."""
 
@@ -42,9 +58,15 @@ class Pipeline:
 
 
 def start(
-    spark: SparkSession, tracker: str, departures: DataFrame, timetable: DataFrame, planes: DataFrame, directory: Path
+    spark: SparkSession,
+    tracker: str,
+    departures: DataFrame,
+    timetable: DataFrame,
+    planes: DataFrame,
+    directory: Path,
+    version: Version | None = None,
 ) -> Pipeline:
-    """Start both queries.
+    """Start the queries.
 
     Args:
         spark: the session.
@@ -53,8 +75,10 @@ def start(
         timetable: rows of (origin, day, number of flights).
         planes: rows of (tailnum, seats).
         directory: where channel, checkpoints and the released table (`released`) go.
+        version: of the pipeline; None: the first.
     """
-    tracking = Tracking(spark, job="flights", server=tracker)
+    version = version or Version()
+    tracking = Tracking(spark, job="flights", server=tracker, deployment=version.deployment)
 
     # Query 1 takes flights in, drops those that never got an aircraft, and looks up the seats of the others.
     flights = tracking.source(
@@ -66,19 +90,26 @@ def start(
         front=Schedule(timetable),
     )
     channel = tracking.channel("flights", str(directory / "channel"), keep=True)  # the baseline reads it
-    clean = (
-        flights.where("tailnum is not null")
-        .join(F.broadcast(planes), "tailnum", "left")
-        .writeStream.channel(channel)
-        .queryName("clean")
-        .option("checkpointLocation", directory / "clean")
+    known = flights.where("tailnum is not null")
+    if version.seats_apart:
+        between = tracking.channel("known", str(directory / "known"))
+        first = _query(known.writeStream.channel(between), "clean", directory)
+        known = tracking.receive(between)
+    seated = known.join(F.broadcast(planes), "tailnum", "left").writeStream.channel(channel)
+    senders = (
+        [first, _query(seated, "seats", directory)] if version.seats_apart else [_query(seated, "clean", directory)]
     )
 
     # Query 2 aggregates them, and releases each airport's day when it has ended.
-    daily = (
-        tracking.release(tracking.receive(channel), ["carrier"], aggs=figures())
-        .writeStream.queryName("daily")
-        .option("checkpointLocation", directory / "daily")
+    daily = _query(
+        tracking.release(tracking.receive(channel), ["carrier"], aggs=dict(version.figures)).writeStream,
+        "daily",
+        directory,
     )
 
-    return Pipeline(tracking, channel, clean.start(), daily.start(directory / "released"))
+    clean, *_ = [sender.start() for sender in senders]
+    return Pipeline(tracking, channel, clean, daily.start(directory / "released"))
+
+
+def _query(writer: TrackedWriter, name: str, directory: Path) -> TrackedWriter:
+    return writer.queryName(name).option("checkpointLocation", directory / name)

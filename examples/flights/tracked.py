@@ -49,6 +49,15 @@ class TrackedRun:
             time.sleep(0.02)
             self._look()
 
+    def hand_over(self, timeout: float) -> None:
+        """Stop all queries between batches; the days that are open stay so."""
+        self._running.tracking.hand_over(timeout)
+        self._look()
+
+    def go_on(self, running: Pipeline) -> None:
+        """Watch the next deployment."""
+        self._running = running
+
     def drain(self, timeout: float) -> None:
         """Let everything end, and stop both queries between batches."""
         self._running.tracking.drain(timeout)

@@ -133,3 +133,13 @@ def test_over_kafka_into_postgresql_everything_is_killed_once_and_the_tables_are
     for what in ("Kafka 1", "PostgreSQL 1", "Spark's driver 1", "tracker 1"):
         assert what in done.stdout
     assert set(Path(tempfile.gettempdir()).glob("flights-kafka-*")) <= before
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_three_deployments_hand_over_and_no_window_is_split(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "examples.flights.hand_over", "--days", "16", "--artifacts", str(tmp_path)]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exact: the released table is what a batch computation over the same rows gives" in done.stdout
+    assert done.stdout.count("handed over to deployment") == 2

@@ -158,7 +158,13 @@ class Requests:
             case "Drain":
                 timeout = self._seconds() if random.random() < 0.3 else None
                 return wire.DrainRequest(
-                    job=job, deployment=random.choice(("d1", "d2", "d9")), drain_id="x", timeout=timeout
+                    job=job,
+                    deployment=random.choice(("d1", "d2", "d9")),
+                    drain_id="x",
+                    timeout=timeout,
+                    mode=random.choice(
+                        (wire.DRAIN_MODE_UNSPECIFIED, wire.DRAIN_MODE_FINISH, wire.DRAIN_MODE_HAND_OVER)
+                    ),
                 )
             case "CancelDrain":
                 return wire.CancelDrainRequest(
@@ -209,7 +215,10 @@ class Requests:
     def _define(self, job: str) -> wire.DefineJobRequest:
         random = self._random
         names = random.sample(SEGMENTS, random.choice((2, 3, 3, 3)))
-        segments = [wire.Segment(name=name, feeds=random.sample(SEGMENTS, random.randrange(3))) for name in names]
+        segments = [
+            wire.Segment(name=name, feeds=random.sample(SEGMENTS, random.randrange(3)), state=random.random() < 0.1)
+            for name in names
+        ]
         durations = {
             name: self._seconds()
             for name in ("stall_after", "expire_after", "idle_after", "retention")
