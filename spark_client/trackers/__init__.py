@@ -15,7 +15,9 @@ What holds then:
   Ends of two shards are of two substreams, so a release needs no order between them. A log that was lost is noticed
   at its shard, with `LOG_CHANGED`.
 - **Progress** is the minimum over the shards, for the exact watermark as well.
-- **A drain** begins when every shard has it, and is over when every shard is drained.
+- **A drain** or a hand-over begins when every shard has it, and is over when every shard is drained. A shard that is
+  drained before the others takes empty epochs and new runs, so a driver that starts again in between completes it.
+  `JobStatus.last_seq` is a sum over the shards: it is the same again only if no shard has announced anything.
 
 ``ordering="global"`` is refused for `Tracking`: a release acts on ends as their shards announce them.
 """

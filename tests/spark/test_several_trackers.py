@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -199,25 +200,26 @@ class Pipeline:
         self.spark, self.servers, self.job, self.feed, self.path = spark, servers, job, feed, path
         self.direct, self.probe = probe is None, probe or "driver"
 
-    def start(self, deployment: str = "1") -> Tracking:
+    def start(self, deployment: str = "1", place: str = "") -> Tracking:
+        place = place or deployment
         tracking = Tracking(
             self.spark, self.job, self.servers, deployment, sharded=True, ordering="scope", probe=self.probe
         )
         source = tracking.source(
             self.feed.stream(self.spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
-        cp = self.path / f"cp {deployment}"
+        cp = self.path / f"cp {place}"
         aggs = {"rows": F.count("*"), "amount": F.sum("amount")}
         if self.direct:
             released = tracking.release(source, ["kind"], aggs=aggs)
         else:
-            channel = tracking.channel("clean", str(self.path / f"clean {deployment}"))
+            channel = tracking.channel("clean", str(self.path / f"clean {place}"))
             sending = source.writeStream.channel(channel).option("checkpointLocation", f"{cp} 1")
             if self.probe == "executors":
                 sending = sending.option("seal", "true")
             sending.start()
             released = tracking.release(tracking.receive(channel), ["kind"], aggs=aggs)
-        released.writeStream.option("checkpointLocation", f"{cp} 2").start(self.path / f"out {deployment}")
+        released.writeStream.option("checkpointLocation", f"{cp} 2").start(self.path / f"out {place}")
         return tracking
 
     def results(self, deployment: str) -> list[Any]:
@@ -296,6 +298,30 @@ def test_results_are_a_batchs_whichever_tracker_is_killed_when(
         tracking.process_all_available()
         tracking.drain(600)
         assert pipeline.results(deployment) == pipeline.expected()  # each reads all from the beginning
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_windows_that_are_open_are_handed_over_by_all_trackers(
+    spark: SparkSession, mortal_trackers: list[Server], servers: str, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, servers, job, feed, tmp_path, "driver")
+    tracking = pipeline.start("1")
+    feed.put(*(row(number, 5, tenant) for number, tenant in enumerate(TENANTS)))
+    tracking.process_all_available()
+    mortal_trackers[2].kill()
+    restarts = threading.Timer(2, mortal_trackers[2].start)
+    restarts.start()
+    tracking.hand_over(600)
+    restarts.join()
+    assert pipeline.results("1") == []
+    assert tracking.client.job(job).open_substreams == len(TENANTS)
+    assert [at.get_drain(name).state for at, name in tracking.client.logs(job)] == [DrainState.DRAINED] * 3
+    again = pipeline.start("2", place="1")
+    feed.put(*(row(10 + number, 6, tenant, last=True) for number, tenant in enumerate(TENANTS)))
+    again.process_all_available()
+    again.drain(600)
+    assert pipeline.results("1") == pipeline.expected()
 
 
 @pytest.mark.spark
