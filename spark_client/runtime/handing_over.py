@@ -54,6 +54,7 @@ class HandingOver(Attempt):
         self._running = running
         self._guards: dict[str, JobProducer] = {}  # by query id
         self._halted: set[TrackedQuery] = set()
+        self._handed_over: set[TrackedQuery] = set()  # nothing is left to be done of these
         self._missing: list[str] = []
         self._complain_at = time.monotonic() + _COMPLAIN_AFTER
 
@@ -65,17 +66,27 @@ class HandingOver(Attempt):
         for status in self._looks():
             if status.drain.state is DrainState.DRAINED:
                 return
-            queries = self._guarded(status)
-            unwell = self._stop_sources(queries)
-            read = {segment for query in queries if _runs(query) for segment in query.segments}
-            self._note(missing(status, set(self._guards), read, [query.checkpoint for query in unwell]))
-            if unwell or not is_quiet(status):
-                continue
-            if all_have_acted(status):
-                self._stop(queries)
-            elif self._settle(queries):
-                for guard in self._guards.values():
-                    guard.commit(status.last_seq)
+            try:
+                self._take_a_step(status)
+            except TrackerUnavailable as error:
+                _log.warning("the hand-over of job %s waits for the tracker: %s", self._job, error)
+            except TrackerError as error:
+                if error.reason != "DRAINED":  # else it was done before this look
+                    raise
+
+    def _take_a_step(self, status: JobStatus) -> None:
+        """Does what can be done as the job stands. May be repeated."""
+        queries = self._guarded(status)
+        unwell = self._stop_sources(queries)
+        read = {segment for query in queries if _runs(query) for segment in query.segments}
+        self._note(missing(status, set(self._guards), read, [query.checkpoint for query in unwell]))
+        if unwell or not is_quiet(status):
+            return
+        if all_have_acted(status):
+            self._stop(queries)
+        elif self._settle(queries):
+            for guard in self._guards.values():
+                guard.commit(status.last_seq)
 
     def _looks(self) -> Iterator[JobStatus]:
         """How the job stands, again and again.
@@ -107,9 +118,10 @@ class HandingOver(Attempt):
     # ---------------------------------------------------------------- guards
 
     def _guarded(self, status: JobStatus) -> list[TrackedQuery]:
-        """The queries of this application that no other driver has taken over. Each has a guard from now on."""
+        """The queries of this application that it has to hand over yet. Each has a guard from now on."""
         newest = {(producer.producer, producer.run) for producer in status.producers}
-        queries = [query for query in self._running.queries if (query.run.query, query.run.run) in newest]
+        waiting = [query for query in self._running.queries if query not in self._handed_over]
+        queries = [query for query in waiting if (query.run.query, query.run.run) in newest]
         own = {query.run.query for query in queries}
         for lost in self._guards.keys() - own:
             del self._guards[lost]
@@ -120,13 +132,13 @@ class HandingOver(Attempt):
 
     def _release_guards(self) -> None:
         """Nothing is held from here any more."""
-        while self._guards:
-            _, guard = self._guards.popitem()
+        for query, guard in list(self._guards.items()):
             try:
                 guard.close()
             except TrackerError as error:
                 if error.reason != "FENCED":  # another driver has it now
                     raise
+            del self._guards[query]
 
     # ---------------------------------------------------------------- queries
 
@@ -169,6 +181,7 @@ class HandingOver(Attempt):
             if query not in self._halted:
                 self._halt(query)
         self._release_guards()
+        self._handed_over.update(queries)
 
     def _note(self, found: list[str]) -> None:
         """Notes what is waited for, and logs it once it has been the same for some time."""

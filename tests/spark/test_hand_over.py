@@ -32,9 +32,10 @@ class Job:
     def __init__(self, spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path) -> None:
         self.spark, self.address, self.job, self.feed, self.path = spark, tracker.address, job, feed, path
         self.queries: list[Any] = []
+        self.sharded = False
 
     def tracking(self, deployment: str) -> Tracking:
-        return Tracking(self.spark, self.job, self.address, deployment)
+        return Tracking(self.spark, self.job, self.address, deployment, sharded=self.sharded)
 
     def source(self, tracking: Tracking) -> Any:
         return tracking.source(
@@ -336,6 +337,22 @@ def test_two_applications_hand_over_together(it: Job) -> None:
     one.process_all_available()
     one.stop()
     it.is_complete(other)
+
+
+@pytest.mark.slow
+def test_a_job_over_several_trackers_is_handed_over_by_all_of_them(it: Job, mortal_trackers: list[Server]) -> None:
+    it.address = ",".join(tracker.address for tracker in mortal_trackers)
+    it.sharded = True
+    tracking = it.start("1")
+    it.put(*[row(number, number, f"tenant {number}") for number in range(9)])
+    tracking.process_all_available()
+    it.put(*[row(10 + number, number, f"tenant {number}") for number in range(9)])
+    tracking.hand_over(timeout=600)
+    it.is_handed_over(tracking)
+    tracking.stop()
+    tracking = it.start("2")
+    it.put(*[row(20 + number, 30 + number, f"tenant {number}", last=True) for number in range(9)])
+    it.is_complete(tracking)
 
 
 @pytest.mark.slow
