@@ -676,6 +676,7 @@ class ReferenceTracker:
                 idle_after=spec.idle_after,
                 retention=spec.retention,
                 remember=spec.remember,
+                state_segments=spec.state_segments,
             )
             self._forget_stalls(job)
             return self._defined(job, created)
@@ -1903,7 +1904,6 @@ def _same_but_durations(one: Spec, other: Spec) -> bool:
         and {front: _fed(one, front) for front in one.fronts} == {front: _fed(other, front) for front in other.fronts}
         and one.ordering == other.ordering
         and one.progress == other.progress
-        and set(one.state_segments) == set(other.state_segments)
     )
 
 

@@ -37,6 +37,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
             idle_after=spec.idle_after,
             retention=spec.retention,
             remember=spec.remember,
+            state_segments=spec.state_segments,
         )
         _durations_changed(job, before)
         return
@@ -92,10 +93,6 @@ def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
         differences.append(f"ordering {spec.ordering.name} instead of {job.spec.ordering.name}")
     if spec.progress != job.spec.progress:
         differences.append(f"progress {spec.progress} instead of {job.spec.progress}")
-    if set(spec.state_segments) != set(job.spec.state_segments):
-        differences.append(
-            f"segments of state {sorted(spec.state_segments)} instead of {sorted(job.spec.state_segments)}"
-        )
     if differences:
         raise Refused.precondition(
             "SPEC_CONFLICT",
