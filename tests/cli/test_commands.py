@@ -340,6 +340,28 @@ def test_an_end_is_waited_for_in_a_script(shell: Shell, client: TrackerClient, j
     assert "has not ended on 'raw' within 0.2 s" in said
 
 
+def test_a_script_goes_on_only_after_an_end_that_is_good_enough(
+    shell: Shell, client: TrackerClient, flights: str
+) -> None:
+    shell("abandon", flights, "LGA", "2013-01-02")
+    lost = ("wait", flights, "raw", "LGA", "2013-01-02")
+    assert "as ABANDONED with 1 elements in flight, so it is not complete; --reason ABANDONED accepts" in shell(
+        *lost, status=1
+    )
+    shell(*lost, "--reason", "COMPLETE", "--reason", "ABANDONED")
+    assert "'LOST' is none of COMPLETE, EXPIRED, ABANDONED" in shell(*lost, "--reason", "LOST", status=2)
+    shell("drain", flights, "d1")
+    report = client.open_producer(flights, "q", "r9").epoch()
+    report.add("raw", "LGA", "cut", 0, sent=1, received=1)
+    report.report(commit=True)
+    shell("finish-front", flights, "schedule")
+    cut = ("wait", flights, "raw", "LGA", "cut")
+    assert "because a drain has closed it, so the next deployment may bring more of it; --by-drain" in shell(
+        *cut, status=1
+    )
+    shell(*cut, "--by-drain")
+
+
 def test_a_whole_stretch_of_time_is_waited_for(shell: Shell, client: TrackerClient, job: str) -> None:
     february = 1_359_676_800 * 10**6
     client.define_job(spec(job, fronts=["f"], progress=True))

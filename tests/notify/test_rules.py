@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracker.client.accepted import AcceptedEnds
 from tracker.contract.callers import Event
 from tracker.contract.events import Advanced, Body, Ended, Late
 from tracker.contract.values import Reason
@@ -40,7 +41,7 @@ def test_a_rule_has_what_its_table_has(tmp_path: Path) -> None:
     )
     webhook = Webhook("https://a.example/b", tmp_path / "s", 2.0)
     assert rules(tmp_path, text) == (
-        Rule("a", "flights", ("Ended", "Late"), ("EXPIRED",), True, ("clean",), ("", "JFK"), webhook),
+        Rule("a", "flights", ("Ended", "Late"), AcceptedEnds(["EXPIRED"], True), ("clean",), ("", "JFK"), webhook),
     )
 
 
@@ -92,7 +93,7 @@ def test_only_complete_ends_count_unless_a_rule_wants_others() -> None:
     assert not rule.concerns(ended(reason=Reason.ABANDONED))
     assert not rule.concerns(ended(by_drain=True)), "more may follow in a later deployment"
     assert not rule.concerns(event(Late("clean", "JFK", "day", "p", 1, 0)))
-    wants_more = Rule("a", "flights", ("Ended", "Late"), ("COMPLETE", "ABANDONED"), by_drain=True)
+    wants_more = Rule("a", "flights", ("Ended", "Late"), AcceptedEnds(["COMPLETE", "ABANDONED"], by_drain=True))
     assert wants_more.concerns(ended(reason=Reason.ABANDONED, by_drain=True))
     assert wants_more.concerns(event(Late("clean", "JFK", "day", "p", 1, 0)))
 

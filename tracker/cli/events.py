@@ -15,9 +15,11 @@ from tracker.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     from tracker.client import ShardedClient, ShardedWatch, TrackerClient, Watch
+    from tracker.client.accepted import AcceptedEnds
 
 commands = new_commands()
 _NOT_IN_TIME: Final = 1
+_NOT_GOOD_ENOUGH: Final = 1
 
 _Segments = Annotated[
     list[str] | None, typer.Option(metavar="SEGMENT", help="only ends on this segment; may be repeated")
@@ -157,18 +159,38 @@ def wait(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="how long to wait (default: for ever)")
     ] = None,
+    reasons: Annotated[
+        list[str],
+        typer.Option(
+            "--reason",
+            metavar="REASON",
+            envvar="TRACKER_WAIT_REASON",
+            help="of an end that is good enough; may be given several times: COMPLETE, EXPIRED, ABANDONED",
+        ),
+    ] = ["COMPLETE"],  # noqa: B006 - typer copies it
+    by_drain: Annotated[
+        bool,
+        typer.Option("--by-drain", help="the end of a substream that only a drain has closed is good enough, too"),
+    ] = False,
 ) -> int:
     """Wait until a substream has ended on a segment, and print how; with --up-to, until all up to a time have ended.
 
-    Exit status 1: not in time.
+    Exit status 1: not in time, or the end is not good enough: of another reason than COMPLETE, or by a drain. --up-to
+    takes every end.
     """
+    from tracker.client.accepted import AcceptedEnds
+
     if (scope is None or name is None) == (up_to is None) or (up_to is not None and scope is not None):
         raise WrongUsageError("give either the SCOPE and the NAME of a substream, or --up-to TIME")
+    try:
+        accepted = AcceptedEnds(reasons, by_drain)
+    except ValueError as wrong:
+        raise WrongUsageError(str(wrong)) from None
     with at.client() as client:
         try:
             if up_to is not None:
                 return _wait_for_all(client, form, job, segment, up_to, timeout)
-            return _wait_for_one(client, form, job, segment, scope or "", name or "", timeout)
+            return _wait_for_one(client, form, job, segment, scope or "", name or "", timeout, accepted)
         except TimeoutError as late:
             print_line(f"tracker: {late}; `tracker explain` shows why", error=True)
             return _NOT_IN_TIME
@@ -182,6 +204,7 @@ def _wait_for_one(
     scope: str,
     name: str,
     timeout: float | None,
+    accepted: AcceptedEnds,
 ) -> int:
     from tracker.cli.views.events import substream
     from tracker.client import Reason
@@ -193,6 +216,10 @@ def _wait_for_one(
         lost = "" if ended.reason is Reason.COMPLETE else f", {ended.in_flight} of them were not received"
         how = f"{ended.reason}, {ended.elements} elements{lost}"
         print_line(f"{substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
+    if complaint := accepted.complaint(ended):
+        accepting = f"--reason {ended.reason}" if ended.reason.name not in accepted.reasons else "--by-drain"
+        print_line(f"tracker: {complaint}; {accepting} accepts that", error=True)
+        return _NOT_GOOD_ENOUGH
     return 0
 
 

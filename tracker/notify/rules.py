@@ -26,16 +26,16 @@ from urllib.parse import urlsplit
 
 import tomllib
 
+from tracker.client.accepted import AcceptedEnds
 from tracker.contract.callers import Event
 from tracker.contract.events import Body, Ended
-from tracker.contract.values import Reason
 
 KINDS: Final[dict[str, type[Body]]] = {kind.__name__: kind for kind in get_args(Body)}
 #: What a marker's address may name of every event; beside it, the fields that all kinds of the rule have.
 FIELDS: Final = frozenset({"job", "deployment", "kind", "seq"})
+_COMPLETE: Final = AcceptedEnds()
 _KEYS: Final = frozenset({"name", "job", "kinds", "reasons", "by-drain", "segments", "scopes", "webhook", "marker"})
 _WEBHOOK_KEYS: Final = frozenset({"url", "secret-file", "timeout"})
-_REASONS: Final = ("COMPLETE",)
 _TIMEOUT_S: Final = 10.0
 _LONGEST_NAME: Final = 512  # bytes: the longest name of a subscription
 
@@ -60,8 +60,7 @@ class Rule:
     name: str
     job: str
     kinds: tuple[str, ...] = ("Ended",)
-    reasons: tuple[str, ...] = _REASONS  #: of ends
-    by_drain: bool = False  #: also ends of substreams that only a drain has closed: more of them may follow
+    ends: AcceptedEnds = _COMPLETE  #: of the events that are ends, only these
     segments: tuple[str, ...] = ()  #: empty: all
     scopes: tuple[str, ...] = ()  #: empty: all
     webhook: Webhook | None = None
@@ -74,7 +73,7 @@ class Rule:
             return False
         if not isinstance(kind, Ended):
             return True
-        return kind.reason.name in self.reasons and (self.by_drain or not kind.by_drain)
+        return self.ends.accepts(kind)
 
 
 def read_rules(file: Path) -> tuple[Rule, ...]:
@@ -112,12 +111,13 @@ def _rule(table: Mapping[str, Any], directory: Path) -> Rule:
     kinds = _texts(table, "kinds") or ("Ended",)
     if wrong := [kind for kind in kinds if kind not in KINDS]:
         raise RulesError(f"kinds: {wrong[0]!r} is none of {', '.join(sorted(KINDS))}")
-    reasons = _texts(table, "reasons") or _REASONS
-    if wrong := [reason for reason in reasons if reason not in Reason.__members__]:
-        raise RulesError(f"reasons: {wrong[0]!r} is none of {', '.join(Reason.__members__)}")
     by_drain = table.get("by-drain", False)
     if not isinstance(by_drain, bool):
         raise RulesError(f"by-drain is {by_drain!r}; give true or false")
+    try:
+        ends = AcceptedEnds(_texts(table, "reasons") or AcceptedEnds().reasons, by_drain)
+    except ValueError as wrong_reason:
+        raise RulesError(str(wrong_reason)) from None
     if ("webhook" in table) == ("marker" in table):
         raise RulesError("give either a webhook or a marker; for both, write two rules")
     marker = _text(table, "marker") if "marker" in table else None
@@ -125,7 +125,7 @@ def _rule(table: Mapping[str, Any], directory: Path) -> Rule:
         _check_marker(marker, kinds)
     webhook = _webhook(table["webhook"], directory) if "webhook" in table else None
     segments, scopes = _texts(table, "segments"), _texts(table, "scopes")
-    return Rule(name, job, kinds, reasons, by_drain, segments, scopes, webhook, marker)
+    return Rule(name, job, kinds, ends, segments, scopes, webhook, marker)
 
 
 def _webhook(table: Any, directory: Path) -> Webhook:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from tracker.client import Ended, Event, Reason
+from tracker.client.accepted import AcceptedEnds
 
 COMPLETE: Final = Reason.COMPLETE.name
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -39,12 +40,7 @@ def checked_reasons(reasons: Sequence[str]) -> tuple[str, ...]:
     >>> checked_reasons(["COMPLETE", "EXPIRED"])
     ('COMPLETE', 'EXPIRED')
     """
-    if isinstance(reasons, str) or not reasons:
-        raise ValueError(f"reasons={reasons!r}: give a list, such as ['COMPLETE', 'EXPIRED']")
-    for reason in reasons:
-        if reason not in Reason.__members__:
-            raise ValueError(f"reasons: {reason!r} is none of {', '.join(Reason.__members__)}")
-    return tuple(reasons)
+    return tuple(AcceptedEnds(reasons).reasons)
 
 
 def complaint(end: Mapping[str, Any], reasons: Sequence[str] = (COMPLETE,), by_drain: bool = False) -> str:
@@ -55,25 +51,18 @@ def complaint(end: Mapping[str, Any], reasons: Sequence[str] = (COMPLETE,), by_d
         reasons: those of ends that are.
         by_drain: whether the end of a substream that only a drain has closed is.
 
-    >>> end = {"segment": "clean", "scope": "JFK", "name": "monday", "reason": "EXPIRED", "in_flight": 3}
+    >>> end = fields_of(Ended("clean", "JFK", "monday", None, 7, Reason.EXPIRED, 3))
     >>> complaint(end, ["COMPLETE", "EXPIRED"])
     ''
     >>> complaint(end).partition(", ")[0]
     "'monday' of scope 'JFK' ended on 'clean' as EXPIRED with 3 elements in flight"
     """
-    ended = f"{end['name']!r} of scope {end['scope']!r} ended on {end['segment']!r}"
-    if end["reason"] not in reasons:
-        accepting = [*reasons, end["reason"]]
-        return (
-            f"{ended} as {end['reason']} with {end['in_flight']} elements in flight, so it is not complete; "
-            f"reasons={accepting!r} accepts that"
-        )
-    if end.get("by_drain") and not by_drain:
-        return (
-            f"{ended} because a drain has closed it, so the next deployment may bring more of it; by_drain=True "
-            "accepts that"
-        )
-    return ""
+    ended = Ended(**{**end, "reason": Reason[end["reason"]]})
+    wrong = AcceptedEnds(reasons, by_drain).complaint(ended)
+    if not wrong:
+        return ""
+    accepting = f"reasons={[*reasons, end['reason']]!r}" if end["reason"] not in reasons else "by_drain=True"
+    return f"{wrong}; {accepting} accepts that"
 
 
 def end_time_of(value: int | str | datetime) -> int:

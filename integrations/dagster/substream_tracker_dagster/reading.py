@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tracker.client import Ended, Event, Reason, TrackerClient, TrackerError
+from tracker.client.accepted import AcceptedEnds
 
 COMPLETE: Final = Reason.COMPLETE.name
 _PAGE: Final = 100
@@ -34,17 +35,15 @@ class Wanted:
     by_drain: bool = False  #: also of substreams that only a drain has closed
 
     def __post_init__(self) -> None:
-        for name in ("segments", "scopes", "reasons"):
+        for name in ("segments", "scopes"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name}={getattr(self, name)!r} is no list: give [{getattr(self, name)!r}]")
-        wrong = [reason for reason in self.reasons if reason not in Reason.__members__]
-        if wrong or not self.reasons:
-            raise ValueError(f"reasons={list(self.reasons)!r}: give some of {', '.join(Reason.__members__)}")
+        AcceptedEnds(self.reasons, self.by_drain)
 
     def concerns(self, event: Event) -> bool:
         """Tells whether an event is such an end; the tracker has filtered by segment and scope."""
         kind = event.kind
-        return isinstance(kind, Ended) and kind.reason.name in self.reasons and (self.by_drain or not kind.by_drain)
+        return isinstance(kind, Ended) and AcceptedEnds(self.reasons, self.by_drain).accepts(kind)
 
 
 @dataclass(frozen=True)
