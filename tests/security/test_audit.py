@@ -58,7 +58,7 @@ def test_each_command_is_recorded_with_who_what_job_outcome_and_time(audited: Se
     assert {line["client"] for line in found} == {"ana"}
     assert {line["job"] for line in found} == {job}
     assert all("127.0.0.1" in line["peer"] or "::1" in line["peer"] for line in found)
-    assert found[1]["request"] == {"deployment": "d1", "drain_id": "stop", "timeout": None}
+    assert found[1]["request"] == {"deployment": "d1", "drain_id": "stop", "timeout": None, "mode": "FINISH"}
     assert found[5]["request"] == {"scope": "s\n", "name": "no-such"}
     assert datetime.fromisoformat(found[0]["ts"]) >= began.replace(microsecond=0)
 
