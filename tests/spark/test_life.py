@@ -108,9 +108,10 @@ def test_lives_leave_nothing_behind(spark: SparkSession, job: str, feed: Feed, t
     try:
         live(0)
         before = files()
-        for number in range(1, 4):
+        for number in range(1, 9):
             live(number)
-        soon(lambda: files() <= before + 3 + 1)  # connections are closed in the background
+        # Threads that call the JVM at the same time share a few connections more, which stay; others close a bit later.
+        soon(lambda: files() <= before + 8 + 5)
         with TrackerClient(tracker.address) as client, client.watch(job) as watch:
             assert next(watch).seq == 1, "the only watch that is allowed is free"
     finally:
