@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeAlias
 
 from spark_client.trackers.places import Place
 from tracker.client import Event, JobStatus, Position, TrackerClient
+from tracker.client.paging import pages
 from tracker.sharded.merged_events import Merge, beginning
 
 Offset: TypeAlias = dict[str, Any]
@@ -95,12 +97,9 @@ def _range(
     scopes: Sequence[str],
     log_id: str,
 ) -> Iterator[Event]:
-    while after < up_to:
-        page = client.list_events(job, after, up_to, segments=segments, scopes=scopes, log_id=log_id, own_position=True)
+    read = partial(client.list_events, job, segments=segments, scopes=scopes, log_id=log_id, own_position=True)
+    for page in pages(read, after, up_to):
         yield from page.events
-        if page.last_seq <= after:
-            return
-        after = page.last_seq
 
 
 def _position(offset: Offset) -> Position:

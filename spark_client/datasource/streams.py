@@ -119,7 +119,14 @@ class EventStream(LastingReader):
             logs = self._logs.all
             place.check(len(logs))
             if options.subscription and self._subscriptions is None:
-                self._subscribe(start)
+                self._subscriptions = self._logs.subscribe(
+                    options.subscription,
+                    kept_from(start, options.ordered),
+                    options.segments,
+                    options.max_away,
+                    scopes=options.scopes,
+                    anew=False,
+                )
             if target is not None and not target.is_beyond(place):
                 return None
             found: list[Event] = []
@@ -142,26 +149,6 @@ class EventStream(LastingReader):
                 seqs[log] = page.last_seq
         self._looked_at = Place(tuple(seqs), place.log_ids)
         return _Page(found, self._looked_at)
-
-    def _subscribe(self, start: Offset) -> None:
-        options, place = self._options, kept_from(start, self._options.ordered)
-        self._subscriptions = Subscriptions(
-            [
-                (
-                    client.subscribe(
-                        name,
-                        options.subscription,
-                        options.segments,
-                        options.scopes,
-                        after_seq=seq,
-                        max_age=options.max_away,
-                        log_id=log_id,
-                    ),
-                    False,
-                )
-                for (client, name), seq, log_id in zip(self._logs.all, place.seqs, place.log_ids, strict=True)
-            ]
-        )
 
     def _is_relevant(self, event: Event) -> bool:
         """Whether an event of several logs may make a row, of itself or of another event that waits for it."""

@@ -10,6 +10,7 @@ from functools import partial
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
 from tracker.client import Event, EventPage, JobStatus, Subscription, TrackerClient, TrackerError
+from tracker.client.paging import pages
 
 
 class Subscriptions:
@@ -99,7 +100,16 @@ class EventLogs:
             seqs.append(last)
         return found, Place(tuple(seqs), after.log_ids)
 
-    def subscribe(self, name: str, after: Place, segments: Sequence[str], max_age: timedelta | None) -> Subscriptions:
+    def subscribe(
+        self,
+        name: str,
+        after: Place,
+        segments: Sequence[str],
+        max_age: timedelta | None,
+        *,
+        scopes: Sequence[str] = (),
+        anew: bool = True,
+    ) -> Subscriptions:
         """Has the trackers keep events until they are acknowledged.
 
         Args:
@@ -107,13 +117,20 @@ class EventLogs:
             after: where a subscription begins that is new.
             segments: whose events.
             max_age: for how long at most; None: as the tracker likes.
+            scopes: of which scopes; empty: of all.
+            anew: where events after the place were dropped, begin at the oldest that is kept.
+
+        Raises:
+            TrackingError: the place is one in another number of logs.
+            TrackerError: ``LOG_CHANGED``; and, unless `anew`, ``EVENTS_EXPIRED``, ``SUBSCRIPTION_EXPIRED``.
         """
         logs = self.all
         after.check(len(logs))
         made = []
         for (client, job), seq, log_id in zip(logs, after.seqs, after.log_ids, strict=True):
-            subscribe = partial(client.subscribe, job, name, segments, max_age=max_age, log_id=log_id)
-            made.append(_subscribed(subscribe, seq, partial(client.unsubscribe, job, name)))
+            subscribe = partial(client.subscribe, job, name, segments, scopes, max_age=max_age, log_id=log_id)
+            unsubscribe = partial(client.unsubscribe, job, name)
+            made.append(_subscribed(subscribe, seq, unsubscribe) if anew else (subscribe(after_seq=seq), False))
         return Subscriptions(made)
 
 
@@ -123,14 +140,11 @@ def newest(statuses: Sequence[JobStatus]) -> Place:
 
 
 def _read(read: Callable[..., EventPage], after: int, up_to: int | None) -> tuple[list[Event], int]:
-    """Reads one log page by page."""
+    """Reads one log; returns the events, and the number of the last one that was looked at."""
     found: list[Event] = []
-    while up_to is None or after < up_to:
-        page = read(after, up_to or 0)
+    for page in pages(read, after, up_to):
         found.extend(page.events)
-        if page.last_seq <= after:
-            break
-        after = page.last_seq
+        after = max(after, page.last_seq)
     return found, after
 
 

@@ -16,6 +16,7 @@ from tracker.cli.output import print_json, print_line
 if TYPE_CHECKING:
     from tracker.client import ShardedClient, ShardedWatch, TrackerClient, Watch
     from tracker.client.accepted import AcceptedEnds
+    from tracker.contract.callers import EventPage
 
 commands = new_commands()
 _NOT_IN_TIME: Final = 1
@@ -114,11 +115,17 @@ def list_events(
 ) -> int:
     """List the events of a job that are kept."""
     from tracker.cli.views.events import print_event
+    from tracker.client.paging import pages
 
     with at.single_client() as client:
-        shown, place = 0, after
-        while True:
-            page = client.list_events(job, place, segments=segment or [], scopes=scope or [], own_position=place > 0)
+        shown = 0
+
+        def read(place: int, up_to: int) -> EventPage:
+            return client.list_events(
+                job, place, up_to, segments=segment or [], scopes=scope or [], own_position=place > 0
+            )
+
+        for page in pages(read, after):
             for event in page.events:
                 if kind and type(event.kind).__name__ not in kind:
                     continue
@@ -128,9 +135,6 @@ def list_events(
                     return 0
                 shown += 1
                 print_event(event, form)
-            if page.last_seq <= place:
-                break
-            place = page.last_seq
     if not shown and form is not Form.JSON:
         print_line(f"job {job} keeps no such events")
     return 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tracker.client.errors import TrackerError
+from tracker.client.paging import pages
 from tracker.contract.callers import Event
 from tracker.contract.events import Drained, DrainRequested, Ended
 from tracker.contract.values import DrainState
@@ -95,15 +97,11 @@ def _ends(client: TrackerClient, job: str, after_seq: int, up_to_seq: int) -> di
 
 
 def _events(
-    client: TrackerClient, job: str, after_seq: int = 0, up_to_seq: int = 0, segments: list[str] | None = None
+    client: TrackerClient, job: str, after_seq: int = 0, up_to_seq: int | None = None, segments: Sequence[str] = ()
 ) -> Iterator[Event]:
-    """The kept events of a range, page by page."""
-    while True:
-        page = client.list_events(job, after_seq, up_to_seq, segments=segments or [])
+    """The kept events of a range."""
+    for page in pages(partial(client.list_events, job, segments=segments), after_seq, up_to_seq):
         yield from page.events
-        if page.last_seq <= after_seq or page.last_seq == up_to_seq:
-            return
-        after_seq = page.last_seq
 
 
 def _moment(event: Event | None) -> dict[str, Any] | None:

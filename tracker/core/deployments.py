@@ -237,10 +237,10 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
             del fronts.by_name[name]
             closing.waiting.remove_front(name)
     if graph != old_graph:
-        kept = [(old, graph.number[name]) for name, old in old_graph.number.items() if name in graph.number]
-        job.retire(accounts.relaid(len(graph), Reason.COMPLETE.number, kept).tolist())
-        closing.expectations.relaid(dict(kept))
-        met_by_all = [(row, dict(kept)[segment]) for row, segment in met_by_all if segment in dict(kept)]
+        kept = {old: graph.number[name] for name, old in old_graph.number.items() if name in graph.number}
+        job.retire(accounts.relaid(len(graph), Reason.COMPLETE.number, list(kept.items())).tolist())
+        closing.expectations.relaid(kept)
+        met_by_all = [(row, kept[segment]) for row, segment in met_by_all if segment in kept]
         least = CommittedWatermarks.least(committed_watermarks)
         committed_watermarks = [
             committed_watermarks[old_graph.number[name]] if name in old_graph.number else least for name in graph.names

@@ -25,9 +25,9 @@ _RETAINED_CHECKS = 8  # how often within retention to look whether what is retai
 def next_due(job: Job, retention: int) -> int | None:
     """When a tick would do something at the earliest (ns)."""
     due = []
-    if _turns_idle(job):
+    if (idle_after := _idle_after(job)) is not None:
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
-        due += [front.last_contact + (job.spec.idle_after or 0) for front in awake]
+        due += [front.last_contact + idle_after for front in awake]
     if job.accounts.open and (job.spec.stall_after is not None or job.spec.expire_after is not None):
         due.append(job.stalls_from if job.stalls_from is not None else job.now)
     if job.drain.state is DrainState.DRAINING and job.drain.deadline is not None:
@@ -66,17 +66,19 @@ def _has_staged(job: Job, front: Front) -> bool:
     return owner is not None and bool(owner.staged)
 
 
-def _turns_idle(job: Job) -> bool:
-    """Whether a front that is silent turns idle: in a hand-over all fall silent, and the next deployment goes on."""
-    return job.spec.idle_after is not None and not job.drain.hands_over
+def _idle_after(job: Job) -> int | None:
+    """After how long a silent front turns idle (ns). Never in a hand-over: all fall silent, and the next deployment
+    goes on."""
+    return None if job.drain.hands_over else job.spec.idle_after
 
 
 def _turn_idle(job: Job) -> None:
-    if job.spec.idle_after is None or not _turns_idle(job):
+    idle_after = _idle_after(job)
+    if idle_after is None:
         return
     changed = False
     for front in job.fronts.unfinished():
-        if front.idle or _has_staged(job, front) or job.now - front.last_contact < job.spec.idle_after:
+        if front.idle or _has_staged(job, front) or job.now - front.last_contact < idle_after:
             continue
         front.idle = changed = True
         job.announce(FrontIdle(front.name, True))

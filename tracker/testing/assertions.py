@@ -6,6 +6,7 @@ import difflib
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Final, NoReturn
 
@@ -20,6 +21,7 @@ from tracker.client import (
     TrackerError,
 )
 from tracker.client.explaining import why_open
+from tracker.client.paging import pages
 from tracker.testing.expected import Expected, difference
 
 _LOOK_S: Final = 0.02  #: seconds between two looks at the events
@@ -249,15 +251,12 @@ class Assertions:
     ) -> list[Kind]:
         __tracebackhide__ = True
         found: list[Kind] = []
-        while True:
-            try:
-                page = self.client.list_events(job, after_seq, segments=segments, scopes=scopes)
-            except TrackerError as error:
-                self._refused(error, job)
-            found += [event.kind for event in page.events if not only or isinstance(event.kind, only)]
-            if page.last_seq <= after_seq or not page.events:
-                return found
-            after_seq = page.last_seq
+        try:
+            for page in pages(partial(self.client.list_events, job, segments=segments, scopes=scopes), after_seq):
+                found += [event.kind for event in page.events if not only or isinstance(event.kind, only)]
+        except TrackerError as error:
+            self._refused(error, job)
+        return found
 
 
 def _named(scope: str, name: str) -> str:
