@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from spark_client.datasource.events import TrackerDataSource, register
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.errors import TrackingError, UsageError
-    from spark_client.plan.aggregates import Aggregate
     from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
     from spark_client.plan.fronts import Front, Marks
     from spark_client.plan.labels import child_label, source_label
+    from spark_client.plan.mergeable import Aggregate
     from spark_client.plan.outputs import Sink
     from spark_client.plan.schedule import Counts, Schedule
     from spark_client.plan.substreams import TRACKER, Substream, Substreams

@@ -23,13 +23,13 @@ from spark_client.channels.received import Received
 from spark_client.counting.livefronts import live
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
-from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.belonging import OnBadRows, belonging, in_range
 from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.layouts import derived_layout
+from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source

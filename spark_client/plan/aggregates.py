@@ -1,16 +1,15 @@
-"""Aggregates that can be taken in parts: of each batch first, then of the parts.
+"""The aggregates of a release: those that decompose into a few values which can be merged.
 
-A release keeps one partial row for each substream, key and batch, and merges them natively when the substream has
-ended. So it serves aggregates that decompose into a few values which can be added to one another. The result equals
-that of Spark's own aggregate over all rows at once, its type included: what is kept depends on the type of what is
-aggregated, and an overflow is kept as such, so that it is found at the end as Spark would have found it. Nothing here
-looks at data.
+The result equals that of Spark's own aggregate over all rows at once, its type included: what is kept depends on the
+type of what is aggregated, and an overflow is kept as such, so that it is found at the end as Spark would have found
+it. Nothing here looks at data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column
@@ -19,69 +18,44 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
 from spark_client.plan import decimals
+from spark_client.plan.mergeable import Aggregate, remade
 from spark_client.plan.substreams import ColumnOrName, column, names_of
 
 _Native: TypeAlias = Callable[[Column], Column]
-_Finish: TypeAlias = Callable[..., Column]
 
 _LOW: Final = 0xFFFF_FFFF  #: the low half of a bigint
 _INTERVALS: Final = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 
 
-@dataclass(frozen=True)
-class Aggregate:
-    """One aggregate of a release: made by the functions of this module.
-
-    Attributes:
-        native: what Spark itself would compute in one go; it gives the result's type.
-        partial: the values to keep of each batch.
-        merge: how each of them is made of those of other batches: aggregates of all the parts, in the order of
-            `partial`.
-        finish: the result, from the merged values.
-        reads: the columns that it is over; None: an expression, whose are not known.
-        overflowed: whether the merged values have overflowed, so that Spark fails or gives null; None: they cannot.
-        fails: whether Spark fails on an overflow without ANSI mode, too.
-        form: names the form of the partial values where their types alone do not.
-        for_type: makes the aggregate for a type of `over`; None: it is the same for all types.
-        over: what it is over, where that matters.
-        called: how a checkpoint calls it, if not as `native`.
-        legacy: `finish` where spark.sql.legacy.statisticalAggregate is on; None: it makes no difference.
-    """
-
-    native: Column
-    partial: tuple[Column, ...]
-    merge: tuple[Callable[..., Column], ...]
-    finish: _Finish = lambda value: value
-    reads: frozenset[str] | None = None
-    overflowed: _Finish | None = None
-    fails: bool = False
-    form: str = ""
-    for_type: Callable[[T.DataType], Aggregate] | None = None
-    over: Column | None = None
-    called: str | None = None
-    legacy: _Finish | None = None
-
-    @property
-    def description(self) -> str:
-        """What it is, for a checkpoint."""
-        return self.called or str(self.native)
-
-
 def count(value: ColumnOrName = "*") -> Aggregate:
     """Rows; or those in which the column is not null."""
-    counted = F.count("*") if isinstance(value, str) and value == "*" else F.count(column(value))
-    reads = frozenset[str]() if isinstance(value, str) and value == "*" else names_of([value])
-    return Aggregate(counted, (counted,), (F.sum,), reads=reads)
+    if isinstance(value, str) and value == "*":
+        rows = F.count("*")
+        return Aggregate(rows, (rows,), (F.sum,), reads=frozenset(), made=lambda change: count(change(F.lit(1))))
+    return remade(_count, [value])
+
+
+def _count(value: ColumnOrName) -> Aggregate:
+    counted = F.count(column(value))
+    return Aggregate(counted, (counted,), (F.sum,), reads=names_of([value]))
 
 
 def count_if(condition: ColumnOrName) -> Aggregate:
     """Rows in which the condition is true."""
+    return remade(_count_if, [condition])
+
+
+def _count_if(condition: ColumnOrName) -> Aggregate:
     counted = F.count_if(column(condition))
     return Aggregate(counted, (counted,), (F.sum,), reads=names_of([condition]))
 
 
 def sum(value: ColumnOrName) -> Aggregate:  # noqa: A001 - Spark's own name
     """The sum."""
+    return remade(_sum, [value])
+
+
+def _sum(value: ColumnOrName) -> Aggregate:
 
     def for_type(kind: T.DataType) -> Aggregate:
         values = column(value)
@@ -108,6 +82,10 @@ def max(value: ColumnOrName) -> Aggregate:  # noqa: A001
 
 def avg(value: ColumnOrName) -> Aggregate:
     """The mean, kept as a sum and a count."""
+    return remade(_avg, [value])
+
+
+def _avg(value: ColumnOrName) -> Aggregate:
 
     def for_type(kind: T.DataType) -> Aggregate:
         values = column(value)
@@ -157,18 +135,31 @@ def bit_or(value: ColumnOrName) -> Aggregate:
     return _itself(F.bit_or, F.bit_or, value)
 
 
-def variance(value: ColumnOrName) -> Aggregate:
-    """The sample variance, by the pairwise method: count, mean and sum of squared deviations."""
-    return _deviation(F.var_samp, value, lambda n, m2: F.when(n > 1, m2 / (n - 1)))
+def max_by(value: ColumnOrName, by: ColumnOrName) -> Aggregate:
+    """The value of the row with the greatest `by`; of rows with the same one, any of theirs. Null `by`s do not count.
+
+    A struct gives several columns of that row: ``max_by(F.struct("price", "currency"), "at")``.
+    """
+    return remade(partial(_extreme, F.max_by, F.max), [value, by])
 
 
-def stddev(value: ColumnOrName) -> Aggregate:
-    """The sample standard deviation."""
-    return _deviation(F.stddev_samp, value, lambda n, m2: F.when(n > 1, F.sqrt(m2 / (n - 1))))
+def min_by(value: ColumnOrName, by: ColumnOrName) -> Aggregate:
+    """The value of the row with the least `by`; else as `max_by`."""
+    return remade(partial(_extreme, F.min_by, F.min), [value, by])
+
+
+def _extreme(native: Callable[..., Column], most: _Native, value: ColumnOrName, by: ColumnOrName) -> Aggregate:
+    whole, extreme = native(column(value), column(by)), most(column(by))
+    merge: tuple[Callable[..., Column], ...] = (native, lambda _, extremes: most(extremes))
+    return Aggregate(whole, (whole, extreme), merge, lambda found, _: found, names_of([value, by]))
 
 
 def collect_set(value: ColumnOrName) -> Aggregate:
     """The distinct values, in no order. The state grows with them."""
+    return remade(_collect_set, [value])
+
+
+def _collect_set(value: ColumnOrName) -> Aggregate:
     return Aggregate(
         F.collect_set(column(value)),
         (F.collect_set(column(value)),),
@@ -177,10 +168,35 @@ def collect_set(value: ColumnOrName) -> Aggregate:
     )
 
 
-def count_distinct(value: ColumnOrName) -> Aggregate:
-    """How many distinct values, exactly; null is none. The state grows with them: see `approx_count_distinct`."""
-    distinct = collect_set(value)
-    return Aggregate(F.count_distinct(column(value)), distinct.partial, distinct.merge, F.size, distinct.reads)
+def collect_list(value: ColumnOrName) -> Aggregate:
+    """All values but nulls, in no order. The state grows with the rows."""
+    return remade(_collect_list, [value])
+
+
+def _collect_list(value: ColumnOrName) -> Aggregate:
+    collected = F.collect_list(column(value))
+    return Aggregate(collected, (collected,), (lambda p: F.flatten(F.collect_list(p)),), reads=names_of([value]))
+
+
+def count_distinct(value: ColumnOrName, *more: ColumnOrName) -> Aggregate:
+    """How many distinct values, exactly; null is none. The state grows with them: see `approx_count_distinct`.
+
+    Args:
+        value: that is counted.
+        more: further ones: then combinations are counted, and one with a null in it is none.
+    """
+    return remade(_count_distinct, [value, *more])
+
+
+def _count_distinct(*values: ColumnOrName) -> Aggregate:
+    first, *more = map(column, values)
+    if not more:
+        distinct = _collect_set(first)
+    else:
+        whole = reduce(Column.__and__, [each.isNotNull() for each in (first, *more)])
+        # Named by their places: two of them may have the same name.
+        distinct = _collect_set(F.when(whole, F.struct(*[v.alias(f"_{p}") for p, v in enumerate((first, *more))])))
+    return Aggregate(F.count_distinct(first, *more), distinct.partial, distinct.merge, F.size, names_of(values))
 
 
 def approx_count_distinct(value: ColumnOrName) -> Aggregate:
@@ -188,6 +204,10 @@ def approx_count_distinct(value: ColumnOrName) -> Aggregate:
 
     The estimate is a sketch's own: Spark's function, which cannot be merged, is up to 5 % off, and another number.
     """
+    return remade(_approx_count_distinct, [value])
+
+
+def _approx_count_distinct(value: ColumnOrName) -> Aggregate:
     values = column(value)
     # Hashes, since the sketch takes few types, and no empty text for a value.
     hashes = F.when(values.isNotNull(), F.xxhash64(values))
@@ -214,8 +234,11 @@ def approx_count_distinct(value: ColumnOrName) -> Aggregate:
 
 
 def _itself(native: _Native, merge: _Native, value: ColumnOrName) -> Aggregate:
-    whole = native(column(value))
-    return Aggregate(whole, (whole,), (merge,), reads=names_of([value]))
+    def make(values: ColumnOrName) -> Aggregate:
+        whole = native(column(values))
+        return Aggregate(whole, (whole,), (merge,), reads=names_of([values]))
+
+    return remade(make, [value])
 
 
 def _collated(kind: T.DataType) -> bool:
@@ -290,45 +313,3 @@ _SUMS: Final[tuple[Callable[..., Column], ...]] = (
 
 def _mean(total: Column, number: Column) -> Column:
     return F.when(number > 0, total / number)
-
-
-def _deviation(native: _Native, value: ColumnOrName, finish: Callable[[Column, Column], Column]) -> Aggregate:
-    """Kept as one struct (n, mean, m2), merged as Spark merges it: it does not cancel out as sums of squares do."""
-    values = column(value).cast("double")
-    number = F.count(values).cast("double")
-    least, most = F.min(values), F.max(values)
-    parts = F.struct(
-        number.alias("n"),
-        # The mean of equal values is that value, though their sum may be rounded: so their deviation is 0, as Spark's.
-        F.coalesce(F.when(least == most, least).otherwise(F.avg(values)), F.lit(0.0)).alias("mean"),
-        F.coalesce(F.regr_sxx(values, values), F.lit(0.0)).alias("m2"),
-    )
-
-    def merge(structs: Column) -> Column:
-        def add(one: Column, other: Column) -> Column:
-            n = one["n"] + other["n"]
-            delta = other["mean"] - one["mean"]
-            share = delta / n
-            both = F.struct(
-                n.alias("n"),
-                (one["mean"] + share * other["n"]).alias("mean"),
-                (one["m2"] + other["m2"] + delta * share * one["n"] * other["n"]).alias("m2"),
-            )
-            # Beside no values, the other stays as it is: its square may be infinite, and no times infinite is NaN.
-            return F.when(one["n"] == 0, other).when(other["n"] == 0, one).otherwise(both)
-
-        none = F.struct(F.lit(0.0).alias("n"), F.lit(0.0).alias("mean"), F.lit(0.0).alias("m2"))
-        return F.aggregate(F.collect_list(structs), none, add)
-
-    def finished(merged: Column) -> Column:
-        return finish(merged["n"], merged["m2"])
-
-    return Aggregate(
-        native(column(value)),
-        (parts,),
-        (merge,),
-        finished,
-        names_of([value]),
-        called=str(native(values)),
-        legacy=lambda merged: F.when(merged["n"] == 1, F.lit(float("nan"))).otherwise(finished(merged)),
-    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import accumulate
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -12,15 +14,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.plan import aggregates
-from spark_client.plan.aggregates import Aggregate
-from spark_client.plan.substreams import ColumnOrName, quoted
+from spark_client.plan import aggregates, distributions, moments
+from spark_client.plan.mergeable import Aggregate, finished
+from spark_client.plan.substreams import quoted
 from spark_client.spark_internals.columns import call_in
 from spark_client.spark_internals.plans import has_literal
 
 _STATISTICS: Final = "spark.sql.legacy.statisticalAggregate"  #: the deviation of one value is NaN, instead of null
 
-_BY_NAME: Final[Mapping[str, Callable[[ColumnOrName], Aggregate]]] = {
+_BY_NAME: Final[Mapping[str, Callable[..., Aggregate]]] = {
     "count": aggregates.count,
     "count_if": aggregates.count_if,
     "sum": aggregates.sum,
@@ -36,14 +38,26 @@ _BY_NAME: Final[Mapping[str, Callable[[ColumnOrName], Aggregate]]] = {
     "bit_xor": aggregates.bit_xor,
     "bit_and": aggregates.bit_and,
     "bit_or": aggregates.bit_or,
-    "var_samp": aggregates.variance,
-    "variance": aggregates.variance,
-    "stddev": aggregates.stddev,
-    "stddev_samp": aggregates.stddev,
-    "std": aggregates.stddev,
+    "var_samp": moments.var_samp,
+    "variance": moments.var_samp,
+    "var_pop": moments.var_pop,
+    "stddev": moments.stddev_samp,
+    "stddev_samp": moments.stddev_samp,
+    "std": moments.stddev_samp,
+    "stddev_pop": moments.stddev_pop,
+    "covar_pop": moments.covar_pop,
+    "covar_samp": moments.covar_samp,
+    "corr": moments.corr,
+    "max_by": aggregates.max_by,
+    "min_by": aggregates.min_by,
     "collect_set": aggregates.collect_set,
+    "collect_list": aggregates.collect_list,
+    "array_agg": aggregates.collect_list,
+    "percentile": distributions.percentile,
+    "median": distributions.median,
     "approx_count_distinct": aggregates.approx_count_distinct,
 }
+_OF_TWO: Final = ("covar_pop", "covar_samp", "corr", "max_by", "min_by")
 
 
 def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregate:
@@ -68,17 +82,24 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     if _WITH_CLAUSE.search(str(value)):
         raise UsageError(
             f"aggs[{name!r}] = {value}: FILTER, DISTINCT, OVER and aliases are not taken. For FILTER write "
-            "aggregates.sum(F.when(condition, value)) or aggregates.count_if(condition); for distinct counts "
-            "aggregates.count_distinct(…); the result is called as its key in aggs"
+            "aggregates.sum(value).where(condition); for distinct counts aggregates.count_distinct(…); the result is "
+            "called as its key in aggs"
         )
     if maker is None:
         raise UsageError(
             f"aggs[{name!r}] = {value}: cannot be merged from parts. These can: "
-            f"{', '.join(sorted(_BY_NAME))}, count_distinct (from spark_client.aggregates). Others, such as "
-            "percentiles or ordered lists, need all rows at once: use tracking.with_watermark(…) and Spark's groupBy"
+            f"{', '.join(sorted(_BY_NAME))}, count_distinct, approx_percentile, and expressions of them "
+            "(from spark_client.aggregates: aggregates.sum('a') / aggregates.sum('b'), or aggregates.combine). Others, "
+            "such as ordered lists, need all rows at once: use tracking.with_watermark(…) and Spark's groupBy"
         )
     if over in ("*", "1") and function == "count" and over not in rows.columns:
         return aggregates.count("*")
+    if function in _OF_TWO:
+        pair = over.split(", ")
+        if len(pair) == 2 and all(each in rows.columns for each in pair):
+            twin: Column = getattr(F, function)(*pair)
+            if str(twin) == str(value) and _field(rows, name, twin).name == field.name and not has_literal(rows, value):
+                return _fitting(name, maker(*pair), rows)
     # Spark's text for a column loses DISTINCT and more; what it resolves to does not.
     if over.startswith("`") and over not in rows.columns:
         over = over[1:-1].replace("``", "`")
@@ -86,12 +107,13 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
         over, plain = quoted(over), True
     else:
         plain = over in rows.columns
+    plain = plain and function not in (*_OF_TWO, "percentile")
     alike: Column | None = getattr(F, function)(over) if plain else None
     looks_alike = alike is not None and str(alike) == str(value) and _field(rows, name, alike).name == field.name
     if not looks_alike or has_literal(rows, value):
         raise UsageError(
             f"aggs[{name!r}] = {value}: Spark does not let us see into this expression. Write it as "
-            f"spark_client.aggregates.{maker.__name__}(...), or put what it is over into a column first (withColumn); "
+            f"spark_client.aggregates.{maker.__name__}(…), or put what it is over into a column first (withColumn); "
             "for distinct counts there is aggregates.count_distinct"
         )
     return _fitting(name, maker(over), rows)
@@ -107,6 +129,8 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
     Raises:
         UsageError: Spark cannot take it in parts, or keep the parts, over this type.
     """
+    if aggregate.combined is not None:
+        aggregate = _united(aggregate, [_fitting(name, each, rows) for each in aggregate.combined[1]], rows)
     if aggregate.for_type is not None and aggregate.over is not None:
         try:
             aggregate = aggregate.for_type(rows.select(aggregate.over).schema.fields[0].dataType)
@@ -114,10 +138,12 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
             raise UsageError(f"aggs[{name!r}] = {aggregate.native}: {error}") from error
     if aggregate.legacy is not None and str(rows.sparkSession.conf.get(_STATISTICS, "false")).lower() == "true":
         aggregate = replace(aggregate, finish=aggregate.legacy)
+    if not aggregate.partial:  # a constant
+        return aggregate
     names = [f"part_{place}" for place in range(len(aggregate.partial))]
     parts = [value.alias(part) for part, value in zip(names, aggregate.partial, strict=True)]
     merged = [merge(*map(F.col, names)).alias(part) for part, merge in zip(names, aggregate.merge, strict=True)]
-    kind = _field(rows, name, aggregate.native).dataType
+    kind = result_field(rows, aggregate).dataType
     try:
         kept = rows.groupBy().agg(*parts)
         kept.groupBy().agg(*merged).select(aggregate.finish(*map(F.col, names)).cast(kind)).schema  # noqa: B018
@@ -134,6 +160,50 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
                 "cast what is aggregated to a type that Parquet has"
             )
     return aggregate
+
+
+def _united(whole: Aggregate, fitted: Sequence[Aggregate], rows: DataFrame) -> Aggregate:
+    """An expression over aggregates, with the parts of all of them.
+
+    Args:
+        whole: the expression.
+        fitted: they, for the types of these rows.
+        rows: the rows.
+    """
+    assert whole.combined is not None
+    function = whole.combined[0]
+    fields = [result_field(rows, each) for each in fitted]
+    firsts = list(accumulate((len(each.partial) for each in fitted), initial=0))
+    places = [slice(first, first + len(each.partial)) for first, each in zip(firsts, fitted, strict=False)]
+
+    def lifted(merge: Callable[..., Column], place: slice) -> Callable[..., Column]:
+        return lambda *parts: merge(*parts[place])
+
+    def finish(*parts: Column) -> Column:
+        values = [
+            finished(each, field, parts[place]) for each, field, place in zip(fitted, fields, places, strict=True)
+        ]
+        return function(*values)
+
+    checks = [
+        lifted(each.overflowed, place)
+        for each, place in zip(fitted, places, strict=True)
+        if each.overflowed is not None
+    ]
+
+    def overflowed(*parts: Column) -> Column:
+        return reduce(Column.__or__, [F.coalesce(check(*parts), F.lit(False)) for check in checks])
+
+    return replace(
+        whole,
+        partial=tuple(part for each in fitted for part in each.partial),
+        merge=tuple(lifted(merge, place) for each, place in zip(fitted, places, strict=True) for merge in each.merge),
+        finish=finish,
+        overflowed=overflowed if checks else None,
+        fails=any(each.fails for each in fitted),
+        form=", ".join(each.form for each in fitted if each.form),
+        combined=None,
+    )
 
 
 def storable(kind: T.DataType) -> bool:

@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.mergeable import Aggregate, finished
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import Substreams, names_of
 
@@ -37,11 +37,8 @@ class Measure:
     @property
     def value(self) -> Column:
         """The result, from the merged parts; null, or wrapped, if it has overflowed."""
-        value = self.aggregate.finish(*map(F.col, self.parts)).cast(self.result)
-        if self.nullable:
-            return value
-        nothing = F.array() if isinstance(self.result, T.ArrayType) else F.lit(0)
-        return F.coalesce(value, nothing.cast(self.result))
+        result = T.StructField(self.name, self.result, self.nullable)
+        return finished(self.aggregate, result, [F.col(part) for part in self.parts])
 
     @property
     def overflowed(self) -> Column | None:

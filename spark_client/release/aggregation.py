@@ -16,11 +16,11 @@ from spark_client.counting.folding import fold_table
 from spark_client.counting.groups import groups_of
 from spark_client.counting.written import files
 from spark_client.errors import UsageError
-from spark_client.plan.aggregates import Aggregate
 from spark_client.plan.belonging import no_revision
 from spark_client.plan.decomposition import decompose, result_field, storable
 from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
+from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import alike, check_columns
 from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source

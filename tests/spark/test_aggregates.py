@@ -20,7 +20,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError, aggregates
 from spark_client.plan import decimals
-from spark_client.plan.aggregates import Aggregate
+from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import Substreams
 from spark_client.release.aggregation import Aggregation, declare
@@ -84,6 +84,21 @@ FUNCTIONS: dict[str, Any] = {
     "collect_set": aggregates.collect_set,
     "count_distinct": aggregates.count_distinct,
     "approx_count_distinct": aggregates.approx_count_distinct,
+    "collect_list": aggregates.collect_list,
+    "var_pop": aggregates.var_pop,
+    "stddev_pop": aggregates.stddev_pop,
+    "covar_pop": lambda x: aggregates.covar_pop(x, "y"),
+    "covar_samp": lambda x: aggregates.covar_samp("y", x),
+    "corr": lambda x: aggregates.corr(x, "y"),
+    "max_by": lambda x: aggregates.max_by(x, "y"),
+    "min_by": lambda x: aggregates.min_by(x, "y"),
+    "greatest by itself": lambda x: aggregates.max_by(x, x),
+    "pairs": lambda x: aggregates.count_distinct(x, F.col("y") > 40),
+    "percentile": lambda x: aggregates.percentile(x, [0, 0.3, 0.5, 1]),
+    "median": aggregates.median,
+    "some": lambda x: aggregates.sum(x).where("y > 40"),
+    "ratio": lambda x: aggregates.sum(x) / aggregates.count(x),
+    "difference": lambda x: aggregates.avg(x).where("y > 40") - aggregates.avg(x) + 1,
 }
 
 
@@ -103,7 +118,7 @@ class _Input:
 
 
 def values(spark: SparkSession, kind: str, batches: list[list[str | None]]) -> DataFrame:
-    """Rows in batches: `b`, `x` of a type, and `_tracker` of one substream; nulls where a value is None."""
+    """Rows in batches: `b`, `x` of a type, `y`, and `_tracker` of one substream; nulls where a value is None."""
 
     def written(value: str | None) -> str:
         if kind == "void":
@@ -112,11 +127,14 @@ def values(spark: SparkSession, kind: str, batches: list[list[str | None]]) -> D
             return value
         return f"CAST({value or 'null'} AS {kind})"
 
-    listed = ", ".join(f"({b}, {written(value)})" for b, batch in enumerate(batches) for value in batch)
+    flat = [(b, written(value)) for b, batch in enumerate(batches) for value in batch]
+    # Beside each value one that no other row has, or none.
+    ys = [f"{place * 37 % 101}.5D" if place % 5 != 3 else "CAST(null AS double)" for place in range(len(flat))]
+    listed = ", ".join(f"({b}, {value}, {y})" for (b, value), y in zip(flat, ys, strict=True))
     if "collate" in kind:
         listed = listed.replace(" AS string collate UTF8_LCASE)", " AS string) COLLATE UTF8_LCASE")
     tracker = "named_struct('scope', '', 'name', 'g', 'end', CAST(null AS timestamp), 'label', 0L)"
-    return spark.sql(f"SELECT b, x, {tracker} AS _tracker FROM VALUES {listed} AS t(b, x)")
+    return spark.sql(f"SELECT b, x, y, {tracker} AS _tracker FROM VALUES {listed} AS t(b, x, y)")
 
 
 def release_of(rows: DataFrame, made: dict[str, Any], on_overflow: Any = "fail") -> Aggregation:
@@ -145,12 +163,15 @@ def released(release: Aggregation, rows: DataFrame, path: Path) -> DataFrame:
 def same(got: Any, expected: Any) -> bool:
     if isinstance(expected, float) and isinstance(got, float):
         return math.isnan(got) if math.isnan(expected) else got == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    if isinstance(expected, list) and any(isinstance(each, float) for each in expected) and len(got) == len(expected):
+        ordered = [sorted(each, key=lambda value: (math.isnan(value), value)) for each in (got, expected)]
+        return all(map(same, *ordered))
     if isinstance(expected, list) and got != expected:  # a set has no order; of equal values, either may be the least
         return sorted(map(repr, got)) == sorted(map(repr, expected))
     return bool(got == expected)
 
 
-ERRORS = ("OVERFLOW", "OUT_OF_RANGE", "CAST_INVALID", "does not fit")
+ERRORS = ("OVERFLOW", "DIVIDE_BY_ZERO", "OUT_OF_RANGE", "CAST_INVALID", "does not fit")
 
 
 def shown_as(kind: T.DataType) -> T.DataType:
@@ -192,7 +213,7 @@ def compare(rows: DataFrame, made: dict[str, Aggregate], path: Path, batches: li
 
 def depends_on_order(name: str, batches: list[list[str | None]]) -> bool:
     """Whether Spark's own answer depends on the order of the rows, since sums overflow on the way and come back."""
-    if name not in ("sum", "avg"):
+    if name not in ("sum", "avg", "some", "ratio", "difference"):
         return False
     with localcontext() as context:
         context.prec = 100
@@ -228,6 +249,7 @@ def test_every_aggregate_over_every_type_equals_sparks_own_or_is_refused(
         batches = [[rng.choice(pool) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 4))]
         rows = values(spark, kind, batches)
         together: dict[str, Aggregate] = {}
+        perhaps: dict[str, Aggregate] = {}
         refused = set()
         for name, make in FUNCTIONS.items():
             made = make("x")
@@ -243,19 +265,31 @@ def test_every_aggregate_over_every_type_equals_sparks_own_or_is_refused(
                 refused.add(name)
                 continue
             if name in MAY_FAIL and (in_ansi or "interval" in kind):
-                compare(rows, {name: made}, tmp_path / f"{draw}-{name}", batches)
+                perhaps[name] = made
             else:
                 together[name] = made
         assert refused == REFUSED.get(kind, set())
+        own = answers(rows.groupBy().agg(F.lit(1), *[made.native.alias(name) for name, made in perhaps.items()]))
+        if "fails" in own.values():  # one of them does, and then all that are asked for with it
+            for name in rng.sample(list(perhaps), len(perhaps) if draws > 2 else 4):
+                compare(rows, {name: perhaps[name]}, tmp_path / f"{draw}-{name}", batches)
+        else:
+            together |= perhaps
         compare(rows, together, tmp_path / f"{draw}", batches)
 
 
-MAY_FAIL = {"sum", "avg", "variance", "stddev"}
+MAY_FAIL = {
+    *("sum", "avg", "variance", "stddev", "var_pop", "stddev_pop", "covar_pop", "covar_samp", "corr"),
+    *("percentile", "median", "some", "ratio", "difference"),
+}
+OF_NO_TYPE = {"greatest by itself", "pairs"}
 #: What Spark aggregates, and a release refuses.
 REFUSED = {
-    "map<string,int>": {"count_distinct", "approx_count_distinct"},
-    "string collate UTF8_LCASE": {"count_distinct", "approx_count_distinct"},
-    "void": {"min", "max", "collect_set", "count_distinct"},
+    "map<string,int>": {"count_distinct", "approx_count_distinct", "pairs"},
+    "string collate UTF8_LCASE": {"count_distinct", "approx_count_distinct", "pairs"},
+    "interval day to second": {"percentile", "median"},
+    "interval year to month": {"percentile", "median"},
+    "void": {"min", "max", "collect_set", "count_distinct", "collect_list", "max_by", "min_by", *OF_NO_TYPE},
 }
 
 
@@ -294,6 +328,55 @@ def test_forms_of_aggregates_that_are_not_taken_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         release_of(feed.stream(spark), {"n": given()})
+
+
+def test_where_is_sparks_filter_and_sparks_aggregates_of_two_columns_are_taken(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = values(spark, "int", [["1", "5", None, "-3"], ["4"], ["4", "2", None, "9", "7"]])
+    condition = "x > 1 and y > 10"
+    filtered = {
+        f"{name}({arguments})": make.where(condition)
+        for name, arguments, make in [
+            ("count", "*", aggregates.count()),
+            ("sum", "x", aggregates.sum("x")),
+            ("avg", "x", aggregates.avg(F.col("x"))),
+            ("max_by", "x, y", aggregates.max_by("x", "y")),
+            ("corr", "x, y", aggregates.corr("x", "y")),
+            ("count", "DISTINCT x, y", aggregates.count_distinct("x", "y")),
+            ("percentile", "x, 1", aggregates.percentile("x", 1)),
+            ("min", "x", aggregates.min("x").where("y > 10").where(F.col("x") > 1)),
+        ]
+    }
+    expected = rows.groupBy().agg(*[F.expr(f"{call} FILTER (WHERE {condition})").alias(call) for call in filtered])
+    pairs = {"best": F.max_by("x", "y"), "together": F.corr("x", "y"), "middle": F.median("x")}
+    both = expected.crossJoin(rows.groupBy().agg(*[value.alias(name) for name, value in pairs.items()]))
+    got = answers(released(release_of(rows, {**filtered, **pairs}), rows, tmp_path))
+    assert got == {name: pytest.approx(value) for name, value in answers(both).items()}
+    with pytest.raises(UsageError, match="Spark does not let us see into"):
+        release_of(rows, {"n": F.max_by("x", F.col("y") + 1)})
+    with pytest.raises(UsageError, match=r"aggregates.sum\('a'\) / aggregates.sum\('b'\)"):
+        release_of(rows, {"n": F.sum("x") / F.count("x")})
+    with pytest.raises(UsageError, match="give aggregates of"):
+        aggregates.combine(lambda x: x, F.sum("x"))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(F, "kll_merge_agg_double"), reason="sketches of this kind came with Spark 4.1.2")
+def test_percentiles_of_a_sketch_are_values_of_about_that_rank(spark: SparkSession, tmp_path: Path) -> None:
+    tracker = "named_struct('scope', '', 'name', 'g', 'end', CAST(null AS timestamp), 'label', 0L) AS _tracker"
+    for cast in ("bigint", "double"):
+        rows = spark.range(20_000).selectExpr(
+            "int(id % 4) as b", f"cast(pmod(id * 7919, 20011) as {cast}) as x", tracker
+        )
+        made = {"two": aggregates.approx_percentile("x", [0.5, 0.99]), "none": aggregates.approx_percentile("x", 0.5)}
+        made["none"] = made["none"].where("x < 0")
+        (got,) = released(release_of(rows, made), rows, tmp_path / cast).collect()
+        ordered = sorted(r[0] for r in rows.select("x").collect())
+        ranks = [sum(value <= found for value in ordered) / len(ordered) for found in got["two"]]
+        assert ranks == pytest.approx([0.5, 0.99], abs=0.04)
+        assert got["none"] is None
+    with pytest.raises(UsageError, match="a sketch takes numbers, not string"):
+        release_of(values(spark, "string", [["'1'"]]), {"n": aggregates.approx_percentile("x", 0.5)})
 
 
 def test_a_result_that_overflows_fails_as_sparks_own_and_the_advice_repairs_it(
