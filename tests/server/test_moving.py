@@ -14,21 +14,36 @@ import pytest
 
 from tests.client.processes import TRACKER, Server
 from tests.failover.pair import Pair, wait_for_readiness
+from tests.journal.object_stores import Place, bucket, directory, s3
 from tests.journal.redis_server import PROGRAM, RedisServer
 from tests.server.test_redis import SPEC, in_flight, send, start
 from tracker.client import JobSpec, TrackerClient, TrackerError, label
 
+__all__ = ["bucket", "directory", "s3"]  # fixtures
+
 _CLIENTS = 4
 
 
-@pytest.fixture(params=["redis", pytest.param("sqlite", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=[
+        "redis",
+        pytest.param("sqlite", marks=pytest.mark.slow),
+        pytest.param("directory", marks=pytest.mark.slow),
+        pytest.param("bucket", marks=pytest.mark.slow),
+    ]
+)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     redis = None
     if request.param == "redis":
         if PROGRAM is None:
             pytest.skip("there is no redis-server here: `apt-get install redis-server` brings it")
         redis = RedisServer(tmp_path / "redis")
-    pair = Pair(tmp_path, f"sqlite:{tmp_path / 'shared.db'}" if redis is None else redis.address())
+    if request.param in ("directory", "bucket"):
+        where: Place = request.getfixturevalue(request.param)
+        journal = where.address()
+    else:
+        journal = f"sqlite:{tmp_path / 'shared.db'}" if redis is None else redis.address()
+    pair = Pair(tmp_path / "pair", journal)
     yield pair
     pair.end()
     if redis is not None:

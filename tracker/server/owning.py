@@ -34,10 +34,13 @@ async def own(
         ValueError, tracker.journal.JournalError: as `open_journal`.
     """
     if standby and (followable := await asyncio.to_thread(follow_journal, where)) is not None:
-        readiness.standby()
-        log.info("standing by")
+
+        def standing() -> None:
+            if readiness.standby():
+                log.info("standing by")
+
         try:
-            followed = await asyncio.to_thread(stand_by, followable, stop.is_set)
+            followed = await asyncio.to_thread(stand_by, followable, stop.is_set, standing)
         except BaseException:
             followable.close()
             raise

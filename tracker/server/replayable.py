@@ -192,12 +192,15 @@ class Followed:
     place: Place
 
 
-def stand_by(journal: FollowableJournal, is_stopped: Callable[[], bool]) -> Followed | None:
+def stand_by(
+    journal: FollowableJournal, is_stopped: Callable[[], bool], standing: Callable[[], object]
+) -> Followed | None:
     """Replay what another server writes, until this one owns the journal.
 
     Args:
         journal: the journal, which another process may own.
         is_stopped: whether to give up.
+        standing: called while this server follows the log and its owner can find it.
 
     Returns:
         What was read; None: `is_stopped`.
@@ -216,6 +219,7 @@ def stand_by(journal: FollowableJournal, is_stopped: Callable[[], bool]) -> Foll
                 state.forget_news()
                 if journal.try_to_own():
                     return Followed(journal, state, following.place)
+                standing()
                 time.sleep(_FOLLOW_S)
         except LostTrackError as lost:
             log.info("the standby begins again with the newest snapshot: %s", lost)

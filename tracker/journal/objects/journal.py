@@ -3,6 +3,7 @@
     log/POSITION            an entry: a claim, or a group of records
     claims/POSITION         marks the positions that are never removed
     beats/POSITION          the sign of life of the tracker with the claim at that position
+    standbys/…              the signs of life of those that wait
     snapshots/…             the two newest snapshots
     set-aside/NUMBER        records that every recovery leaves out
     lost                    the last record that was acknowledged and is lost, as long as nobody has accepted that
@@ -139,9 +140,18 @@ class ObjectsJournal:
 
     def try_to_own(self) -> bool:
         try:
-            return self._lease.try_to_acquire()
+            return self._lease.try_to_acquire(waits=True)
         except FAILURES as error:
             raise self._unusable(error) from error
+
+    def standby(self) -> str:
+        try:
+            return self._lease.standby()
+        except FAILURES as error:
+            raise self._unusable(error) from error
+
+    def hand_over(self) -> None:
+        self._release(self._lease.hand_over)
 
     # ---------------------------------------------------------------- reading
 
@@ -287,10 +297,13 @@ class ObjectsJournal:
         return size
 
     def close(self) -> None:
+        self._release(self._lease.close)
+
+    def _release(self, lease: Callable[[], None]) -> None:
         if self._closed:
             return
         self._closed = True
-        self._lease.close()
+        lease()
         self._marks.close()
         self._log.close()
 

@@ -21,6 +21,7 @@ from ..interface import JournalGoneError, JournalLockedError
 from .entries import Entry
 from .log import Found, Log
 from .snapshots import ObjectsSnapshots
+from .standbys import Sign, find
 from .store import FAILURES, NoAnswerError, Objects
 
 _BEATS: Final = 3  # in the time of a lease
@@ -78,6 +79,9 @@ class Lease:
         self._gone: Callable[[JournalGoneError], None] | None = None
         self._beats = 0  # how many were written
         self._beaten = 0  # the log's last record then
+        self._sign = Sign(objects, holder, seconds, clock)
+        self._found = ""  # a standby
+        self._next = ""  # who gets the journal; empty: whoever is first
         self.claim = 0  #: the position of this tracker's claim; 0: it has none
 
     # ---------------------------------------------------------------- getting it
@@ -104,8 +108,11 @@ class Lease:
                 )
             self._closed.wait(self._seconds / _LOOKS / 2)
 
-    def try_to_acquire(self) -> bool:
+    def try_to_acquire(self, waits: bool = False) -> bool:
         """Try to claim the log, and return whether that succeeded. It looks only as often as is useful.
+
+        Args:
+            waits: this tracker is a standby, and shows that it waits.
 
         Raises:
             NoAnswerError, RefusedError: the store cannot be used.
@@ -114,7 +121,10 @@ class Lease:
         if not dead and self._clock() - self._looked < self._seconds / _LOOKS:
             return False
         try:
-            return self._try(dead)
+            acquired = self._try(dead)
+            if waits and not acquired:
+                self._sign.show()
+            return acquired
         except FAILURES:
             self._signs = None  # a leader cannot reach this store either, and has the time of a lease to come back
             raise
@@ -132,6 +142,8 @@ class Lease:
             self._end = -1
             return False
         self.claim = claim
+        with suppress(*FAILURES):
+            self._sign.remove()
         self._beating = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._beating.start()
         return True
@@ -160,7 +172,7 @@ class Lease:
         if not self._end or (dead and is_dead(self._leader)):
             return True
         signs = _Signs(self._end, self._objects.get(_beat_name(self._claim)))
-        if signs.beat and _is_released(signs.beat):
+        if signs.beat and _is_released(signs.beat, self._holder):
             return True
         if signs != self._signs:
             self._signs, self._since = signs, self._clock()
@@ -204,7 +216,7 @@ class Lease:
             self._log.look()
 
     def _write_beat(self, count: int, released: bool) -> None:
-        beat = {"holder": self._holder, "count": count, "released": released}
+        beat = {"holder": self._holder, "count": count, "released": released, "next": self._next}
         self._objects.put(_beat_name(self.claim), json.dumps(beat).encode())
 
     def clear(self) -> None:
@@ -212,9 +224,25 @@ class Lease:
         own = _beat_name(self.claim)
         self._objects.delete(name for name in self._objects.names("beats") if name < own)
 
+    def standby(self) -> str:
+        """Return which tracker waits for the journal, for people; empty: none does.
+
+        Raises:
+            NoAnswerError, RefusedError: the store cannot be used.
+        """
+        self._found = find(self._objects, self._seconds, self._clock)
+        return describe(self._found)
+
+    def hand_over(self) -> None:
+        """Give the journal back as `close` does, to the standby found last: others wait for the time of a lease."""
+        self._next = self._found
+        self.close()
+
     def close(self) -> None:
         """Give the journal back, if it is this tracker's. A store that does not answer is not waited for."""
         self._closed.set()
+        with suppress(*FAILURES):
+            self._sign.remove()
         if self._beating is not None:
             self._beating.join(_LAST_BEAT_S)
             if not self._beating.is_alive():
@@ -222,10 +250,12 @@ class Lease:
                     self._write_beat(0, released=True)
 
 
-def _is_released(beat: bytes) -> bool:
+def _is_released(beat: bytes, to: str) -> bool:
+    """Return whether the leader has given the journal back, to everyone or to this tracker."""
     try:
-        return bool(json.loads(beat)["released"])
-    except (ValueError, KeyError, TypeError):
+        found = json.loads(beat)
+        return bool(found["released"]) and found.get("next") in (None, "", to)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
