@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spark_client.plan.labels import child_label, source_label
     from spark_client.plan.mergeable import Aggregate
     from spark_client.plan.outputs import Sink
+    from spark_client.plan.resultfunctions import FinishedGroup
     from spark_client.plan.schedule import Counts, Schedule
     from spark_client.plan.substreams import TRACKER, Substream, Substreams
     from spark_client.release.quarantine import LATE_SCHEMA
@@ -54,6 +55,7 @@ __all__ = [
     "Channel",
     "Counts",
     "FileChannel",
+    "FinishedGroup",
     "Front",
     "Frontier",
     "KafkaChannel",
@@ -85,11 +87,12 @@ __all__ = [
 
 #: Where each of them is, and what it is called there if not the same.
 _ORIGINS: Final = {
-    "Aggregate": "plan.aggregates",
+    "Aggregate": "plan.mergeable",
     "Channel": "channels.channel",
     "Counts": "plan.schedule",
     "EVENT_SCHEMA": "datasource.rows",
     "FileChannel": "channels.files",
+    "FinishedGroup": "plan.resultfunctions",
     "Front": "plan.fronts",
     "Frontier": "plan.fronts:BoundedOutOfOrderness",
     "KafkaChannel": "channels.kafka",

@@ -23,7 +23,7 @@ from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.stateshapes import placed
 from spark_client.plan.substreams import TRACKER, session_zone
-from spark_client.release.aggregation import Aggregation
+from spark_client.release.declaring import results_schema
 from spark_client.runtime import assembly as runtime
 from spark_client.runtime import declared
 from spark_client.runtime.batches import BatchQuery
@@ -173,7 +173,7 @@ class Assembly:
             return ToChannels(tuple(writer.routes), writer.ordinal)
         if writer.to_sink is not None:
             rows, release = writer.rows, writer.release
-            schema = rows.df.schema if release is None else Aggregation(release).schema(rows.df)
+            schema = rows.df.schema if release is None else results_schema(release, rows.df)
             check_sink(writer.to_sink, schema, self.spark)
             return ToSink(writer.to_sink)
         if writer.function is not None:
@@ -184,7 +184,7 @@ class Assembly:
         to = ToFiles(path, writer.file_format or "parquet", options, writer.partition_columns)
         assert writer.release is not None
         output = FileOutput(to.path, to.file_format, to.options, to.partition_by)
-        output.check(Aggregation(writer.release).schema(writer.rows.df), self.spark)
+        output.check(results_schema(writer.release, writer.rows.df), self.spark)
         return to
 
     def _check_declared(self, plan: QueryPlan, tracked: BatchQuery) -> None:

@@ -36,7 +36,7 @@ from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve
 from spark_client.release.aggregation import Aggregation
-from spark_client.release.aggregation import declare as declare_release
+from spark_client.release.declaring import declare as declare_release
 from spark_client.runtime.definition import Definition
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
@@ -222,18 +222,22 @@ class Declarations(ABC):
         stream: TrackedStream,
         keys: Sequence[ColumnOrName] = (),
         *,
-        aggs: Mapping[str, Aggregate | Column],
+        aggs: Mapping[str, Aggregate | Column] | None = None,
+        columns: Sequence[ColumnOrName] = (),
         revisions: bool = False,
         completeness: bool = False,
         on_overflow: OnOverflow = "fail",
     ) -> Released:
         """An aggregation by substream and keys whose rows come out once, when their substream has ended.
 
+        Or, with `columns`, the rows themselves: kept until then, for a function over all of them (`Released.apply`).
+
         Args:
             stream: of `source` or `receive`.
             keys: further columns to group by.
             aggs: by name: Spark's ``F.count("*")``, ``F.avg("delay")``, … over plain columns, or those of
                 `spark_client.aggregates` over any expression.
+            columns: instead of `aggs`: the columns of the rows to keep.
             revisions: what comes after a substream's end can be reopened (`reopen`). Results have a column
                 ``revision``: 0, and 1, 2, … for what was reopened.
             completeness: results have a column ``completeness``: ``whole``; ``drained``: a drain closed the substream
@@ -248,7 +252,7 @@ class Declarations(ABC):
                 can).
         """
         rows = stream.readable
-        plan = declare_release(rows.plan, rows.df, keys, aggs, revisions, completeness, on_overflow)
+        plan = declare_release(rows.plan, rows.df, keys, aggs, columns, revisions, completeness, on_overflow)
         return Released(stream, plan)
 
     def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:

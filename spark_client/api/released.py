@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812
+
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import TrackedWriter
 from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.resultfunctions import FunctionKind
+from spark_client.release.declaring import with_function
 
 
 class Released:
-    """The results of `Tracking.release`: an aggregation whose rows come out once, when their substream has ended.
+    """The results of `Tracking.release`: rows that come out once, when their substream has ended.
 
     Attributes:
-        columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates, and
-            ``revision`` if there are revisions, and ``completeness`` if that was asked for.
+        columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates or the kept
+            columns, and ``revision`` if there are revisions, and ``completeness`` if that was asked for.
         stream: that it releases.
         release: what is declared of it.
     """
@@ -27,6 +35,58 @@ class Released:
     @property
     def columns(self) -> list[str]:
         return self.release.columns
+
+    def apply(self, function: Callable[[DataFrame], DataFrame], schema: T.StructType | str | None = None) -> Released:
+        """Makes the results by a function of all rows that have ended in a batch, as a DataFrame of Spark.
+
+        One batch may end several substreams, or revisions: the function groups, or joins, by their columns, which its
+        results have to keep. It is called in the driver; it may be called again when a batch is repeated, and its first
+        answer that was published stands. If it fails, so does the batch: start the query again with another function.
+
+        Args:
+            function: from DataFrame to DataFrame, with the columns of this release.
+            schema: of all columns that it makes; None: it is called now, with no rows, to find out.
+
+        Raises:
+            UsageError: its results lack a column of the substream, or a name is taken.
+
+        >>> kept = tracking.release(orders, columns=["id", "at", "price"])                 # doctest: +SKIP
+        >>> newest = kept.apply(lambda rows: rows.dropDuplicates(["shop", "window", "id"]))    # doctest: +SKIP
+        """
+        return self._made("rows", function, schema)
+
+    def applyInPandas(  # noqa: N802 - Spark's name
+        self, function: Callable[..., Any], schema: T.StructType | str
+    ) -> Released:
+        """Makes the results by a function of the rows of one substream and key, as a frame of pandas.
+
+        Tasks call it, with the keys and the kept columns, or aggregates, in no order. Times are as pandas reads them
+        from Arrow: those of a ``timestamp`` have a zone. All rows of a substream and key are in the memory of one task.
+
+        Args:
+            function: of (rows), or of (group, rows) with a `FinishedGroup`; it returns a frame with the columns of
+                `schema`, or None for no rows. When it is called, and again, is as for `apply`.
+            schema: of the columns that it makes; those of the substream and the keys are put beside them.
+
+        Raises:
+            UsageError: a name is taken, or a type cannot be passed to Python.
+
+        >>> kept.applyInPandas(lambda rows: rows[["price"]].nlargest(3, "price"), "price double")   # doctest: +SKIP
+        """
+        return self._made("pandas", function, schema)
+
+    def applyInArrow(  # noqa: N802 - Spark's name
+        self, function: Callable[..., Any], schema: T.StructType | str
+    ) -> Released:
+        """Makes the results by a function of the rows of one substream and key, as a table of Arrow.
+
+        As `applyInPandas`, with `pyarrow.Table` for a frame: it holds all that Spark holds, whatever its year.
+        """
+        return self._made("arrow", function, schema)
+
+    def _made(self, kind: FunctionKind, function: Callable[..., Any], schema: T.StructType | str | None) -> Released:
+        made = with_function(self.release, self.stream.readable.df, kind, function, schema)
+        return Released(self.stream, made)
 
     @property
     def writeStream(self) -> TrackedWriter:  # noqa: N802 - Spark's name

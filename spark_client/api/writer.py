@@ -211,6 +211,11 @@ class TrackedWriter:
         return self._send(given, ordinal)
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
+        if self.release is not None and (self.release.kept or self.release.function is not None):
+            raise UsageError(
+                "rows that a release keeps, and what a function makes of results, go to files, a sink or a function: "
+                "in a channel nothing would tell results of one key apart"
+            )
         if self.release is not None and self.release.completeness:
             raise UsageError(
                 "a release with completeness=True writes to files, a sink or a function: who receives from a channel "

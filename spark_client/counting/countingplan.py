@@ -20,7 +20,8 @@ class CountingPlan:
     Attributes:
         mode: who counts the rows of a batch: the driver, by native aggregations, or the executors' tasks as rows pass.
         received: the rows come from a channel, so the tracker is told what was received of each substream.
-        released: a release aggregates the rows by substream.
+        released: a release takes the rows in.
+        aggregated: it aggregates them by substream.
         stepped: steps lie between where rows are received and what is done with them.
         counting_front: the front's promises are about how many rows there are.
         xor: the XOR of the labels is asked for, whatever the tracker needs.
@@ -32,6 +33,7 @@ class CountingPlan:
     mode: CountingMode
     received: bool
     released: bool
+    aggregated: bool
     stepped: bool
     counting_front: bool
     xor: bool
@@ -40,25 +42,30 @@ class CountingPlan:
     grouped: Mapping[str, Column]
 
     @classmethod
-    def of(cls, stream: Stream, mode: CountingMode, released: bool, sends: bool, xor: bool) -> CountingPlan:
+    def of(
+        cls, stream: Stream, mode: CountingMode, released: bool, sends: bool, xor: bool, aggregated: bool | None = None
+    ) -> CountingPlan:
         """The plan for a query.
 
         Args:
             stream: that it reads.
             mode: who counts.
-            released: whether a release aggregates its rows.
+            released: whether a release takes its rows in.
             sends: whether it sends rows on.
             xor: whether the XOR of the labels is asked for, whatever the tracker needs.
+            aggregated: whether the release aggregates them by substream; None: as `released`.
         """
+        aggregated = released if aggregated is None else aggregated
         front, received, stepped = stream.input.front, stream.input.direction == "received", bool(stream.steps)
         observed: Mapping[str, Column] | None = {}
         if front is not None:
             # A release without steps makes the aggregation by substream anyway, which costs the front nothing more.
-            observed = None if released and not stepped else front.observed()
+            observed = None if aggregated and not stepped else front.observed()
         return cls(
             mode=mode,
             received=received,
             released=released,
+            aggregated=aggregated,
             stepped=stepped,
             counting_front=front is not None and front.counts,
             xor=xor,
@@ -70,7 +77,7 @@ class CountingPlan:
     @property
     def in_release(self) -> bool:
         """Whether what has to be counted can be counted by the release's own aggregation."""
-        return self.released and not self.stepped
+        return self.aggregated and not self.stepped
 
     @property
     def by_substream(self) -> bool:

@@ -90,7 +90,7 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
             f"aggs[{name!r}] = {value}: cannot be merged from parts. These can: "
             f"{', '.join(sorted(_BY_NAME))}, count_distinct, approx_percentile, and expressions of them "
             "(from spark_client.aggregates: aggregates.sum('a') / aggregates.sum('b'), or aggregates.combine). Others, "
-            "such as ordered lists, need all rows at once: use tracking.with_watermark(…) and Spark's groupBy"
+            "such as ordered lists, need all rows at once: tracking.release(…, columns=[…]).apply(…)"
         )
     if over in ("*", "1") and function == "count" and over not in rows.columns:
         return aggregates.count("*")

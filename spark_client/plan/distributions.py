@@ -113,7 +113,7 @@ def _approx_percentile(value: ColumnOrName, percentage: float | list[float], k: 
         if not hasattr(F, "kll_merge_agg_double"):
             raise UsageError(
                 "approx_percentile needs Spark 4.1.2 or later, which has the sketches: use aggregates.percentile, or "
-                "release the rows and .apply(…)"
+                "keep the rows: release(…, columns=[…]).apply(…)"
             )
         if not isinstance(kind, (*_WHOLE_NUMBERS, T.FloatType, T.DoubleType)):
             raise UsageError(f"a sketch takes numbers, not {kind.simpleString()}: cast them to double")

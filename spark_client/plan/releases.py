@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.plan.mergeable import Aggregate, finished
+from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import Substreams, names_of
 
@@ -49,7 +50,7 @@ class Measure:
 
 @dataclass(frozen=True, eq=False)
 class ReleasePlan:
-    """An aggregation by substream and keys.
+    """An aggregation by substream and keys; or the rows themselves, kept until their substream has ended.
 
     Attributes:
         stream: whose rows it aggregates.
@@ -60,6 +61,8 @@ class ReleasePlan:
         revisions: whether what comes after a substream's end can be reopened.
         completeness: whether results have a column that tells what of their substream they are of.
         on_overflow: what a sum or mean becomes that does not fit its type.
+        kept: the columns of rows that are kept as they are, by name; then there are no measures.
+        function: what makes the results of these, or of the aggregates; None: they are the results.
     """
 
     stream: Stream
@@ -70,6 +73,8 @@ class ReleasePlan:
     revisions: bool
     completeness: bool
     on_overflow: OnOverflow
+    kept: tuple[tuple[str, Column], ...] = ()
+    function: ResultFunction | None = None
 
     @property
     def rule(self) -> Substreams:
@@ -82,25 +87,45 @@ class ReleasePlan:
         return [*([REVISION] if self.revisions else []), *([COMPLETENESS] if self.completeness else [])]
 
     @property
-    def columns(self) -> list[str]:
-        """Of the results: the scope, ``window`` or the name, the keys, the aggregates, and what is added."""
+    def own(self) -> list[str]:
+        """The results' columns that tell their substream: the scope, ``window`` or the name."""
         scope = [] if self.rule.scope is None else [self.rule.scope]
-        own = [*scope, "window" if self.rule.windows else str(self.rule.name)]
-        return [*own, *self.keys, *(measure.name for measure in self.measures), *self.added]
+        return [*scope, "window" if self.rule.windows else str(self.rule.name)]
+
+    @property
+    def values(self) -> list[str]:
+        """The aggregates, or the columns that are kept."""
+        return [*(measure.name for measure in self.measures), *(name for name, _ in self.kept)]
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the results: `own`, the keys, `values` or what a function makes of them, and what is added."""
+        if self.function is None:
+            return [*self.own, *self.keys, *self.values, *self.added]
+        made = self.function.schema.fieldNames()
+        return made if self.function.kind == "rows" else [*self.own, *self.keys, *made, *self.added]
 
     @property
     def reads(self) -> frozenset[str] | None:
         """The columns of the stream's rows that it uses; None: not known."""
-        reads = [names_of(self.key_columns), *(measure.aggregate.reads for measure in self.measures)]
+        values = [names_of([value for _, value in self.kept]), *(measure.aggregate.reads for measure in self.measures)]
+        reads = [names_of(self.key_columns), *values]
         known = [names for names in reads if names is not None]
         return frozenset().union(*known) if len(known) == len(reads) else None
 
     def described(self) -> dict[str, object]:
         """What shapes its state, as plain data."""
+        rows = {
+            name: f"{name} of each row kept as {self.part_schema[name].dataType.simpleString()}"
+            for name, _ in self.kept
+        }
         return {
             "keys": {key: self.part_schema[key].dataType.simpleString() for key in self.keys},
-            "aggregates": {measure.name: self.kept_as(measure) for measure in self.measures},
-            "parts": {self.kept_as(measure): measure.number for measure in self.measures},
+            "aggregates": {**{measure.name: self.kept_as(measure) for measure in self.measures}, **rows},
+            "parts": {
+                **{self.kept_as(measure): measure.number for measure in self.measures},
+                **dict.fromkeys(rows.values(), -1),  # columns of rows have their own names, and no numbers
+            },
         }
 
     def kept_as(self, measure: Measure) -> str:

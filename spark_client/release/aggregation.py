@@ -1,9 +1,8 @@
-"""The aggregation of a release: how it is declared, and the native plans for its parts and results."""
+"""The aggregation of a release: the native plans for its parts and results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -15,86 +14,13 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.counting.folding import fold_table
 from spark_client.counting.groups import groups_of
 from spark_client.counting.written import files
-from spark_client.errors import UsageError
-from spark_client.plan.belonging import no_revision
-from spark_client.plan.decomposition import decompose, result_field, storable
 from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
-from spark_client.plan.mergeable import Aggregate
-from spark_client.plan.names import alike, check_columns
-from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, OnOverflow, ReleasePlan
-from spark_client.plan.sources import Source
-from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, column, named, resolve
-from spark_client.spark_internals.plans import has_lambda
+from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, ReleasePlan
+from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, named
 from spark_client.storage.directories import parquet_of
 
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
-
-
-def declare(
-    stream: Stream,
-    rows: DataFrame,
-    keys: Sequence[ColumnOrName],
-    aggs: Mapping[str, Aggregate | Column],
-    revisions: bool = False,
-    completeness: bool = False,
-    on_overflow: OnOverflow = "fail",
-) -> ReleasePlan:
-    """Resolves a release as a user declares it against the rows it is for.
-
-    Args:
-        stream: that is released.
-        rows: with its columns.
-        keys, aggs, revisions, completeness, on_overflow: as for `Tracking.release`.
-
-    Raises:
-        UsageError: a column is not there, an aggregate cannot be merged from parts, a name is taken.
-    """
-    if not aggs:
-        raise UsageError("release needs aggs={'name': F.count('*'), …}")
-    if on_overflow not in ("fail", "null"):
-        raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
-    rule, belonging = stream.input.rule, stream.input.belonging
-    check_columns(rows, f"release of {stream.segment!r}")  # what comes late is kept by its columns' names
-    if revisions and not rule.windows and belonging is not None and isinstance(stream.input, Source):
-        stricter = replace(stream.input, belonging=belonging.requiring(no_revision(str(rule.name))))
-        stream = replace(stream, input=stricter)
-    fields = [resolve(rows, key, "keys") for key in keys]
-    if unfit := [field for field in fields if not storable(field.dataType)]:
-        raise UsageError(
-            f"keys: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
-            "cast it to a type that Parquet has"
-        )
-    measures = []
-    for number, (name, value) in enumerate(aggs.items()):
-        aggregate = decompose(name, value, rows)
-        parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
-        result = result_field(rows, aggregate)
-        measures.append(Measure(name, aggregate, parts, result.dataType, result.nullable))
-    plan = ReleasePlan(
-        stream,
-        tuple(field.name for field in fields),
-        tuple(column(key) for key in keys),
-        tuple(measures),
-        T.StructType(),
-        revisions,
-        completeness,
-        on_overflow,
-    )
-    taken = {*alike(plan.columns, rows.sparkSession), *(name for name in plan.columns if name.startswith("_"))}
-    if taken:
-        raise UsageError(
-            f"release: the names {sorted(taken)} are taken or empty, or begin with an underscore: choose others, "
-            "for keys with .alias('…')"
-        )
-    for name, key in zip(plan.keys, keys, strict=True):
-        if "lambdafunction(" in name and has_lambda(rows, column(key)):
-            raise UsageError(
-                f"release: the key {name!r} is called otherwise at each start: give it a name, with .alias('…')"
-            )
-    partial = Aggregation(plan).partial(rows, {}, labels=False)
-    return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
 
 
 class Aggregation:
@@ -211,7 +137,7 @@ class Aggregation:
         return merged.select(*self._own_result, *values, *keep)
 
     def schema(self, rows: DataFrame) -> T.StructType:
-        """Of the results.
+        """Of the results, or of what a function makes them of.
 
         Args:
             rows: with the columns of the stream.

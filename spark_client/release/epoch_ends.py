@@ -52,6 +52,12 @@ class EpochEnds:
         return sum(tally.rows for _, tally in self.late.values())
 
     @property
+    def released(self) -> set[tuple[Substream, int]]:
+        """What has results: substreams, with the numbers of their revisions."""
+        plain = {(each, 0) for each in chain(self.whole, (each for each, _ in self.split))}
+        return plain | {(revision.substream, revision.number) for revision in self.revised}
+
+    @property
     def released_rows(self) -> int:
         """Of how many rows the results are made."""
         return sum(end.tally.rows for end in self.receipts)

@@ -37,13 +37,14 @@ class LateRows:
         self._quarantine.put(epoch, "row", table, partials, late)
 
     def aggregates(self, merged: DataFrame, late: Mapping[Substream, RowTally], epoch: int, has_rows: bool) -> None:
-        """Partial rows that came to be known as late only after their rows had been aggregated."""
+        """Partial rows that came to be known as late only after their rows had been aggregated, or kept."""
         table = None
         if has_rows:
-            own = [name for name in self._aggregation.plan.columns if name not in self._aggregation.plan.added]
+            plan = self._aggregation.plan
+            own = [*plan.own, *plan.keys, *plan.values]
             keyed = self._aggregation.results(merged, keep=("_scope", "_key"), checked=False)
             table = self._table(keyed.select("_scope", "_key", _json(own)))
-        self._quarantine.put(epoch, "aggregate", table, merged, late)
+        self._quarantine.put(epoch, "kept" if self._aggregation.plan.kept else "aggregate", table, merged, late)
 
     def _table(self, flat: DataFrame) -> DataFrame:
         """The columns of `LATE_SCHEMA` that are in the files."""

@@ -37,8 +37,9 @@ from spark_client.storage.directories import (
 LATE_SCHEMA: Final = T.StructType(
     [
         T.StructField("epoch", T.LongType()),  # of the release's query, that set it aside
-        # row: late, as it came; aggregate: the result row that late rows would have made; bad: a row that belongs to no
-        # substream, as it came; doubled-<segment>: one that the channel would take for the copy of another
+        # row: late, as it came; aggregate: the result row that late rows would have made; kept: a row that was late, as
+        # the state had kept it; bad: a row that belongs to no substream, as it came; doubled-<segment>: one that the
+        # channel would take for the copy of another
         T.StructField("kind", T.StringType()),
         T.StructField("scope", T.StringType()),
         T.StructField("name", T.StringType()),  # of the substream; null for windows
@@ -58,7 +59,7 @@ class Item:
     Attributes:
         substream: that it came too late for.
         epoch: of the release's query.
-        kind: ``row`` or ``aggregate``.
+        kind: ``row``, ``aggregate`` or ``kept``.
         tally: the rows it was made of.
         shape: the keys and aggregates of the release.
     """
@@ -113,7 +114,7 @@ class Quarantine:
 
         Args:
             epoch: of the batch.
-            kind: ``row`` or ``aggregate``.
+            kind: ``row``, ``aggregate`` or ``kept``.
             rows: of the table: scope, name, end_time, data; None: a step has dropped all of them.
             partials: the same as partial rows.
             tallies: of the rows, by substream.

@@ -32,13 +32,14 @@ from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted, Output
 from spark_client.plan.releases import COMPLETENESS, REVISION, ReleasePlan
 from spark_client.plan.substreams import Substream
-from spark_client.release.aggregation import Aggregation
 from spark_client.release.epoch_ends import EpochEnds, Taken, completeness_of, missed_ends, substream_of
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
+from spark_client.release.keptrows import aggregation
 from spark_client.release.lateness import LateRows
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.receipts import End, Receipts
+from spark_client.release.results import Results
 from spark_client.release.revisions import Revisions, numbered
 from spark_client.release.state import PartialState, RowTally
 from spark_client.spark_internals.checkpoints import planned
@@ -80,12 +81,13 @@ class ReleaseQuery:
         max_away: timedelta | None = None,
     ) -> None:
         self._plan = plan
-        self._released = Aggregation(plan)
+        self._released = aggregation(plan)
         self._segment = plan.stream.segment
         self._output = output
         self._checkpoint = checkpoint
         self._path = checkpoint / "tracker"
         self._state_segment = state_segment
+        self._results = Results(self._released, output, self._path / "made", sent_on=state_segment is not None)
         self._receipts = receipts
         self._state = PartialState(self._path / "state", compact_from)
         segments = [self._segment] if receipts is None else [self._segment, *upstream]
@@ -121,7 +123,7 @@ class ReleaseQuery:
         sent: Counted = {}
         if batch_input is None:
             sent = self._write_ended(ends, epoch, run, spark)
-        elif self._plan.stream.steps or not self._output.concurrent:
+        elif self._plan.stream.steps or self._plan.function is not None or not self._output.concurrent:
             taken = self._take_in(batch_input, ends, epoch, run)
             sent = self._write_ended(ends, epoch, run, spark)
         else:
@@ -164,6 +166,7 @@ class ReleaseQuery:
         state, released = self._state, self._released
         state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
         state.publish(epoch)
+        self._results.published(epoch)
 
     def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> Taken:
         """Makes a batch's rows part of the state, all but those that are late; counts all."""
@@ -202,6 +205,7 @@ class ReleaseQuery:
         """Removes what drivers of this query that were killed have left half written."""
         self._output.sweep(query)
         self.quarantine.sweep()
+        self._results.sweep()
         self._state.sweep()
         self._inbox.sweep()
         if self._receipts is not None:
@@ -340,11 +344,8 @@ class ReleaseQuery:
             ended += self._revised(ends, spark)
         if ended:
             rows = reduce(DataFrame.unionByName, ended)
-            added = [F.col(f"_{name}").alias(name) for name in self._plan.added]
-            results = released.results(rows, added) if self._state_segment is None else released.tracked(rows, run.job)
-            sent = self._output.write(results, run.batch(epoch))
-            if self._receipts is not None:
-                ends.results = released.results_by_substream(rows)
+            counts = self._receipts is not None
+            sent, ends.results = self._results.write(rows, ends.released, run, epoch, counts)
         if ends.late:
             late = [merged({substream}, parts) for substream, (parts, _) in ends.late.items()]
             tallies = {substream: tally for substream, (_, tally) in ends.late.items()}

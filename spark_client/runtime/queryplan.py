@@ -125,4 +125,5 @@ class QueryPlan:
             released=self.release is not None,
             sends=isinstance(self.destination, ToChannels),
             xor=self.release is not None and self.receipts is not None and self.stream.input.named,
+            aggregated=self.release is not None and not self.release.kept,
         )

@@ -23,7 +23,8 @@ from spark_client.plan import decimals
 from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import Substreams
-from spark_client.release.aggregation import Aggregation, declare
+from spark_client.release.aggregation import Aggregation
+from spark_client.release.declaring import declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
