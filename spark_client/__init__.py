@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from spark_client.plan.resultfunctions import FinishedGroup
     from spark_client.plan.schedule import Counts, Schedule
     from spark_client.plan.substreams import TRACKER, Substream, Substreams
+    from spark_client.release.ledger import LEDGER_SCHEMA, ledger
     from spark_client.release.quarantine import LATE_SCHEMA
     from spark_client.release.receipts import RECEIPT_SCHEMA
     from spark_client.release.revisions import Revision
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EVENT_SCHEMA",
     "LATE_SCHEMA",
+    "LEDGER_SCHEMA",
     "RECEIPT_SCHEMA",
     "SUBSTREAM_SCHEMA",
     "TRACKER",
@@ -81,6 +83,7 @@ __all__ = [
     "channel_tables",
     "child_label",
     "epochs_table",
+    "ledger",
     "register",
     "source_label",
 ]
@@ -97,6 +100,7 @@ _ORIGINS: Final = {
     "Frontier": "plan.fronts:BoundedOutOfOrderness",
     "KafkaChannel": "channels.kafka",
     "LATE_SCHEMA": "release.quarantine",
+    "LEDGER_SCHEMA": "release.ledger",
     "Marks": "plan.fronts",
     "NativeWriter": "api.writer",
     "RECEIPT_SCHEMA": "release.receipts",
@@ -121,6 +125,7 @@ _ORIGINS: Final = {
     "channel_tables": "channels.database",
     "child_label": "plan.labels",
     "epochs_table": "sinks.tables",
+    "ledger": "release.ledger",
     "register": "datasource.events",
     "source_label": "plan.labels",
     "aggregates": "aggregates:",

@@ -89,7 +89,9 @@ class Assembly:
             seals=options.get("seal", "false") == "true",
             compact_from=int(options.get("compact_from", QueryPlan.compact_from)),
             receipts=writer.to_receipts,
+            given_up=writer.given_up,
             upstream=tuple(self.graph.leading_to(stream.segment)),
+            origins=tuple(self.graph.origins_of(stream.segment)),
             state_segment=state_segment(release) if release is not None and writer.routes else None,
         )
 
@@ -156,7 +158,7 @@ class Assembly:
                     "Schedule(counts) if they are known"
                 )
             data = observe(data, segment, front.observed())
-            if front.counts:
+            if front.counts or rows.plan.input.counted:
                 data = runtime.probe_of(self.settings, rule, segment, "passing", None, self.definition.largest).on(data)
         if rows.plan.input.direction == "received":
             data = runtime.probe_of(self.settings, rule, segment, "received", None, self.definition.largest).on(data)

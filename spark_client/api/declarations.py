@@ -75,6 +75,7 @@ class Declarations(ABC):
         identity: Sequence[ColumnOrName] = (),
         front: Front | None = None,
         on_bad_rows: OnBadRows = "fail",
+        counted: bool = False,
     ) -> TrackedStream:
         """Rows that enter the job.
 
@@ -92,6 +93,8 @@ class Declarations(ABC):
                 nothing that the tracker takes. ``"fail"``: the batch fails before anything of it is published, unless
                 a step of the stream drops them; the message says how many, why, and what to do. ``"quarantine"``:
                 they are set aside before any step, in the table that `late` reads, with the reason.
+            counted: all rows are counted by substream before any step, as with `Schedule`: then the ledger has how
+                many rows entered the job, and how many of them steps have dropped.
 
         Raises:
             UsageError: a column is not there, a front does not fit, the segment is declared twice.
@@ -125,6 +128,7 @@ class Declarations(ABC):
             self.job,
             names_of([*([scope] if scope is not None else []), when, *identity]),
             derived_layout(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
+            counted,
         )
         key = F.unix_micros(end_of) if rule.windows else name_of
         time = in_range(df, window[0], rule) if window is not None else None

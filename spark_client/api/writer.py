@@ -66,6 +66,7 @@ class TrackedWriter:
         self.routes: list[tuple[Channel, Column | None]] = []  #: channels, with the condition of those that have one
         self.to_sink: Sink | None = None
         self.to_receipts: str | os.PathLike[str] | Sink | None = None
+        self.given_up = False
         self.ordinal: tuple[str, ...] = ()
         self.partition_columns: tuple[str, ...] = ()
         self.name: str | None = None
@@ -149,13 +150,15 @@ class TrackedWriter:
         self.to_sink = sink
         return self
 
-    def receipts(self, to: str | os.PathLike[str] | Sink) -> TrackedWriter:
+    def receipts(self, to: str | os.PathLike[str] | Sink, *, given_up: bool = False) -> TrackedWriter:
         """Leaves a receipt for each substream that ends: a row of `RECEIPT_SCHEMA`, written once, after the results.
 
         Args:
             to: a directory on a file system that this process sees as a path, for Parquet files, which several queries
                 may share; or a sink. Into the database of the results it is a sink of its own, which may have the same
                 table of epochs.
+            given_up: the rows of this release are those that the job has given up (dead letters): the ledger counts
+                them so.
 
         >>> daily.writeStream.receipts("/data/receipts")                                  # doctest: +SKIP
         """
@@ -163,7 +166,7 @@ class TrackedWriter:
             raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
         if isinstance(to, str | os.PathLike):
             local_path(to, "the path of the receipts,")
-        self.to_receipts = to
+        self.to_receipts, self.given_up = to, given_up
         return self
 
     def channel(self, channel: Channel, ordinal: str | Sequence[str] = ()) -> TrackedWriter:

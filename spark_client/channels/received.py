@@ -55,6 +55,10 @@ class Received:
         return True
 
     @property
+    def counted(self) -> bool:
+        return True
+
+    @property
     def belonging(self) -> Belonging | None:
         return None
 

@@ -129,8 +129,8 @@ class BatchInput:
         found = faults.groupBy("reason").count().collect()
         if not found:
             return 0
-        quarantine.put_bad(self._epoch, faults)
         number: int = sum(row["count"] for row in found)
+        quarantine.put_bad(self._epoch, faults, number)
         listed = "; ".join(f"in {row['count']} {row['reason']}" for row in found)
         _log.warning(
             "batch %d: %d rows of segment %r belong to no substream and were set aside: %s",

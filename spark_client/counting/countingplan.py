@@ -23,7 +23,8 @@ class CountingPlan:
         released: a release takes the rows in.
         aggregated: it aggregates them by substream.
         stepped: steps lie between where rows are received and what is done with them.
-        counting_front: the front's promises are about how many rows there are.
+        counts_all: all rows are counted before any step: the front's promises are about how many rows there are, or
+            the source was declared so.
         xor: the XOR of the labels is asked for, whatever the tracker needs.
         labels: what the rows give rise to needs their labels.
         observed: the aggregates that the front needs of all rows of a batch, by name; None: it needs `grouped` ones.
@@ -35,7 +36,7 @@ class CountingPlan:
     released: bool
     aggregated: bool
     stepped: bool
-    counting_front: bool
+    counts_all: bool
     xor: bool
     labels: bool
     observed: Mapping[str, Column] | None
@@ -67,7 +68,7 @@ class CountingPlan:
             released=released,
             aggregated=aggregated,
             stepped=stepped,
-            counting_front=front is not None and front.counts,
+            counts_all=stream.input.counted or (front is not None and front.counts),
             xor=xor,
             labels=(sends and not released) or xor or received,
             observed=observed,
@@ -84,7 +85,7 @@ class CountingPlan:
         """Whether rows have to be counted by substream as they were received, before any step."""
         return (
             self.observed is None
-            or (self.counting_front and (self.mode == "driver" or self.released))
+            or (self.counts_all and (self.mode == "driver" or self.released))
             or (self.received and (self.mode == "driver" or self.xor))
         )
 
@@ -99,4 +100,4 @@ class CountingPlan:
 
         A source that is released where it is read counts so, unless its front needs all rows: as the driver does.
         """
-        return self.released and not self.received and self.observed is not None and not self.counting_front
+        return self.released and not self.received and self.observed is not None and not self.counts_all

@@ -118,6 +118,20 @@ class JobGraph:
             found |= more
         return sorted(found - {segment})
 
+    def origins_of(self, segment: str) -> list[str]:
+        """The segments on which what reaches this one entered the job, or left a release that sends its results on."""
+        states = {*self.states()}
+        found, todo = {segment}, [segment]
+        origins = []
+        while todo:
+            reached = todo.pop()
+            feeders = [name for name, feeds in self.segments.items() if reached in feeds and name not in states]
+            if all(name == reached for name in feeders):
+                origins.append(reached)
+            todo += {*feeders} - found
+            found.update(feeders)
+        return sorted(origins)
+
     def fronts(self) -> dict[str, list[str]]:
         """The segments that each front feeds; one that no front reaches, as nobody sends there yet, waits for all."""
         reached: set[str] = set()

@@ -68,8 +68,8 @@ class Output(Protocol):
 class SetAside(Protocol):
     """Keeps rows that must not go on."""
 
-    def put_bad(self, epoch: int, rows: DataFrame) -> None:
-        """Keeps rows of an epoch that belong to no substream."""
+    def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
+        """Keeps so many rows of an epoch that belong to no substream."""
         ...
 
     def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:

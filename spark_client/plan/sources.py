@@ -31,6 +31,7 @@ class Source:
         salt: of the labels: the job's name.
         reads: the columns that substreams and labels are made of; None: not known.
         layout: whose key columns name a row's substream; None: they are expressions.
+        counted: whether all rows are counted by substream before any step.
     """
 
     segment: str
@@ -42,6 +43,7 @@ class Source:
     salt: str
     reads: frozenset[str] | None
     layout: DerivedLayout | None
+    counted: bool = False
 
     @property
     def direction(self) -> Direction:

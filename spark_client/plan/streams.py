@@ -43,6 +43,11 @@ class Input(Protocol):
         ...
 
     @property
+    def counted(self) -> bool:
+        """Whether all its rows are counted by substream before any step, whatever the front needs."""
+        ...
+
+    @property
     def belonging(self) -> Belonging | None:
         """Which of its rows belong to a substream; None: all do, their sender has seen to that."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.stateshapes import can_read
-from spark_client.plan.substreams import TRACKER, Substream, named
+from spark_client.plan.substreams import TRACKER, Substream, Substreams, named
 from spark_client.release.state import RowTally
 from spark_client.spark_internals.checkpoints import started_query
 from spark_client.storage.directories import (
@@ -33,6 +33,7 @@ from spark_client.storage.directories import (
     write_json,
     write_parquet,
 )
+from tracker.client.receipts import COUNTS
 
 LATE_SCHEMA: Final = T.StructType(
     [
@@ -125,6 +126,7 @@ class Quarantine:
         self._own()
         if rows is not None:
             publish(_part(self._table, epoch, kind), write_parquet(rows))
+        self._count(epoch, kind, "late", [(its.scope, its.name, tally.rows) for its, tally in tallies.items()])
         if self._shape is not None:
             index = {
                 "shape": self._shape,
@@ -137,12 +139,13 @@ class Quarantine:
 
             publish(_part(_mergeable(self._path), epoch, kind), write)
 
-    def put_bad(self, epoch: int, rows: DataFrame) -> None:
+    def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
         """Sets rows aside that belong to no substream; what the epoch's first attempt has set aside stands.
 
         Args:
             epoch: of the batch.
             rows: of the table: data, reason.
+            number: how many they are.
 
         Raises:
             UsageError: the table is another query's.
@@ -150,6 +153,7 @@ class Quarantine:
         self._own()
         nothing = [F.lit(None).cast(LATE_SCHEMA[name].dataType).alias(name) for name in ("scope", "name", "end_time")]
         publish(_part(self._table, epoch, "bad"), write_parquet(rows.select(*nothing, "data", "reason")))
+        self._count(epoch, "bad", "bad", [(None, None, number)])
 
     def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:
         """Sets rows aside that a channel would take for copies of others.
@@ -168,7 +172,19 @@ class Quarantine:
         reason = F.lit(f"another row of the batch has the same label on {segment!r}")
         columns = [of["scope"].alias("scope"), of["name"].alias("name"), of["end"].alias("end_time")]
         aside = rows.select(*columns, data.alias("data"), reason.alias("reason"))
-        publish(_part(self._table, epoch, f"doubled-{_short(segment)}"), write_parquet(aside))
+        part = f"doubled-{_short(segment)}"
+        publish(_part(self._table, epoch, part), write_parquet(aside))
+        rule = Substreams.from_json(read_json(self._path / "query.json")["substreams"])
+        counted = aside.groupBy("scope", "name", F.unix_micros("end_time").alias("end_time")).count().collect()
+        substreams = [(rule.substream(scope, name, end), number) for scope, name, end, number in counted]
+        self._count(epoch, part, "doubled", [(its.scope, its.name, number) for its, number in substreams])
+
+    def _count(self, epoch: int, part: str, kind: str, rows: Sequence[tuple[str | None, str | None, int]]) -> None:
+        """Notes how many rows were set aside of each substream, for the ledger; the first note stands."""
+        query = read_json(self._path / "query.json")
+        if query is not None:
+            note = {"job": query["job"], "segment": query["segment"], "kind": kind, "rows": rows}
+            write_first(self._table / COUNTS / f"{epoch}.{part}.json", note)
 
     def _own(self) -> None:
         """Takes the table for this query."""

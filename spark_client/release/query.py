@@ -179,8 +179,11 @@ class ReleaseQuery:
         kept, self._crossing = released.rollup(part, list(measures), labels)
         groups = kept if in_release else batch_input.count()
         with_xor = counting.xor_by_substream
+        left = {substream: int(values["_rows"]) for substream, values in kept}
         rows = {
-            substream: RowTally(int(values["_rows"]), values["_xor"] if with_xor else None, epoch, epoch)
+            substream: RowTally(
+                int(values["_rows"]), values["_xor"] if with_xor else None, epoch, epoch, left.get(substream, 0)
+            )
             for substream, values in groups
         }
         if self._plan.revisions and (taken := [name for (_, name, _), _ in kept if numbered(name)[1]]):
@@ -277,8 +280,8 @@ class ReleaseQuery:
             if not isinstance(kind, Ended | Late):
                 continue
             if kind.segment != self._segment:
-                if isinstance(kind, Ended) and kind.elements:
-                    state.upstream.setdefault(substream_of(kind), {})[kind.segment] = kind.elements
+                if isinstance(kind, Ended):
+                    state.note_upstream(substream_of(kind), kind.segment, kind.elements, kind.in_flight)
                 continue
             revision = self._revisions.find(kind.scope, kind.name)
             if revision is not None:

@@ -61,6 +61,10 @@ RECEIPT_SCHEMA: Final = T.StructType(
         T.StructField("released", T.TimestampType()),  # when the epoch that wrote the results was planned
         T.StructField("query", T.StringType()),  # its id
         T.StructField("seq", T.LongType()),  # of the event in the job's log that ended it
+        T.StructField("kept", T.LongType()),  # rows that the release's own steps have made of them: in the results
+        T.StructField("given_up", T.BooleanType()),  # the release is of rows that were given up
+        T.StructField("origins", T.StringType()),  # as JSON: the segments on which its rows entered the job
+        T.StructField("upstream_in_flight", T.LongType()),  # the tracker's: lost sight of on what leads here
     ]
 )
 
@@ -97,9 +101,18 @@ class Receipts:
         to: a directory, which gets Parquet files with one directory ``query=…/epoch=N`` for each epoch that ended
             something, so that several queries may share it; or a sink.
         checkpoint: the query's.
+        given_up: whether the release is of rows that were given up.
+        origins: the segments on which its rows entered the job.
     """
 
-    def __init__(self, to: str | os.PathLike[str] | Sink, checkpoint: Path) -> None:
+    def __init__(
+        self,
+        to: str | os.PathLike[str] | Sink,
+        checkpoint: Path,
+        given_up: bool = False,
+        origins: Sequence[str] = (),
+    ) -> None:
+        self._own = {"given_up": given_up, "origins": json.dumps([*origins])}
         self._sink = None if isinstance(to, str | os.PathLike) else to
         self._path = local_path(to, "the path of the receipts,") if isinstance(to, str | os.PathLike) else Path()
         self._checkpoint = checkpoint
@@ -141,7 +154,7 @@ class Receipts:
             return
         at = planned(self._checkpoint, epoch).at  # a drain's last results have no batch
         released = micros_of(datetime.now(timezone.utc)) if at is None else at
-        own = {"job": run.job, "query": run.query, "epoch": epoch, "released": released}
+        own = {**self._own, "job": run.job, "query": run.query, "epoch": epoch, "released": released}
 
         def table(some: Sequence[End]) -> pa.Table:
             return _table(
@@ -211,7 +224,9 @@ def _taken_in(end: End, state: PartialState) -> dict[str, object]:
     first, last = state.batch(tally.first), state.batch(tally.last)
     return {
         "upstream": json.dumps(state.upstream.get(end.substream, {}), sort_keys=True),
+        "upstream_in_flight": state.lost.get(end.substream, 0),
         "rows": tally.rows,
+        "kept": tally.kept,
         "xor": tally.xor,
         "late": end.late,
         "bad": state.bad,

@@ -218,7 +218,7 @@ def _to_json(revision: Revision) -> dict[str, Any]:
     return {
         "substream": list(revision.substream),
         "number": revision.number,
-        "account": [tally.rows, tally.xor, tally.first, tally.last],
+        "account": [*tally.listed()],
         "parts": [list(part) for part in revision.parts],
     }
 

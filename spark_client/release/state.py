@@ -39,16 +39,18 @@ class RowTally:
         xor: of their labels; None: not counted, or not of all of them.
         first: the epoch in which the first of them came; None: not known.
         last: the epoch in which the last of them came.
+        kept: how many the release's own steps have made of them; None: not known.
     """
 
     rows: int = 0
     xor: int | None = None
     first: int | None = None
     last: int | None = None
+    kept: int | None = None
 
-    def listed(self) -> tuple[int, int | None, int | None, int | None]:
+    def listed(self) -> tuple[int | None, ...]:
         """Its values, in their order. (`dataclasses.astuple` copies them one by one, for ten times as long.)"""
-        return self.rows, self.xor, self.first, self.last
+        return self.rows, self.xor, self.first, self.last, self.kept
 
     def __add__(self, more: RowTally) -> RowTally:
         known = self.xor is not None and more.xor is not None
@@ -59,10 +61,11 @@ class RowTally:
             (self.xor or 0) ^ (more.xor or 0) if known else None,
             min(firsts, default=None),
             max(lasts, default=None),
+            None if self.kept is None or more.kept is None else self.kept + more.kept,
         )
 
 
-NONE: Final = RowTally(0, 0)  #: of no rows
+NONE: Final = RowTally(0, 0, kept=0)  #: of no rows
 
 
 @dataclass(slots=True)
@@ -110,6 +113,7 @@ class PartialState:
         self.place: Place | None = None  #: after the last events that have been taken
         self.bad = 0  #: rows that were set aside since they belong to no substream, in all
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
+        self.lost: dict[Substream, int] = {}  #: elements that were in flight on those segments when it ended there
         self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
 
     def sweep(self) -> None:
@@ -133,6 +137,7 @@ class PartialState:
             self.bad = version.get("bad", 0)
             ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
             self.upstream = dict(ended)
+            self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
             self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
             dead = {Substream(*key) for key in version["dead"]}
             for name in version["parts"]:
@@ -221,6 +226,13 @@ class PartialState:
         """The rows of the stream that it was made of, of what has not ended."""
         return sum(part.rows[substream].rows for part in self._parts.values() for substream in part.live)
 
+    def note_upstream(self, substream: Substream, segment: str, elements: int, in_flight: int) -> None:
+        """A substream has ended on a segment that leads here: noted until it has ended here, too."""
+        if elements:
+            self.upstream.setdefault(substream, {})[segment] = elements
+        if in_flight:
+            self.lost[substream] = self.lost.get(substream, 0) + in_flight
+
     def note_drained(self, substream: Substream, elements: int) -> None:
         """A drain has closed a substream, and released so many elements of it: the rest of it may come later."""
         self.drained[substream] = self.drained.pop(substream, 0) + elements
@@ -230,8 +242,9 @@ class PartialState:
     def drop(self, substreams: Iterable[Substream]) -> None:
         """Takes substreams out: they are released."""
         ended = set(substreams)
-        for substream in ended & self.upstream.keys():
-            del self.upstream[substream]
+        for noted in (self.upstream, self.lost):
+            for substream in ended & noted.keys():
+                del noted[substream]
         for name, part in list(self._parts.items()):
             part.live -= ended
             if not part.live:
@@ -286,6 +299,7 @@ class PartialState:
             "bad": self.bad,
             "drained": [[list(key), elements] for key, elements in self.drained.items()],
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
+            "lost": [[list(key), elements] for key, elements in self.lost.items()],
         }
         write_json(self._file(_Version(epoch, self._driver)), version)
         self._epoch = epoch

@@ -139,7 +139,9 @@ def _processor(
 ) -> BatchProcessor:
     if plan.release is None:
         return Forward(output, quarantine, has_fronts)
-    receipts = None if plan.receipts is None else Receipts(plan.receipts, plan.checkpoint)
+    receipts = None
+    if plan.receipts is not None:
+        receipts = Receipts(plan.receipts, plan.checkpoint, plan.given_up, plan.origins)
     if receipts is not None:
         receipts.check(spark)
     release = ReleaseQuery(

@@ -101,7 +101,9 @@ class QueryPlan:
         seals: whether what counts of a batch is fixed at the tracker before Spark commits it.
         compact_from: how many parts of state there may be before they are made one.
         receipts: where receipts go; None: none are written.
+        given_up: whether what it releases are rows that were given up.
         upstream: the segments that lead to the stream's.
+        origins: those of them, or the stream's own, on which rows enter the job.
         state_segment: the segment that stands for a release's state, if its results are sent on.
     """
 
@@ -114,7 +116,9 @@ class QueryPlan:
     seals: bool = False
     compact_from: int = 24
     receipts: str | os.PathLike[str] | Sink | None = None
+    given_up: bool = False
     upstream: tuple[str, ...] = field(default=())
+    origins: tuple[str, ...] = field(default=())
     state_segment: str | None = None
 
     def counting(self) -> CountingPlan:

@@ -43,6 +43,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "events": ("events", "list a job's events"),
         "wait": ("events", "wait until a substream has ended, or all up to a time"),
         "subscriptions": ("subscriptions", "list a job's durable readers"),
+        "ledger": ("ledger", "add up what became of every row, from receipts"),
         "info": ("info", "show which server answers, and its limits"),
     },
     "Operate": {
