@@ -17,7 +17,7 @@ from tracker.load.procfs import memory
 
 TRACKER = [sys.executable, "-m", "tracker.cli.main"]
 #: Another Python than the tested client's, if the environment names one: `make test-bounds`.
-_SERVER = [os.environ.get("SERVER_PYTHON", sys.executable), *TRACKER[1:], "serve"]
+SERVER = [os.environ.get("SERVER_PYTHON", sys.executable), *TRACKER[1:], "serve"]
 
 
 class Server:
@@ -29,10 +29,10 @@ class Server:
         journal: str = "sqlite",
         *options: str,
         waits: bool | None = False,
-        program: Sequence[str] = _SERVER,
+        program: Sequence[str] = SERVER,
     ) -> None:
         self._log = directory / "tracker.log"
-        self._program = program
+        self.program = program  #: what the next start runs
         self.journal = f"sqlite:{directory / 'tracker.db'}" if journal == "sqlite" else journal
         self._options = options
         self._process: subprocess.Popen[str] | None = None
@@ -51,7 +51,7 @@ class Server:
             self._process.stdout.close()
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*self._program, "--listen", self.address, "--journal", self.journal, *self._options, *more],
+                [*self.program, "--listen", self.address, "--journal", self.journal, *self._options, *more],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from examples.services.processes import free_port
-from tests.client.processes import Server
+from tests.client.processes import SERVER, Server
 
 KINDS = ("kill", "stop", "sleep")
 
@@ -20,19 +20,20 @@ class Pair:
     Args:
         directory: of their logs.
         journal: their journal.
+        program: what serves.
 
     Attributes:
         servers: the trackers.
         metrics: the addresses of their metrics.
     """
 
-    def __init__(self, directory: Path, journal: str) -> None:
+    def __init__(self, directory: Path, journal: str, program: Sequence[str] = SERVER) -> None:
         self.metrics = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self.servers: list[Server] = []
         for place, metrics in enumerate(self.metrics):
             (directory / str(place)).mkdir(parents=True)
             options = ("--metrics", metrics, "--standby")
-            self.servers.append(Server(directory / str(place), journal, *options, waits=place > 0))
+            self.servers.append(Server(directory / str(place), journal, *options, waits=place > 0, program=program))
         self._leads = 0
         wait_for_readiness(self.metrics[1], ready=False, word="standby")
 

@@ -1,4 +1,4 @@
-"""Release 0.1 as it was: its code from the git history, and programs run with it."""
+"""Earlier versions as they were: their code from the git history, and programs run with it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMMIT = "560686def1d764889b07728eecf4fcca1245f85a"
+COMMIT = "560686def1d764889b07728eecf4fcca1245f85a"  #: release 0.1
 
 
-def is_there() -> bool:
+def is_there(commit: str = COMMIT) -> bool:
     """Whether this clone has the commit: one that is shallow has not, and a source archive has no history."""
-    done = subprocess.run(["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"], cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True, check=False)
     return done.returncode == 0
 
 
 @contextmanager
-def checked_out(directory: Path) -> Iterator[Path]:
-    """The work tree of release 0.1."""
-    tree = directory / "release-0.1"
-    subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(tree), COMMIT], cwd=ROOT, check=True)
+def checked_out(directory: Path, commit: str = COMMIT) -> Iterator[Path]:
+    """The work tree of release 0.1, or of another commit."""
+    tree = directory / "earlier"
+    subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], cwd=ROOT, check=True)
     try:
         yield tree
     finally:
