@@ -9,6 +9,7 @@ from inspect import Parameter, signature
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError
 from spark_client.plan.eventtime import WALL
@@ -32,12 +33,14 @@ class GroupFunction:
         rule: how rows fall into substreams.
         keys: the names of the release's keys.
         hidden: the columns that name the group, besides the keys; they are not the function's.
+        given: of the rows that Spark gives.
     """
 
     function: ResultFunction
     rule: Substreams
     keys: Sequence[str]
     hidden: Sequence[str]
+    given: T.StructType
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """What the function makes of a group's rows, beside the columns that name the group.
@@ -45,6 +48,7 @@ class GroupFunction:
         Raises:
             TrackingError: the function fails, or makes something else than was declared.
         """
+        rows = rows.cast(arrow_schema(self.given))  # Spark gives times in the session's zone, and takes them in UTC
         group = self._group(rows)
         try:
             made = self._call(group, rows.drop_columns(list(self.hidden)))

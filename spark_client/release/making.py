@@ -44,7 +44,7 @@ def _of_groups(release: Aggregation, function: ResultFunction, merged: DataFrame
     values = release.results(merged, [F.col(name) for name in hidden])
     taken = values.select(*map(F.col, hidden), *keys, *map(named, plan.values))
     fields = [taken.schema[name] for name in (*hidden, *plan.keys)]
-    call = GroupFunction(function, plan.rule, plan.keys, hidden)
+    call = GroupFunction(function, plan.rule, plan.keys, hidden, taken.schema)
     made = taken.groupBy(*hidden, *keys).applyInArrow(
         lambda rows: call(rows), T.StructType([*fields, *function.schema.fields])
     )

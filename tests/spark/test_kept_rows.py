@@ -131,6 +131,42 @@ def test_functions_over_kept_rows_equal_a_batch_and_each_result_comes_once(
     tracking.stop()
 
 
+def test_a_function_gets_and_makes_the_same_times_whatever_the_sessions_zone(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """In the window, in a key, in the rows, and inside an array and a struct; the file's times have no zone."""
+
+    def latest(group: FinishedGroup, rows: pd.DataFrame) -> pd.DataFrame:
+        assert [group.start.isoformat(), group.end.isoformat()] == [  # type: ignore[union-attr]
+            "2023-12-31T23:00:00+00:00",
+            "2024-01-01T00:00:00+00:00",
+        ]
+        assert rows["ts"].dt.tz is not None
+        return pd.DataFrame({"last": [rows["ts"].max()], "rows": [len(rows)]})
+
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        tracking = Tracking(spark, job, tracker.address)
+        rows = feed.stream(spark).withColumn("half", F.timestamp_seconds(F.floor(F.unix_seconds("ts") / 1800) * 1800))
+        rows = rows.withColumn("list", F.array("ts")).withColumn("inner", F.struct("ts"))
+        source = tracking.source(
+            rows, "raw", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+        )
+        kept = tracking.release(source, ["half"], columns=["ts", "list", "inner"])
+        made = kept.applyInPandas(latest, "last timestamp, rows long")
+        made.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+        feed.put(row(1, 1), row(2, 29), row(3, 31, last=True))
+        tracking.process_all_available()
+        seconds = [F.unix_seconds(name).alias(name) for name in ("half", "last")]
+        found = spark.read.parquet(str(tmp_path / "out")).select(*seconds, "rows").collect()
+        start = int(START.timestamp()) - 3600
+        assert sorted(map(tuple, found)) == [(start, start + 29 * 60, 2), (start + 1800, start + 31 * 60, 1)]
+        tracking.stop()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
 def bad(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[["nothing"]]
 
