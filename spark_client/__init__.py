@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from spark_client.release.quarantine import LATE_SCHEMA
     from spark_client.release.receipts import RECEIPT_SCHEMA
     from spark_client.release.revisions import Revision
+    from spark_client.shadow.job import ShadowedJob
+    from spark_client.shadow.picture import draw_shadow_report
+    from spark_client.shadow.report import shadow_report
     from spark_client.sinks.tables import Table, Tables, epochs_table
     from spark_client.sinks.topics import Topic
 
@@ -66,6 +69,7 @@ __all__ = [
     "Released",
     "Revision",
     "Schedule",
+    "ShadowedJob",
     "Sink",
     "Substream",
     "Substreams",
@@ -82,9 +86,11 @@ __all__ = [
     "aggregates",
     "channel_tables",
     "child_label",
+    "draw_shadow_report",
     "epochs_table",
     "ledger",
     "register",
+    "shadow_report",
     "source_label",
 ]
 
@@ -108,6 +114,7 @@ _ORIGINS: Final = {
     "Revision": "release.revisions",
     "SUBSTREAM_SCHEMA": "datasource.rows",
     "Schedule": "plan.schedule",
+    "ShadowedJob": "shadow.job",
     "Sink": "plan.outputs",
     "Substream": "plan.substreams",
     "Substreams": "plan.substreams",
@@ -124,9 +131,11 @@ _ORIGINS: Final = {
     "UsageError": "errors",
     "channel_tables": "channels.database",
     "child_label": "plan.labels",
+    "draw_shadow_report": "shadow.picture",
     "epochs_table": "sinks.tables",
     "ledger": "release.ledger",
     "register": "datasource.events",
+    "shadow_report": "shadow.report",
     "source_label": "plan.labels",
     "aggregates": "aggregates:",
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-_KEY: Final = "logOffset"
+OF_FILES: Final = "logOffset"  #: the one field of such a place
 
 
 def is_of_files(offset: Mapping[str, Any]) -> bool:
@@ -18,4 +18,4 @@ def is_of_files(offset: Mapping[str, Any]) -> bool:
     >>> is_of_files({"logOffset": 3}), is_of_files({"5f0c": 3})
     (True, False)
     """
-    return set(offset) == {_KEY}
+    return set(offset) == {OF_FILES}

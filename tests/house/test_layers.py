@@ -29,6 +29,7 @@ ROOMS = {
     "runtime": {"plan", "release", "counting", "channels", "sinks", "storage", "trackers", "spark_internals"},
 }
 ROOMS["api"] = {*ROOMS}
+ROOMS["shadow"] = {"release", "storage", "spark_internals"}  #: beside the jobs of `api`: it reads what they leave
 
 #: The rooms of the tracker that programs are made of, likewise.
 TRACKER_ROOMS = {
