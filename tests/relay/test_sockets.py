@@ -271,12 +271,15 @@ def test_who_takes_a_trusted_relays_place_is_not_believed(
         assert liar.swallowed == 0
     more = 0
     if before == "dead":
-        relay.start()
-        while more < 12:  # gRPC waits a little before it tries a socket again on which nobody listened
-            assert send(reporting, job, f"d{more}") is Outcome.APPLIED
-            more += 1
-            time.sleep(0.5)
-        assert taken(relay) > 0  # its successor is
+        believed, until = False, time.monotonic() + 180
+        while not believed:  # gRPC waits before it tries a socket again on which nobody listened
+            assert time.monotonic() < until, "its successor is not believed"
+            relay.start()
+            for _ in range(12):
+                assert send(reporting, job, f"d{more}") is Outcome.APPLIED
+                more += 1
+                time.sleep(0.5)
+            believed = taken(relay) > 0
     else:
         relay.kill()
     assert staged(reporting, job) == 3 + more
