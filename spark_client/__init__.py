@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spark_client.datasource.events import TrackerDataSource, register
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.errors import TrackingError, UsageError
+    from spark_client.plan.calendars import calendar
     from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
     from spark_client.plan.fronts import Front, Marks
     from spark_client.plan.labels import child_label, source_label
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from spark_client.plan.outputs import Sink
     from spark_client.plan.resultfunctions import FinishedGroup
     from spark_client.plan.schedule import Counts, Schedule
+    from spark_client.plan.sliding import sliding
     from spark_client.plan.substreams import TRACKER, Substream, Substreams
     from spark_client.release.ledger import LEDGER_SCHEMA, ledger
     from spark_client.release.quarantine import LATE_SCHEMA
@@ -84,6 +86,7 @@ __all__ = [
     "TrackingError",
     "UsageError",
     "aggregates",
+    "calendar",
     "channel_tables",
     "child_label",
     "draw_shadow_report",
@@ -91,6 +94,7 @@ __all__ = [
     "ledger",
     "register",
     "shadow_report",
+    "sliding",
     "source_label",
 ]
 
@@ -130,12 +134,14 @@ _ORIGINS: Final = {
     "TrackingError": "errors",
     "UsageError": "errors",
     "channel_tables": "channels.database",
+    "calendar": "plan.calendars",
     "child_label": "plan.labels",
     "draw_shadow_report": "shadow.picture",
     "epochs_table": "sinks.tables",
     "ledger": "release.ledger",
     "register": "datasource.events",
     "shadow_report": "shadow.report",
+    "sliding": "plan.sliding",
     "source_label": "plan.labels",
     "aggregates": "aggregates:",
 }

@@ -24,7 +24,6 @@ from spark_client.counting.livefronts import live
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
 from spark_client.plan.belonging import OnBadRows, belonging, in_range
-from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.graph import JobGraph
@@ -34,7 +33,17 @@ from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, declare, names_of, resolve
+from spark_client.plan.substreams import (
+    TRACKER,
+    ColumnOrName,
+    Window,
+    bytewise,
+    dated,
+    declare,
+    names_of,
+    resolve,
+    zone_by_row,
+)
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
 from spark_client.runtime.definition import Definition
@@ -70,7 +79,7 @@ class Declarations(ABC):
         segment: str,
         *,
         scope: ColumnOrName | None = None,
-        window: tuple[ColumnOrName, Duration] | tuple[ColumnOrName, Duration, Duration] | None = None,
+        window: Window | None = None,
         substream: ColumnOrName | None = None,
         identity: Sequence[ColumnOrName] = (),
         front: Front | None = None,
@@ -83,7 +92,8 @@ class Declarations(ABC):
             df: a streaming DataFrame.
             segment: names the edge from the source into this query.
             scope: the column that groups substreams that belong together, such as a tenant.
-            window: substreams are tumbling windows: (time column, length) or (time column, length, offset).
+            window: substreams are windows of time: (time column, length) or (time column, length, offset). The length
+                is a text such as ``"1 hour"``, a timedelta, `calendar` or `sliding`.
             substream: or they are named by a column.
             identity: columns that name a row for ever: (topic, partition, offset), (file, row), a business key. Needed
                 where rows are sent into a channel; without, a row is named by its place in the batch, which only holds
@@ -106,15 +116,19 @@ class Declarations(ABC):
                 f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive"
             )
         check_columns(df, f"source {segment!r}")
+        window = window and dated(df, window)
         rule, *keys = declare(df, scope, window, substream)
+        zone = zone_by_row(window)
         for value in identity:
             resolve(df, value, "identity")
         if front is not None and not isinstance(front, Front):
             raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier")
+        if front is not None and rule.slide:
+            front.check_overlapping()
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
         when = window[0] if window is not None else substream
         assert when is not None
-        belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows)
+        belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows, zone)
         scope_of, name_of, end_of = (belongs.guarded(key) for key in keys)
         self._graph.declare(segment)
         self._graph.consume(segment)
@@ -126,11 +140,11 @@ class Declarations(ABC):
             tuple(bytewise(df, value) for value in identity),
             chosen,
             self.job,
-            names_of([*([scope] if scope is not None else []), when, *identity]),
+            names_of([each for each in (scope, when, zone, *identity) if each is not None]),
             derived_layout(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
             counted,
         )
-        key = F.unix_micros(end_of) if rule.windows else name_of
+        key = F.unix_micros(end_of) if rule.by_end and not rule.slide else name_of
         time = in_range(df, window[0], rule) if window is not None else None
         chosen.bind(segment, df, rule, (scope_of, key), time)
         self._graph.declare_fronts(chosen.names, segment)
@@ -284,6 +298,11 @@ class Declarations(ABC):
             raise UsageError(
                 f"with_watermark({time!r}): {stream.segment!r} has windows over a timestamp_ntz, and a watermark over "
                 "a timestamp is on another clock: give the source window=(…) over a timestamp"
+            )
+        if source.rule.slide:
+            raise UsageError(
+                f"with_watermark: the rows of {stream.segment!r} are in several windows each, and Spark's operators "
+                "would count them as often: give the source window=(time, '1 minute'), and let Spark's window slide"
             )
         if not source.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")

@@ -28,7 +28,7 @@ def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) ->
                 "they are tracked, for example raw.where('… is not null')"
             )
         values.setdefault("_xor", 0)
-        groups.append((rule.substream(scope, None if rule.windows else key, key if rule.windows else None), values))
+        groups.append((rule.substream(scope, key), values))
     return groups
 
 

@@ -145,6 +145,11 @@ class LiveSchedule(LiveFront):
         if through is not None:
             if not self._rule.windows:
                 raise UsageError("through= is a time, and the source's substreams have none: it is for windows")
+            if self._rule.calendar is not None and self._rule.calendar.by_row:
+                raise UsageError(
+                    "through= is a time up to whose window all is there, and each row has windows of its own zone: "
+                    "leave it out, and give counts of all that is to come"
+                )
             row = (through, 0) if self._rule.scope is None else ("", through, 0)
             (window,) = timetable.read(self._spark, [row], self._rule)
             ends.append(window.end_time or 0)

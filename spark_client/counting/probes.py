@@ -87,7 +87,7 @@ class ExecutorProbe:
     def _fold(self, batch: pa.RecordBatch) -> dict[Key, tuple[int, int]]:
         tracked = batch.column(TRACKER)
         labels = None if self.direction == "passing" else tracked.field("label")
-        return fold_labels(tracked.field("scope"), tracked.field("end" if self.rule.windows else "name"), labels)
+        return fold_labels(tracked.field("scope"), tracked.field(self.rule.keys[1]), labels)
 
     def _report(self, counted: Mapping[Key, tuple[int, int]], partition: int | None) -> None:
         task = TaskContext.get()

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.calendars import is_zone, is_zone_sql
 from spark_client.plan.substreams import TRACKER, ColumnOrName, Substreams, column, named, quoted, resolve
 from spark_client.spark_internals.error_texts import has_text
 from spark_client.spark_internals.plans import is_plain
@@ -137,6 +138,7 @@ def belonging(
     key: ColumnOrName,
     more: Iterable[Condition],
     on_bad_rows: OnBadRows,
+    zone: Column | None = None,
 ) -> Belonging:
     """The conditions for the rows of a source.
 
@@ -147,6 +149,7 @@ def belonging(
         key: the column of the time, or of the name.
         more: the front's conditions.
         on_bad_rows: ``"fail"`` or ``"quarantine"``.
+        zone: the column of the row's time zone; None: rows have none.
 
     Raises:
         UsageError: `on_bad_rows` is neither.
@@ -154,6 +157,8 @@ def belonging(
     if on_bad_rows not in ("fail", "quarantine"):
         raise UsageError(f"on_bad_rows={on_bad_rows!r}: either 'fail' or 'quarantine'")
     conditions: list[Condition] = []
+    if zone is not None:
+        conditions += _of_zone(df, zone)
     if scope is not None:
         conditions += _of_text(df, scope, "scope")
     conditions += _of_time(df, key, rule.length) if rule.windows else _of_text(df, key, "name")
@@ -253,6 +258,14 @@ def _of_time(df: DataFrame, value: ColumnOrName, length: int) -> Iterator[Condit
     else:
         holds, cast = F.year(given).between(-_YEARS, _YEARS), f"year({sql}) between {-_YEARS} and {_YEARS}"
     yield Condition(holds, f"{called} is out of the tracker's range", sql and cast)
+
+
+def _of_zone(df: DataFrame, value: Column) -> Iterator[Condition]:
+    """The conditions for the time zone of a row."""
+    sql = _sql(df, value)
+    called = _called(df, value) if sql else "the time zone"
+    yield Condition(value.isNotNull(), f"{called} is null", sql and f"{sql} is not null")
+    yield Condition(is_zone(value), f"{called} is no time zone that Spark has", sql and is_zone_sql(sql))
 
 
 def _sql(df: DataFrame, value: ColumnOrName) -> str | None:

@@ -8,6 +8,7 @@ may lie far outside what Python's datetime holds.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
@@ -26,6 +27,7 @@ LIMIT: Final = 2**61  #: end times lie within this many microseconds of 1970: so
 DAY: Final = 86_400_000_000
 
 _OLD_INTERVALS: Final = "spark.sql.legacy.interval.enabled"
+_ISO: Final = re.compile(r"([+-]?\d{4,6})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -88,6 +90,28 @@ def iso(value: int, kind: str) -> str:
     text = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"
     text += shown.strftime("-%m-%dT%H:%M:%S") + (f".{fraction:06d}" if fraction else "")
     return text if kind == WALL else f"{text}Z"
+
+
+def text(value: Column, kind: str) -> Column:
+    """The same as `iso` of a column, to the second."""
+    shown = F.translate((_wall_epoch() + value * _microsecond()).cast("string"), " ", "T")
+    return shown if kind == WALL else F.concat(shown, F.lit("Z"))
+
+
+def micros_in(text: str) -> int:
+    """The microseconds that `iso` has shown.
+
+    >>> micros_in("2013-01-01T00:00:00Z"), micros_in("-0001-12-31T23:59:59.000001")
+    (1356998400000000, -62167219200999999)
+    """
+    match = _ISO.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no time as windows are named by")
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    cycles, same = divmod(year - 1, 400)
+    shown = datetime(same + 1, month, day, hour, minute, second)
+    seconds = (shown - datetime(1970, 1, 1)) // timedelta(seconds=1) + cycles * 146_097 * 86_400
+    return seconds * 1_000_000 + int((match[7] or "").ljust(6, "0"))
 
 
 def micros_of(value: datetime, kind: str = INSTANT) -> int:

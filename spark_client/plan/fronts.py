@@ -75,6 +75,17 @@ class Front(ABC):
         """What has to hold for a row of the source, beside what its substream asks: see `belonging`."""
         return []
 
+    def check_overlapping(self) -> None:
+        """Refuses windows that overlap, if it cannot promise of each which of them it means.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        raise UsageError(
+            f"{self!r} names one window by a time, or by a row, and where windows overlap (sliding) there are several: "
+            "use Frontier('10 minutes'), or no front and tracking.finish(source)"
+        )
+
     def bind(
         self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
     ) -> None:
@@ -136,6 +147,9 @@ class ManualFront(Front):
     """A front that promises nothing until it is finished: by `Tracking.finish`, or a drain."""
 
     moves_progress = True
+
+    def check_overlapping(self) -> None:
+        """Takes them: all of them are promised at once."""
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         return Promises()
@@ -202,12 +216,7 @@ class Marks(Front):
         keys = row.get("keys")
         if keys is None:
             keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
-        windows = self.rule.windows
-        return Promises(
-            closed=[
-                self.rule.substream(scope, None if windows else key, key if windows else None) for scope, key in keys
-            ]
-        )
+        return Promises(closed=[self.rule.substream(scope, key) for scope, key in keys])
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:
         return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])
@@ -248,6 +257,9 @@ class BoundedOutOfOrderness(Front):
         self._partitions = partitions
         self._per_scope = per_scope
         self.moves_progress = not per_scope
+
+    def check_overlapping(self) -> None:
+        """Takes them: a time is promised, whatever windows there are."""
 
     def __repr__(self) -> str:
         return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"

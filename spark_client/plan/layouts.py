@@ -127,6 +127,8 @@ class DerivedLayout:
             return False
         scope_fits = self.scope is None or types.get(self.scope) in _TEXTS
         key = types.get(self.key)
+        if self.rule.calendar is not None or self.rule.slide:
+            return False  # to derive a name costs more than to read it, and a row is in several windows
         if self.rule.windows:
             return scope_fits and key == T.TimestampType() and self.rule.time == INSTANT
         return scope_fits and key in _TEXTS

@@ -16,6 +16,8 @@ from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.plan.wakeups import WAKE_UP
 
+_END = "_tracker_end"  #: of one of the windows that a row is in, if they overlap; no longer than until it is tracked
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -67,11 +69,16 @@ class Source:
             tracked = self._labelled
         else:
             tracked = self._struct(positional_label(self.salt, query, epoch))
-        return rows.withColumn(TRACKER, tracked)
+        return self._in_windows(rows).withColumn(TRACKER, tracked).drop(_END)
 
     def tracked_for_ever(self, rows: DataFrame) -> DataFrame:
         """Rows with `_tracker` outside any batch: with labels if the rows are named for ever."""
-        return rows.withColumn(TRACKER, self._labelled if self.identity else self._unlabelled)
+        tracked = self._labelled if self.identity else self._unlabelled
+        return self._in_windows(rows).withColumn(TRACKER, tracked).drop(_END)
+
+    def _in_windows(self, rows: DataFrame) -> DataFrame:
+        """The rows, each as often as windows have it; a bad row once, since it has to be found."""
+        return rows.withColumn(_END, F.explode_outer(self.keys[2])) if self.rule.slide else rows
 
     # Made once: a column costs some calls into the JVM, which a small batch would notice.
 
@@ -89,8 +96,10 @@ class Source:
 
     @cached_property
     def _labelled(self) -> Column:
-        return self._struct(source_label(self.salt, self.identity))
+        which = [F.col(_END)] if self.rule.slide else []
+        return self._struct(source_label(self.salt, [*self.identity, *which]))
 
     def _struct(self, label: Column) -> Column:
         scope, name, end = self.keys
+        end = F.timestamp_micros(_END) if self.rule.slide else end
         return F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))

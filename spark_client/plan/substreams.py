@@ -8,7 +8,7 @@ must never look at data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -16,9 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.plan import durations, eventtime
+from spark_client.plan import durations, eventtime, sliding
+from spark_client.plan.calendars import Calendar, CalendarRule, is_zone, midnight_of, rule_of
 from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import INSTANT
+from spark_client.plan.sliding import Sliding
 from spark_client.spark_internals.columns import plain_name
 from spark_client.spark_internals.plans import is_plain
 
@@ -34,6 +36,8 @@ TRACKER_TYPE: Final = T.StructType(
 )
 
 ColumnOrName: TypeAlias = Column | str
+Length: TypeAlias = Duration | Calendar | Sliding  #: of a window
+Window: TypeAlias = tuple[ColumnOrName, Length] | tuple[ColumnOrName, Length, Duration]
 
 
 class Substream(NamedTuple):
@@ -87,10 +91,15 @@ class Substreams:
         scope_type: its type, as DDL.
         name: the name of the column that names the substream; None: windows do.
         name_type: its type, as DDL.
-        length: of the windows, in microseconds; 0: substreams are named.
+        length: of the windows, in microseconds; 0: substreams are named. More than any window has, if a calendar cuts
+            them.
         offset: at which windows begin, in microseconds after the epoch.
         time: the type of the time that windows are over: one of `eventtime.TIMES`.
         zone: the session's time zone, if it decides where rows belong; None: it does not.
+        calendar: what cuts windows that have no fixed length; None: they have one. Such windows are told apart by both
+            their bounds, since two that end at the same time may have begun at different ones; `_tracker` has them as
+            the name.
+        slide: from the start of a window to that of the next, in microseconds, if windows overlap; 0: they do not.
     """
 
     scope: str | None
@@ -101,6 +110,8 @@ class Substreams:
     offset: int
     time: str = INSTANT
     zone: str | None = None
+    calendar: CalendarRule | None = None
+    slide: int = 0
 
     @property
     def windows(self) -> bool:
@@ -108,9 +119,14 @@ class Substreams:
         return self.length > 0
 
     @property
+    def by_end(self) -> bool:
+        """Whether substreams are told apart by their ends; else they are by what `_tracker` has as the name."""
+        return self.windows and self.calendar is None
+
+    @property
     def keys(self) -> list[str]:
         """The fields of `_tracker` that tell substreams apart."""
-        return ["scope", "end" if self.windows else "name"]
+        return ["scope", "end" if self.by_end else "name"]
 
     def end_of(self, time: Column) -> Column:
         """The end of the window that a time falls into, as `_tracker` has it; null if the time is out of range."""
@@ -121,23 +137,58 @@ class Substreams:
         near = self._in_range(micros)
         return F.timestamp_micros(near - F.pmod(near - F.lit(self.offset), F.lit(self.length)) + F.lit(self.length))
 
+    def ends_of(self, time: Column) -> Column:
+        """The ends of the windows that a time falls into, if windows overlap: an array; null as `end_of`."""
+        return sliding.ends_of(self.micros(time), self.length, self.slide, self.offset)
+
+    def bounds_of(self, micros: Column, zone: Column | None) -> Column:
+        """The key of the window of a calendar that a time falls into; null if it is out of range.
+
+        It has both bounds, in microseconds: to write their names out for each row would take most of a batch's time.
+
+        Args:
+            micros: the time, in microseconds.
+            zone: of the row, if each has its own.
+        """
+        assert self.calendar is not None
+        bounds = self.calendar.bounds(micros, self.calendar.zone_of(zone))
+        start, end = (bound.cast("string") for bound in bounds)
+        return F.when(self._near(micros), F.concat(start, F.lit("/"), end))
+
     def micros(self, time: Column) -> Column:
         """A time as microseconds, on the clock that windows are cut on; null if it is out of range."""
         return self._in_range(eventtime.micros(time, self.time))
 
     def _in_range(self, micros: Column) -> Column:
         """Microseconds whose windows end, and begin, where the tracker takes times; others are null."""
-        return F.when(micros.between(self.length - eventtime.LIMIT, eventtime.LIMIT - self.length), micros)
+        return F.when(self._near(micros), micros)
 
-    def substream(self, scope: str | None, name: str | None, end: int | None) -> Substream:
-        """What a group's keys name; `end` is in microseconds."""
+    def _near(self, micros: Column) -> Column:
+        return micros.between(self.length - eventtime.LIMIT, eventtime.LIMIT - self.length)
+
+    def substream(self, scope: str | None, key: Any) -> Substream:
+        """What a group's keys name.
+
+        Args:
+            scope: the scope.
+            key: a window's end in microseconds; both its bounds, as `bounds_of` writes them; or the name.
+        """
+        if key is None:
+            raise ValueError("a substream without a name, or a window without an end")
+        if self.by_end:
+            return Substream(scope or "", self.window_name(key), key)
         if not self.windows:
-            if name is None:
-                raise ValueError("a named substream without a name")
-            return Substream(scope or "", name, None)
-        if end is None:
-            raise ValueError("a window without an end")
-        return Substream(scope or "", self.window_name(end), end)
+            return Substream(scope or "", key, None)
+        start, end = map(int, key.split("/"))
+        return Substream(scope or "", f"{eventtime.iso(start, self.time)}/{eventtime.iso(end, self.time)}", end)
+
+    def key_of(self, substream: Substream) -> Any:
+        """The key that a group of rows has: see `substream`."""
+        if self.by_end:
+            return substream.end_time
+        if not self.windows:
+            return substream.name
+        return f"{eventtime.micros_in(substream.name.partition('/')[0])}/{substream.end_time}"
 
     def window_name(self, end_time: int) -> str:
         """An ISO 8601 interval: in UTC, or without a zone if the windows are a wall clock's.
@@ -153,39 +204,58 @@ class Substreams:
 
     def end_micros(self, struct: str = TRACKER) -> Column:
         """The key that tells windows apart, as a number, or the name."""
-        return F.unix_micros(F.col(f"{struct}.end")) if self.windows else F.col(f"{struct}.name")
+        return F.unix_micros(F.col(f"{struct}.end")) if self.by_end else F.col(f"{struct}.name")
 
-    def result_columns(self, scope: Column, name: Column, end: Column) -> list[Column]:
+    def name_and_end(self, key: Column) -> tuple[Column, Column]:
+        """The name and the end of a substream, as far as its key tells them: a window's name may be null."""
+        if self.by_end:
+            return F.lit(None).cast("string"), key
+        if not self.windows:
+            return key, F.lit(None).cast(T.TimestampType())
+        start, end = self._bounds(key)
+        name = F.concat(eventtime.text(start, self.time), F.lit("/"), eventtime.text(end, self.time))
+        return name, F.timestamp_micros(end)
+
+    def result_columns(self, scope: Column, key: Column) -> list[Column]:
         """How results show their substream: the scope under its own name, and `window` or the name's column."""
         columns = [] if self.scope is None else [scope.cast(self.scope_type).alias(self.scope)]
         if self.windows:
-            micros = F.unix_micros(end)
-            start, stop = (eventtime.moment(m, self.time) for m in (micros - F.lit(self.length), micros))
+            start, stop = (eventtime.moment(micros, self.time) for micros in self._bounds(key))
             columns.append(F.struct(start.alias("start"), stop.alias("end")).alias("window"))
         else:
-            columns.append(name.cast(self.name_type).alias(str(self.name)))
+            columns.append(key.cast(self.name_type).alias(str(self.name)))
         return columns
 
+    def _bounds(self, key: Column) -> tuple[Column, Column]:
+        """Where a window begins and ends, in microseconds."""
+        if self.by_end:
+            end = F.unix_micros(key)
+            return end - F.lit(self.length), end
+        start, end = (F.split_part(key, F.lit("/"), F.lit(part)).cast("long") for part in (1, 2))
+        return start, end
+
     def to_json(self) -> dict[str, Any]:
-        """For a channel's description."""
-        return asdict(self)
+        """For a channel's description. What earlier versions did not have is there only if it is used."""
+        described = asdict(self)
+        return {name: value for name, value in described.items() if value or name not in ("calendar", "slide")}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Substreams:
         """From a channel's description."""
-        return cls(**fields)
+        cut = fields.get("calendar")
+        return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut)})
 
 
 def declare(
     df: DataFrame,
     scope: ColumnOrName | None,
-    window: tuple[ColumnOrName, Duration] | tuple[ColumnOrName, Duration, Duration] | None,
+    window: Window | None,
     substream: ColumnOrName | None,
 ) -> tuple[Substreams, Column, Column, Column]:
     """Resolves a user's declaration against the rows it is for.
 
     Returns:
-        The rule, and the columns `scope`, `name` and `end` of a row.
+        The rule, and the columns `scope`, `name` and `end` of a row; the last is an array of ends if windows overlap.
 
     Raises:
         UsageError: a column that is not there, a window over something that is no time, both or neither of `window`
@@ -197,30 +267,57 @@ def declare(
         )
     scope_name, scope_type, scope_column = (None, "string", F.lit("")) if scope is None else _text(df, scope, "scope")
     null_time, null_name = F.lit(None).cast(T.TimestampType()), F.lit(None).cast("string")
-    if window is not None:
-        if not isinstance(window, tuple) or len(window) not in (2, 3):
-            raise UsageError(
-                "window is ('time_column', '1 day'), or with an offset ('time_column', '1 day', '6 hours')"
-            )
-        time = window[0]
-        time_type = resolve(df, time, "window").dataType.simpleString()
-        if time_type not in eventtime.TIMES:
-            raise UsageError(f"window={time!r}: a time is a timestamp, a timestamp_ntz or a date, not {time_type}")
-        if time_type == eventtime.WALL:
-            eventtime.check_session(df.sparkSession, f"window={time!r}")
-        length = durations.length(df.sparkSession, window[1], "the window's length")
-        offset = 0
-        if len(window) == 3:
-            offset = durations.microseconds(df.sparkSession, window[2], "the window's offset")
-            if abs(offset) >= length:
-                raise UsageError(f"the window's offset {window[2]!r} is not shorter than the window, {window[1]!r}")
-        zone = _zone(df, time_type == eventtime.DATE, scope, time)
-        rule = Substreams(scope_name, scope_type, None, "string", length, offset % length, time_type, zone)
-        return rule, scope_column, null_name, rule.end_of(column(time))
-    assert substream is not None
-    name, name_type, name_column = _text(df, substream, "substream")
-    rule = Substreams(scope_name, scope_type, name, name_type, 0, 0, zone=_zone(df, False, scope, substream))
-    return rule, scope_column, name_column, null_time
+    if window is None:
+        assert substream is not None
+        name, name_type, name_column = _text(df, substream, "substream")
+        rule = Substreams(scope_name, scope_type, name, name_type, 0, 0, zone=_zone(df, False, scope, substream))
+        return rule, scope_column, name_column, null_time
+    if not isinstance(window, tuple) or len(window) not in (2, 3):
+        raise UsageError("window is ('time_column', '1 day'), or with an offset ('time_column', '1 day', '6 hours')")
+    time, given = window[0], window[1]
+    time_type = resolve(df, time, "window").dataType.simpleString()
+    if time_type not in eventtime.TIMES:
+        raise UsageError(f"window={time!r}: a time is a timestamp, a timestamp_ntz or a date, not {time_type}")
+    if time_type == eventtime.WALL:
+        eventtime.check_session(df.sparkSession, f"window={time!r}")
+    offset = durations.microseconds(df.sparkSession, window[2], "the window's offset") if len(window) == 3 else 0
+    rule = Substreams(scope_name, scope_type, None, "string", 0, 0, time_type)
+    if isinstance(given, Calendar):
+        cut = rule_of(df, given, time_type, offset, f"window={time!r}")
+        zone = given.zone if isinstance(given.zone, Column) else None
+        if zone is not None and not isinstance(resolve(df, zone, "zone").dataType, T.StringType):
+            raise UsageError(f"calendar: zone={zone!r} is no text: give names of time zones, such as 'Europe/Berlin'")
+        rule = replace(rule, length=cut.longest, calendar=cut, zone=_zone(df, False, scope, time, zone))
+        return rule, scope_column, rule.bounds_of(eventtime.micros(column(time), time_type), zone), null_time
+    every = given.every if isinstance(given, Sliding) else None
+    width = given.length if isinstance(given, Sliding) else given
+    length = durations.length(df.sparkSession, width, "the window's length")
+    slide = 0 if every is None else durations.length(df.sparkSession, every, "the window's slide")
+    if slide > length:
+        raise UsageError(f"sliding({width!r}, {every!r}): windows begin later than the one before has ended")
+    if abs(offset) >= (slide or length):
+        raise UsageError(f"the window's offset {window[-1]!r} is not shorter than the window, {every or width!r}")
+    slide = 0 if slide == length else slide
+    zone_now = _zone(df, time_type == eventtime.DATE, scope, time)
+    rule = replace(rule, length=length, offset=offset % (slide or length), zone=zone_now, slide=slide)
+    return rule, scope_column, null_name, (rule.ends_of if slide else rule.end_of)(column(time))
+
+
+def dated(df: DataFrame, window: Window) -> Window:
+    """Windows of a calendar over dates as such over the instants at which dates begin in its zone; others as given."""
+    if not isinstance(window, tuple) or len(window) < 2 or not isinstance(window[1], Calendar):
+        return window
+    zone = window[1].zone
+    if zone is None or resolve(df, window[0], "window").dataType.simpleString() != eventtime.DATE:
+        return window
+    known = F.when(is_zone(zone), zone) if isinstance(zone, Column) else F.lit(zone)
+    return (midnight_of(column(window[0]), known), *window[1:])
+
+
+def zone_by_row(window: Window | None) -> Column | None:
+    """The column of the time zone, if each row has its own."""
+    length = window[1] if window is not None else None
+    return length.zone if isinstance(length, Calendar) and isinstance(length.zone, Column) else None
 
 
 def _zone(df: DataFrame, by_date: bool, *columns: ColumnOrName | None) -> str | None:

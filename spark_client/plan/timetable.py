@@ -18,6 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
 from spark_client.plan import eventtime
+from spark_client.plan.calendars import is_zone, midnight_of
 from spark_client.plan.eventtime import DATE, DAY, INSTANT, WALL
 from spark_client.plan.substreams import Substream, Substreams, session_zone
 
@@ -30,6 +31,7 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
     Args:
         spark: the source's session.
         expected: rows of (scope, when, count), or of (when, count) if the rule has no scope: a DataFrame, or tuples.
+            With a time zone as their last column, if each row of the source has its own.
         rule: how the source's rows fall into substreams.
 
     Raises:
@@ -42,10 +44,9 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
         if key is None or (rule.scope is not None and scope is None) or count is None:
             raise UsageError(
                 f"Schedule: a row of it ({scope!r}, {key!r}, {count!r}) has a null, or a time more than 73,000 years "
-                "from 1970: drop it, or give it values"
+                "from 1970, or a time zone that Spark does not have: drop it, or give it values"
             )
-        windows = rule.windows
-        substream = rule.substream(scope, None if windows else key, key if windows else None)
+        substream = rule.substream(scope, key)
         if substream in due:
             raise UsageError(f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice")
         due[substream] = _whole(count)
@@ -63,9 +64,15 @@ def _whole(count: Any) -> int:
 
 
 def _checked(width: int, rule: Substreams, columns: object) -> None:
-    wanted = "(when, count)" if rule.scope is None else "(scope, when, count)"
-    if width != (2 if rule.scope is None else 3):
-        raise UsageError(f"Schedule takes rows of {wanted}, not of {width} columns: {columns}")
+    wanted = _columns(rule)
+    if width != len(wanted):
+        raise UsageError(f"Schedule takes rows of ({', '.join(wanted)}), not of {width} columns: {columns}")
+
+
+def _columns(rule: Substreams) -> list[str]:
+    """What a row of a schedule has."""
+    zoned = rule.calendar is not None and rule.calendar.by_row
+    return [*(["scope"] if rule.scope is not None else []), "when", "count", *(["zone"] if zoned else [])]
 
 
 # ---------------------------------------------------------------- tables
@@ -74,22 +81,33 @@ def _checked(width: int, rule: Substreams, columns: object) -> None:
 def _of_table(table: DataFrame, rule: Substreams) -> list[_Row]:
     _checked(len(table.columns), rule, table.columns)
     # By their places: a name may be there twice, or have a dot.
-    named = table.toDF(*["scope", "when", "count"][-len(table.columns) :])
+    named = table.toDF(*_columns(rule))
     types = {field.name: field.dataType.simpleString() for field in named.schema.fields}
     if types["count"] not in ("tinyint", "smallint", "int", "bigint"):
         raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
     scope = F.col("scope").cast("string") if rule.scope is not None else F.lit("")
-    key = F.unix_micros(_end(F.col("when"), types["when"], rule)) if rule.windows else F.col("when").cast("string")
+    key = F.col("when").cast("string")
+    if rule.calendar is not None:
+        zone = _zone(rule, F.col("zone")) if "zone" in types else rule.calendar.zone_of(None)
+        key = rule.bounds_of(_micros(F.col("when"), types["when"], rule, zone), zone)
+    elif rule.windows:
+        key = F.unix_micros(rule.end_after(_micros(F.col("when"), types["when"], rule, None)))
     return [(row[0], row[1], row[2]) for row in named.select(scope, key, F.col("count").cast("bigint")).collect()]
 
 
-def _end(when: Column, kind: str, rule: Substreams) -> Column:
-    """The end of the window that a schedule's time falls into."""
+def _zone(rule: Substreams, given: Column) -> Column | None:
+    """The zone of a schedule's row; null if Spark has none of that name; None: the source's times have no zone."""
+    assert rule.calendar is not None
+    return rule.calendar.zone_of(F.when(is_zone(given), given))
+
+
+def _micros(when: Column, kind: str, rule: Substreams, zone: Column | None) -> Column:
+    """A schedule's time in microseconds, on the clock of the source's."""
     if kind == rule.time or (rule.time == DATE and kind == INSTANT):
-        return rule.end_after(eventtime.micros(when, kind))
+        return eventtime.micros(when, kind)
     if kind == DATE:
         _check_day(rule, "dates")
-        return rule.end_after(F.unix_date(when) * F.lit(DAY))
+        return F.unix_date(when) * F.lit(DAY) if zone is None else F.unix_micros(midnight_of(when, zone))
     if kind in eventtime.TIMES:
         raise UsageError(
             f"Schedule: its times are {kind}, and the source's windows are over {rule.time}: give it {rule.time}, or "
@@ -100,7 +118,13 @@ def _end(when: Column, kind: str, rule: Substreams) -> Column:
 
 def _check_day(rule: Substreams, what: str) -> None:
     """Whether a day names a window, on whose clock it is the same everywhere."""
-    if rule.time == INSTANT and (rule.length % DAY or rule.offset % DAY):
+    if rule.calendar is not None:
+        if rule.calendar.offset:
+            raise UsageError(
+                f"Schedule: its times are {what}, and the source's windows begin later than at midnight, so it is not "
+                "certain which window a day means: give datetimes"
+            )
+    elif rule.time == INSTANT and (rule.length % DAY or rule.offset % DAY):
         raise UsageError(
             f"Schedule: its times are {what}, and the source's windows over timestamp are not whole days from midnight "
             "in UTC, so it is not certain which window a day means: give timestamps, or datetimes with tzinfo"
@@ -117,9 +141,14 @@ def _of_values(spark: SparkSession, values: Iterable[Sequence[Any]], rule: Subst
     if not rows:
         return []
     scopes = _texts(spark, [row[0] for row in rows], "scopes") if rule.scope is not None else [None] * len(rows)
-    times = [row[-2] for row in rows]
-    keys = _ends_of(spark, times, rule) if rule.windows else _texts(spark, times, "names")
-    return [(scope, key, row[-1]) for scope, key, row in zip(scopes, keys, rows, strict=True)]
+    place = _columns(rule).index("when")
+    times = [row[place] for row in rows]
+    keys: Sequence[Any]
+    if rule.calendar is not None:
+        keys = _bounds_of(spark, times, [row[-1] if rule.calendar.by_row else None for row in rows], rule)
+    else:
+        keys = _ends_of(spark, times, rule) if rule.windows else _texts(spark, times, "names")
+    return [(scope, key, row[place + 1]) for scope, key, row in zip(scopes, keys, rows, strict=True)]
 
 
 def _texts(spark: SparkSession, values: Sequence[Any], what: str) -> list[Any]:
@@ -133,8 +162,33 @@ def _texts(spark: SparkSession, values: Sequence[Any], what: str) -> list[Any]:
     return [text for _, text in sorted(table.select("place", F.col("value").cast("string")).collect())]
 
 
+def _bounds_of(spark: SparkSession, times: Sequence[Any], zones: Sequence[Any], rule: Substreams) -> list[str | None]:
+    """The keys of the windows of a calendar that times fall into."""
+    known, dates = _known(spark, times, rule)
+    days = dict(dates)
+    rows = [(place, known.get(place), days.get(place), zone) for place, zone in enumerate(zones)]
+    table = spark.createDataFrame(rows, "place int, micros long, day date, zone string")
+    assert rule.calendar is not None
+    zone = _zone(rule, F.col("zone"))
+    begins = _micros(F.col("day"), DATE, rule, zone) if days else F.lit(None).cast("long")
+    named = table.select("place", rule.bounds_of(F.coalesce("micros", begins), zone))
+    return [name for _, name in sorted(named.collect())]
+
+
 def _ends_of(spark: SparkSession, times: Sequence[Any], rule: Substreams) -> list[int | None]:
     """The ends of the windows that times fall into."""
+    known, dates = _known(spark, times, rule)
+    known |= _of_dates(spark, dates)
+    ends: list[int | None] = [None] * len(times)
+    for place, micros in known.items():
+        ends[place] = micros - (micros - rule.offset) % rule.length + rule.length
+    return ends
+
+
+def _known(
+    spark: SparkSession, times: Sequence[Any], rule: Substreams
+) -> tuple[dict[int, int], list[tuple[int, date]]]:
+    """Times in microseconds, on the clock of the source's, by their places; and the dates that begin in some zone."""
     known: dict[int, int] = {}
     dates: list[tuple[int, date]] = []
     naive: list[tuple[int, datetime]] = []
@@ -145,7 +199,7 @@ def _ends_of(spark: SparkSession, times: Sequence[Any], rule: Substreams) -> lis
             else:
                 known[place] = eventtime.micros_of(time, rule.time)
         elif isinstance(time, date):
-            if rule.time == DATE:
+            if rule.time == DATE or (rule.calendar is not None and rule.time == INSTANT):
                 dates.append((place, time))
             else:
                 _check_day(rule, "dates")
@@ -154,11 +208,7 @@ def _ends_of(spark: SparkSession, times: Sequence[Any], rule: Substreams) -> lis
             raise UsageError(
                 f"Schedule: the time {time!r} is no date or datetime, and the source's windows are over {rule.time}"
             )
-    known |= _of_dates(spark, dates) | _of_naive(spark, naive)
-    ends: list[int | None] = [None] * len(times)
-    for place, micros in known.items():
-        ends[place] = micros - (micros - rule.offset) % rule.length + rule.length
-    return ends
+    return known | _of_naive(spark, naive), dates
 
 
 def _of_dates(spark: SparkSession, dates: Sequence[tuple[int, date]]) -> dict[int, int]:

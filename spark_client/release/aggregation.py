@@ -40,7 +40,7 @@ class Aggregation:
 
     @cached_property
     def _grouping(self) -> list[Column]:
-        key = F.col(f"{TRACKER}.{'end' if self.rule.windows else 'name'}")
+        key = self.rule.end_or_name()
         keys = [value.alias(name) for name, value in zip(self.plan.keys, self.plan.key_columns, strict=True)]
         return [F.col(f"{TRACKER}.scope").alias("_scope"), key.alias("_key"), *keys]
 
@@ -68,8 +68,7 @@ class Aggregation:
 
     @cached_property
     def _own_result(self) -> list[Column]:
-        name, end = (F.lit(None), F.col("_key")) if self.rule.windows else (F.col("_key"), F.lit(None))
-        return [*self.rule.result_columns(F.col("_scope"), name, end), *[named(key) for key in self.plan.keys]]
+        return [*self.rule.result_columns(F.col("_scope"), F.col("_key")), *[named(key) for key in self.plan.keys]]
 
     @cached_property
     def _values(self) -> list[Column]:
@@ -152,20 +151,16 @@ class Aggregation:
 
     def results_by_substream(self, merged: DataFrame) -> dict[tuple[Substream, int], int]:
         """How many result rows merged partial rows make, by substream and revision."""
-        windows = self.rule.windows
-        key = F.unix_micros("_key") if windows else F.col("_key")
+        key = F.unix_micros("_key") if self.rule.by_end else F.col("_key")
         marked = merged if self.plan.revisions else merged.withColumn("_revision", F.lit(0))
         counted = marked.groupBy("_scope", key.alias("_key"), "_revision").count().collect()
-        return {
-            (self.rule.substream(scope, None if windows else name, name if windows else None), number): rows
-            for scope, name, number, rows in counted
-        }
+        return {(self.rule.substream(scope, key), number): rows for scope, key, number, rows in counted}
 
     def tracked(self, merged: DataFrame, job: str) -> DataFrame:
         """The result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
         scope, key = F.col("_scope"), F.col("_key")
         name, end = (
-            (F.lit(None).cast("string"), key) if self.rule.windows else (key, F.lit(None).cast(T.TimestampType()))
+            (F.lit(None).cast("string"), key) if self.rule.by_end else (key, F.lit(None).cast(T.TimestampType()))
         )
         lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.plan.stream.segment, self._key_parts)
         tracker = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), lineage.alias("label"))
@@ -184,24 +179,23 @@ class Aggregation:
 
     def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The rows of some substreams."""
-        windows = self.rule.windows
+        by_end = self.rule.by_end
         if len(wanted) <= _LISTED:
             # As one constant: Spark recompiles the code that it generates whenever a number in it changes.
-            listed = ", ".join(_literal(substream) for substream in wanted)
+            listed = ", ".join(_literal(substream.scope, self.rule.key_of(substream)) for substream in wanted)
             return partials.where(f"array_contains(array({listed}), struct(_scope, _key))")
-        rows = [(scope, name if end_time is None else end_time) for scope, name, end_time in wanted]
-        table = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if windows else 'string'}")
-        key = F.unix_micros("_key") if windows else F.col("_key")
+        rows = [(substream.scope, self.rule.key_of(substream)) for substream in wanted]
+        table = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if by_end else 'string'}")
+        key = F.unix_micros("_key") if by_end else F.col("_key")
         matches = (F.col("_scope") == F.col("_s")) & (key == F.col("_k"))
         return partials.join(F.broadcast(table), matches, "left_semi")
 
 
-def _literal(substream: Substream) -> str:
+def _literal(scope: str, key: int | str) -> str:
     """A substream's scope and key in SQL; texts in hexadecimal, so that nothing in them is read as SQL."""
 
     def text(value: str) -> str:
         return f"cast(X'{value.encode().hex()}' as string)"
 
-    scope, name, end_time = substream
-    key = text(name) if end_time is None else f"timestamp_micros({end_time})"
-    return f"named_struct('_scope', {text(scope)}, '_key', {key})"
+    shown = text(key) if isinstance(key, str) else f"timestamp_micros({key})"
+    return f"named_struct('_scope', {text(scope)}, '_key', {shown})"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.plan.substreams import TRACKER, Substream, named
 from spark_client.release.aggregation import Aggregation
@@ -48,14 +47,8 @@ class LateRows:
 
     def _table(self, flat: DataFrame) -> DataFrame:
         """The columns of `LATE_SCHEMA` that are in the files."""
-        windows = self._aggregation.rule.windows
-        key = F.col("_key")
-        return flat.select(
-            F.col("_scope").alias("scope"),
-            (F.lit(None).cast("string") if windows else key).alias("name"),
-            (key if windows else F.lit(None).cast(T.TimestampType())).alias("end_time"),
-            "data",
-        )
+        name, end = self._aggregation.rule.name_and_end(F.col("_key"))
+        return flat.select(F.col("_scope").alias("scope"), name.alias("name"), end.alias("end_time"), "data")
 
 
 def _json(columns: Sequence[str]) -> Column:

@@ -68,9 +68,9 @@ def test_windows_equal_sparks_own_for_every_type_zone_width_and_offset(
         length = durations.length(spark, width, "width")
         offset = f"{rng.randrange(1 - length, length)} microseconds" if rng.random() < 0.7 else "0 seconds"
         rows = times(spark, rng, kind, 200)
-        rule, scope, name, end = declare(rows, None, ("at", width, offset), None)
+        rule, scope, _, end = declare(rows, None, ("at", width, offset), None)
         tracked = rows.select("at", end.alias("end"))
-        ours = tracked.select("at", *rule.result_columns(scope, name, F.col("end")))
+        ours = tracked.select("at", *rule.result_columns(scope, F.col("end")))
         sparks = rows.where("at is not null").select("at", F.window("at", width, startTime=offset).alias("window"))
         assert ours.schema["window"].dataType.simpleString() == sparks.schema["window"].dataType.simpleString()
         texts = [F.col(each).cast("string") for each in ("at", "window.start", "window.end")]
