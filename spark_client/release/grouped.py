@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError
+from spark_client.plan import eventtime
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.resultfunctions import FinishedGroup, ResultFunction
 from spark_client.plan.substreams import Substreams
@@ -88,11 +89,13 @@ class GroupFunction:
         first = rows.slice(0, 1)
         scope, key = first["_scope"][0].as_py(), first["_key"]
         keys = tuple(first[name][0].as_py() for name in self.keys)
-        if not self.rule.windows:
-            return FinishedGroup(scope, key[0].as_py(), None, None, keys)
-        end = key.cast(pa.timestamp("us", key.type.tz)).cast(pa.int64())[0].as_py()
-        name = self.rule.window_name(end)
-        return FinishedGroup(scope, name, self._moment(end - self.rule.length), self._moment(end), keys)
+        if self.rule.by_end:
+            key = key.cast(pa.timestamp("us", key.type.tz)).cast(pa.int64())
+        substream = self.rule.substream(scope, key[0].as_py())
+        if substream.end_time is None:
+            return FinishedGroup(scope, substream.name, None, None, keys)
+        start = eventtime.micros_in(substream.name.partition("/")[0])
+        return FinishedGroup(scope, substream.name, self._moment(start), self._moment(substream.end_time), keys)
 
     def _moment(self, micros: int) -> datetime | None:
         try:

@@ -48,9 +48,7 @@ def _of_groups(release: Aggregation, function: ResultFunction, merged: DataFrame
     made = taken.groupBy(*hidden, *keys).applyInArrow(
         lambda rows: call(rows), T.StructType([*fields, *function.schema.fields])
     )
-    scope, key = F.col("_scope"), F.col("_key")
-    name, end = (F.lit(None), key) if plan.rule.windows else (key, F.lit(None))
-    own = plan.rule.result_columns(scope, name, end)
+    own = plan.rule.result_columns(F.col("_scope"), F.col("_key"))
     return made.select(*map(F.col, hidden), *own, *keys, *map(named, function.schema.fieldNames()), *added(plan))
 
 
@@ -66,12 +64,11 @@ def _of_all(
     made = answer.select(*[named(field.name).cast(field.dataType).alias(field.name) for field in function.schema])
     # Each result is of a substream that has ended: else nobody could tell what it is of, or count it.
     own = [*plan.own, *([REVISION] if plan.revisions else [])]
-    windows = plan.rule.windows
-    rows = [(each.scope, each.end_time if windows else each.name, number) for each, number in ended]
-    table = spark.createDataFrame(rows, f"_scope string, _k {'long' if windows else 'string'}, _revision int")
-    key = F.timestamp_micros("_k") if windows else F.col("_k")
-    nothing = F.lit(None)
-    shown = plan.rule.result_columns(F.col("_scope"), nothing if windows else key, key if windows else nothing)
+    by_end = plan.rule.by_end
+    rows = [(each.scope, plan.rule.key_of(each), number) for each, number in ended]
+    table = spark.createDataFrame(rows, f"_scope string, _k {'long' if by_end else 'string'}, _revision int")
+    key = F.timestamp_micros("_k") if by_end else F.col("_k")
+    shown = plan.rule.result_columns(F.col("_scope"), key)
     known = table.select(
         "_scope",
         key.alias("_key"),

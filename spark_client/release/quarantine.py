@@ -170,13 +170,14 @@ class Quarantine:
         of = F.col(TRACKER)
         data = F.to_json(F.struct(*[named(name) for name in rows.columns if name != TRACKER]))
         reason = F.lit(f"another row of the batch has the same label on {segment!r}")
-        columns = [of["scope"].alias("scope"), of["name"].alias("name"), of["end"].alias("end_time")]
+        rule = Substreams.from_json(read_json(self._path / "query.json")["substreams"])
+        name, end = rule.name_and_end(rule.end_or_name())
+        columns = [of["scope"].alias("scope"), name.alias("name"), end.alias("end_time")]
         aside = rows.select(*columns, data.alias("data"), reason.alias("reason"))
         part = f"doubled-{_short(segment)}"
         publish(_part(self._table, epoch, part), write_parquet(aside))
-        rule = Substreams.from_json(read_json(self._path / "query.json")["substreams"])
-        counted = aside.groupBy("scope", "name", F.unix_micros("end_time").alias("end_time")).count().collect()
-        substreams = [(rule.substream(scope, name, end), number) for scope, name, end, number in counted]
+        counted = rows.groupBy(of["scope"].alias("scope"), rule.end_micros().alias("key")).count().collect()
+        substreams = [(rule.substream(scope, key), number) for scope, key, number in counted]
         self._count(epoch, part, "doubled", [(its.scope, its.name, number) for its, number in substreams])
 
     def _count(self, epoch: int, part: str, kind: str, rows: Sequence[tuple[str | None, str | None, int]]) -> None:
