@@ -10,7 +10,6 @@ the demo's.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +17,13 @@ from pathlib import Path
 import pandas as pd
 
 from examples.flights import picture
-from examples.flights.demo import ARTIFACTS, Options, Result, carry_out, summary, verdict
+from examples.flights.demo import Options, Result, run, summary
 from examples.flights.outcome import COUNTS, DELAYS, table
+from examples.flights.program import ARTIFACTS, carry_out, parser
 
 
-def conclude(result: Result, options: Options, artifacts: Path) -> int:
-    """Print, draw and keep the delays; the exit status."""
+def conclude(result: Result, options: Options, artifacts: Path) -> tuple[str, bool]:
+    """Draw and keep the delays; what a reader wants to know, and whether the released table is exact."""
     outcomes = [result.tracked, *result.watermarks]
     text = f"""
 Windows (airport, scheduled day, carrier) of {options.days} days, replayed in hourly steps:
@@ -33,28 +33,27 @@ Windows (airport, scheduled day, carrier) of {options.days} days, replayed in ho
 at once: released in the hour in which the last flight of the airport's day left;
 median to longest: from that departure to the end of the hour of the release.
 
-{summary(result)}"""
-    print(text)
-    (artifacts / "outcome.txt").write_text(text)
+{summary(result)}
+picture: {artifacts / "release-delay.png"}
+"""
     pd.concat([each.windows.assign(released_by=each.name) for each in outcomes]).to_csv(
         artifacts / "windows.csv", index=False
     )
     picture.draw(outcomes, artifacts / "release-delay.png")
-    print(f"picture: {artifacts / 'release-delay.png'}")
-    return verdict(result)
+    return text, result.exact
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     default = Options("2013-04-08", 14, span=1)
-    parser = argparse.ArgumentParser(prog="python -m examples.flights.delays", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--first-day", default=default.first_day, metavar="DATE", help=f"default {default.first_day}")
-    parser.add_argument("--days", type=int, default=default.days, help=f"default {default.days}")
     artifacts = ARTIFACTS.with_name("flights-delays")
-    parser.add_argument("--artifacts", type=Path, default=artifacts, help=f"default {artifacts}")
-    given = parser.parse_args(arguments)
-    return carry_out(Options(given.first_day, given.days, span=1), given.artifacts, conclude)
+    given = parser("examples.flights.delays", __doc__, default, artifacts).parse_args(arguments)
+    options = Options(given.first_day, given.days, span=1)
+    return carry_out(
+        lambda directory, progress: run(options, directory, progress),
+        given.artifacts,
+        lambda result: conclude(result, options, given.artifacts),
+    )
 
 
 if __name__ == "__main__":

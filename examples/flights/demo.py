@@ -14,48 +14,33 @@ not; 2 if the demonstration could not run. That a watermark loses rows is no fai
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
-import pandas as pd
-
-from examples.flights import pipeline, replay, truth
-from examples.flights.agent import TrackerDiedError, TrackerProcess
+from examples.flights.agent import TrackerProcess
 from examples.flights.baseline import Copies, WatermarkBaseline
-from examples.flights.outcome import COUNTS, Outcome, judge, table
+from examples.flights.outcome import COUNTS, Outcome, table
+from examples.flights.program import ARTIFACTS, carry_out, parser
 from examples.flights.progress import Progress
-from examples.flights.replay import DataMissingError, Replay
-from examples.flights.spark import JavaMissingError, local_session
+from examples.flights.spark import local_session
 from examples.flights.tracked import TrackedRun
-
-ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts" / "flights"
+from examples.flights.year import Part, Year
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Part):
     """What is replayed, and how.
 
     Attributes:
-        first_day: the first scheduled day.
-        days: how many of them.
-        span: hours of one file of the replay. No divisor of a day, so that the cuts fall on all hours of the day.
         delays: of the watermarks to compare with.
         port: the tracker's; 0: any free one.
         down_for: seconds between the tracker's death and its restart.
     """
 
-    first_day: str = "2013-01-01"
-    days: int = 365
-    span: int = 61
     delays: tuple[str, ...] = ("1 hour", "24 hours")
     port: int = 0
     down_for: float = 3.0
@@ -83,47 +68,32 @@ class Result:
 
 def run(options: Options, directory: Path, progress: Progress) -> Result:
     """Replay everything; all files are below `directory`."""
-    flights = replay.departures(options.first_day, options.days)
-    planes = replay.planes()
-    expected = truth.daily(flights, planes)
-    planes.to_parquet(directory / "planes.parquet", index=False)
-    cut = Replay(flights, pd.Timedelta(hours=options.span), directory / "replay")
-    progress.say(f"{len(flights):,} flights in {len(cut.files)} files of {options.span} hours each")
-
+    year = Year(options, directory)
+    progress.say(str(year))
     with TrackerProcess(directory, options.port) as tracker:
         progress.say(f"tracker: pid {tracker.pid}, {tracker.address}, journal {tracker.journal}; starting Spark")
         with local_session(directory) as spark:
-            timetable = flights.groupby(["origin", "day"], as_index=False).agg(flights=("row_id", "size"))
-            running = pipeline.start(
-                spark,
-                tracker.address,
-                spark.readStream.schema(replay.DEPARTURES).parquet(str(cut.published)),
-                spark.createDataFrame(timetable),
-                spark.read.parquet(str(directory / "planes.parquet")),
-                directory,
-            )
-            tracked = TrackedRun(running, directory / "released", cut, truth.due(expected, flights, cut.files))
+            running = year.start(spark, tracker.address)
+            tracked = year.track(running)
             copies = Copies(running.channel, directory / "cleaned")
-            cleaned = copies.stream(spark.newSession())  # of its own: the tracking does not hear of its queries
+            cleaned = copies.stream(spark.newSession())  # of its own: its queries are none of the tracking's
             watermarks = [
-                WatermarkBaseline(cleaned, delay, directory / f"watermark-{number}", cut)
+                WatermarkBaseline(cleaned, delay, directory / f"watermark-{number}", year.replay)
                 for number, delay in enumerate(options.delays)
             ]
-            before = _play(cut, tracked, copies, watermarks, tracker, options.down_for, progress)
+            before = _play(year, tracked, copies, watermarks, tracker, options.down_for, progress)
             tracked.drain(timeout=60)
             for watermark in watermarks:
                 watermark.stop()
-
-    complete = truth.complete(flights)
     return Result(
-        judge("tracker", tracked.released, expected, complete, cut.files),
-        [judge(f"watermark, {each.delay}", each.released, expected, complete, cut.files) for each in watermarks],
+        year.judge("tracker", tracked.released),
+        [year.judge(f"watermark, {each.delay}", each.released) for each in watermarks],
         before,
     )
 
 
 def _play(
-    cut: Replay,
+    year: Year,
     tracked: TrackedRun,
     copies: Copies,
     watermarks: Sequence[WatermarkBaseline],
@@ -132,10 +102,10 @@ def _play(
     progress: Progress,
 ) -> int:
     """Publish file by file, and kill the tracker half way; how many windows were released by then."""
-    half, before, rows = len(cut.files) // 2, 0, 0
+    half, before = len(year.replay.files) // 2, 0
     accident: Future[None] | None = None
     with ThreadPoolExecutor(1) as elsewhere:
-        for file in cut.publish():
+        for file in year.files(tracked, progress):
             if file.number == half:
                 before = tracked.windows
                 accident = elsewhere.submit(_kill_and_restart, tracker, down_for, progress)
@@ -146,11 +116,6 @@ def _play(
                 watermark.settle()
             if accident is not None and file.number == half:
                 accident.result()
-            rows += file.rows
-            progress.show(
-                f"{file.until:%Y-%m-%d}   file {file.number + 1} of {len(cut.files)}   {rows:,} rows replayed   "
-                f"{tracked.windows:,} windows released"
-            )
     return before
 
 
@@ -171,74 +136,33 @@ def summary(result: Result) -> str:
 """
 
 
-def verdict(result: Result) -> int:
-    """Print whether the released table is exact; the exit status."""
-    if result.exact:
-        print("exact: the released table is what a batch computation over the same rows gives")
-        return 0
-    print("NOT EXACT: the released table is not what it has to be", file=sys.stderr)
-    return 1
-
-
-def conclude(result: Result, options: Options, artifacts: Path) -> int:
-    """Print and keep the outcome; the exit status."""
+def conclude(result: Result, options: Options) -> tuple[str, bool]:
+    """What a reader wants to know, and whether the released table is exact."""
     text = f"""
 Windows (airport, scheduled day, carrier) of {options.days} days, replayed in steps of {options.span} hours:
 
 {table([result.tracked, *result.watermarks], COUNTS)}
 
 {summary(result)}"""
-    print(text)
-    (artifacts / "outcome.txt").write_text(text)
-    return verdict(result)
-
-
-def carry_out(options: Options, artifacts: Path, conclude: Callable[[Result, Options, Path], int]) -> int:
-    """Run, and conclude; whatever goes wrong on the way is cleaned up, and named if a user can mend it.
-
-    Args:
-        options: what to replay.
-        artifacts: the directory for what is kept. It is emptied first.
-        conclude: prints and keeps the result, and returns the exit status.
-    """
-    signal.signal(signal.SIGTERM, _terminate)
-    progress = Progress()
-    try:
-        shutil.rmtree(artifacts, ignore_errors=True)
-        artifacts.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="flights-", ignore_cleanup_errors=True) as directory:
-            result = run(options, Path(directory), progress)
-    except (DataMissingError, JavaMissingError, TrackerDiedError, OSError) as error:
-        print(f"\ndemo: {error}", file=sys.stderr)
-        return 2
-    progress.say("replayed")
-    return conclude(result, options, artifacts)
+    return text, result.exact
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     default = Options()
-    parser = argparse.ArgumentParser(prog="python -m examples.flights.demo", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--first-day", default=default.first_day, metavar="DATE")
-    parser.add_argument("--days", type=int, default=default.days, help=f"default {default.days}")
-    parser.add_argument("--span", type=int, default=default.span, help=f"hours of one file; default {default.span}")
-    parser.add_argument(
-        "--delays",
-        nargs="+",
-        default=default.delays,
-        metavar="DELAY",
-        help='of watermarks: try "6 hours"',
+    options = parser("examples.flights.demo", __doc__, default, ARTIFACTS)
+    options.add_argument("--span", type=int, default=default.span, help=f"hours of one file; default {default.span}")
+    options.add_argument(
+        "--delays", nargs="+", default=default.delays, metavar="DELAY", help='of watermarks: try "6 hours"'
     )
-    parser.add_argument("--port", type=int, default=default.port, help="the tracker's; default: any free one")
-    parser.add_argument("--artifacts", type=Path, default=ARTIFACTS, help=f"default {ARTIFACTS}")
-    given = parser.parse_args(arguments)
-    options = Options(given.first_day, given.days, given.span, tuple(given.delays), given.port)
-    return carry_out(options, given.artifacts, conclude)
-
-
-def _terminate(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)  # so that everything is stopped and removed on the way out
+    options.add_argument("--port", type=int, default=default.port, help="the tracker's; default: any free one")
+    given = options.parse_args(arguments)
+    chosen = Options(given.first_day, given.days, given.span, tuple(given.delays), given.port)
+    return carry_out(
+        lambda directory, progress: run(chosen, directory, progress),
+        given.artifacts,
+        lambda result: conclude(result, chosen),
+    )
 
 
 if __name__ == "__main__":

@@ -10,44 +10,21 @@ not; 2 if the demonstration could not run.
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
-from examples.flights import pipeline, replay, truth
-from examples.flights.agent import TrackerDiedError, TrackerProcess
-from examples.flights.demo import ARTIFACTS
-from examples.flights.outcome import COUNTS, Outcome, judge, table
+from examples.flights.agent import TrackerProcess
+from examples.flights.outcome import COUNTS, Outcome, table
+from examples.flights.program import ARTIFACTS, carry_out, parser
 from examples.flights.progress import Progress
-from examples.flights.replay import DataMissingError, Replay
-from examples.flights.spark import JavaMissingError, local_session
-from examples.flights.tracked import TrackedRun
+from examples.flights.spark import local_session
+from examples.flights.year import Part, Year
 from examples.services.processes import free_port
-from examples.services.redis import Redis, RedisMissingError
+from examples.services.redis import Redis
 
-
-@dataclass(frozen=True)
-class Options:
-    """What is replayed, and how.
-
-    Attributes:
-        first_day: the first scheduled day.
-        days: how many of them.
-        span: hours of one file of the replay.
-        every: seconds between two kills.
-    """
-
-    first_day: str = "2013-01-01"
-    days: int = 365
-    span: int = 61
-    every: float = 10.0
+_EVERY = 10.0  # seconds between two kills
 
 
 class Pair:
@@ -103,77 +80,44 @@ class Pair:
             leader, standby = standby, leader
 
 
-def run(options: Options, directory: Path, progress: Progress) -> tuple[Outcome, int]:
+def run(part: Part, every: float, directory: Path, progress: Progress) -> tuple[Outcome, int]:
     """Replay everything; all files are below `directory`. Return what was released, and how often a leader died."""
-    flights = replay.departures(options.first_day, options.days)
-    planes = replay.planes()
-    expected = truth.daily(flights, planes)
-    planes.to_parquet(directory / "planes.parquet", index=False)
-    cut = Replay(flights, pd.Timedelta(hours=options.span), directory / "replay")
-    timetable = flights.groupby(["origin", "day"], as_index=False).agg(flights=("row_id", "size"))
-    progress.say(f"{len(flights):,} flights in {len(cut.files)} files of {options.span} hours each; starting Spark")
+    year = Year(part, directory)
+    progress.say(f"{year}; starting Spark")
     with (
         Redis(directory / "redis") as redis,
         local_session(directory) as spark,
-        Pair(redis.journal, directory, options.every, progress) as pair,
+        Pair(redis.journal, directory, every, progress) as pair,
     ):
-        running = pipeline.start(
-            spark,
-            pair.address,
-            spark.readStream.schema(replay.DEPARTURES).parquet(str(cut.published)),
-            spark.createDataFrame(timetable),
-            spark.read.parquet(str(directory / "planes.parquet")),
-            directory,
-        )
-        tracked = TrackedRun(running, directory / "released", cut, truth.due(expected, flights, cut.files))
-        rows = 0
-        for file in cut.publish():
+        tracked = year.track(year.start(spark, pair.address))
+        for _ in year.files(tracked, progress):
             tracked.forward()
             tracked.settle()
-            rows += file.rows
-            progress.show(
-                f"{file.until:%Y-%m-%d}   file {file.number + 1} of {len(cut.files)}   {rows:,} rows replayed   "
-                f"{tracked.windows:,} windows released"
-            )
         tracked.drain(timeout=120)
-    return judge("tracker", tracked.released, expected, truth.complete(flights), cut.files), pair.kills
+    return year.judge("tracker", tracked.released), pair.kills
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    default = Options()
-    parser = argparse.ArgumentParser(prog="python -m examples.flights.failover", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--first-day", default=default.first_day, metavar="DATE", help=f"default {default.first_day}")
-    parser.add_argument("--days", type=int, default=default.days, help=f"default {default.days}")
-    parser.add_argument("--every", type=float, default=default.every, metavar="SECONDS", help="between two kills")
-    parser.add_argument("--artifacts", type=Path, default=ARTIFACTS.with_name("flights-failover"))
-    given = parser.parse_args(arguments)
-    progress = Progress()
-    try:
-        shutil.rmtree(given.artifacts, ignore_errors=True)
-        given.artifacts.mkdir(parents=True)
-        with tempfile.TemporaryDirectory(prefix="flights-", ignore_cleanup_errors=True) as directory:
-            options = Options(given.first_day, given.days, every=given.every)
-            outcome, kills = run(options, Path(directory), progress)
-    except (DataMissingError, JavaMissingError, RedisMissingError, TrackerDiedError, OSError) as error:
-        print(f"\ndemo: {error}", file=sys.stderr)
-        return 2
-    progress.say("replayed")
-    text = f"""
-Windows (airport, scheduled day, carrier) of {options.days} days, while the leader was killed {kills} times:
+    options = parser("examples.flights.failover", __doc__, Part(), ARTIFACTS.with_name("flights-failover"))
+    options.add_argument(
+        "--every", type=float, default=_EVERY, metavar="SECONDS", help=f"between kills; default {_EVERY:g}"
+    )
+    given = options.parse_args(arguments)
+    part = Part(given.first_day, given.days)
+
+    def conclude(result: tuple[Outcome, int]) -> tuple[str, bool]:
+        outcome, kills = result
+        text = f"""
+Windows (airport, scheduled day, carrier) of {part.days} days, while the leader was killed {kills} times:
 
 {table([outcome], COUNTS)}
 
 tracker: {outcome.comparison}
 """
-    print(text)
-    (given.artifacts / "outcome.txt").write_text(text)
-    if outcome.comparison.exact and kills:
-        print("exact: the released table is what a batch computation over the same rows gives")
-        return 0
-    print("NOT EXACT: the released table is not what it has to be", file=sys.stderr)
-    return 1
+        return text, outcome.comparison.exact and kills > 0
+
+    return carry_out(lambda directory, progress: run(part, given.every, directory, progress), given.artifacts, conclude)
 
 
 if __name__ == "__main__":

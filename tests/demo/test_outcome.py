@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from examples.flights import delays, demo, picture, replay, truth
+from examples.flights import delays, demo, picture, program, replay, truth
 from examples.flights.outcome import Outcome, judge
 
 DAYS, SPAN = 3, 5
@@ -80,6 +80,7 @@ def test_the_exit_status_tells_whether_the_table_is_exact(
     exact: pd.DataFrame,
     judged,  # type: ignore[no-untyped-def]
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
     changed = exact.copy()
@@ -91,9 +92,24 @@ def test_the_exit_status_tells_whether_the_table_is_exact(
     }.get(fault, exact)
     before = {"killed too early": 0, "killed too late": len(exact)}.get(fault, 40)
     result = demo.Result(judged(released), [judged(exact), judged(exact.iloc[:50])], before)
-    status = demo.conclude(result, demo.Options(days=DAYS, span=SPAN), tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # the tests' own process goes on after it
+    kept = tmp_path / "artifacts"
+    options = demo.Options(days=DAYS, span=SPAN)
+    status = program.carry_out(lambda *_: result, kept, lambda result: demo.conclude(result, options))
     assert status == (0 if fault == "none" else 1)
-    assert "some way" in (tmp_path / "outcome.txt").read_text()
+    assert "some way" in (kept / "outcome.txt").read_text()
+
+
+def test_what_a_user_can_mend_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def run(*_: object) -> None:
+        raise replay.DataMissingError("pip install it")
+
+    assert program.carry_out(run, tmp_path / "artifacts", lambda _: ("", True)) == 2
+    assert "demo: pip install it" in capsys.readouterr().err
 
 
 def test_the_delays_are_printed_drawn_and_kept_window_by_window(
@@ -103,12 +119,13 @@ def test_the_delays_are_printed_drawn_and_kept_window_by_window(
 ) -> None:
     later = exact.assign(file=(exact["file"] + 2).clip(upper=exact["file"].max()))
     result = demo.Result(judged(exact), [judged(later), judged(exact.iloc[:50])], before=40)
-    assert delays.conclude(result, demo.Options(days=DAYS, span=SPAN), tmp_path) == 0
+    text, is_exact = delays.conclude(result, demo.Options(days=DAYS, span=SPAN), tmp_path)
+    assert is_exact
     assert (tmp_path / "release-delay.png").read_bytes().startswith(b"\x89PNG")
     kept = pd.read_csv(tmp_path / "windows.csv")
     assert len(kept) == 3 * len(exact)
     median = judged(later).windows["hours"].median()
-    assert f" {median:.1f} h " in (tmp_path / "outcome.txt").read_text()
+    assert f" {median:.1f} h " in text
 
 
 def test_all_that_a_picture_shows_lies_inside_its_frame(
