@@ -94,6 +94,16 @@ def test_substreams_that_make_no_progress(scene: Scene) -> None:
 
 
 @pytest.mark.slow
+def test_ends_that_one_substream_holds_back(scene: Scene) -> None:
+    define(scene.stub, ordering=wire.ORDERING_GLOBAL)
+    scene.stub.Report(report(0, received=[0]))
+    scene.stub.Report(ends(1))
+    scene.observer.fires("TrackerEndsHeldBack", instance=scene.metrics, job_name="job")
+    scene.stub.Abandon(wire.AbandonRequest(job="job", scope="tenant", name="w0"))
+    scene.observer.clears("TrackerEndsHeldBack")
+
+
+@pytest.mark.slow
 def test_elements_that_are_late(scene: Scene) -> None:
     define(scene.stub)
     scene.stub.Report(ends(0))

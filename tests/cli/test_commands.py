@@ -267,7 +267,8 @@ def test_what_waits_for_its_turn_has_not_ended(shell: Shell, client: TrackerClie
     report.report(commit=True)
     said = shell("explain", job, "JFK", "second")
     assert "second of scope 'JFK': has not ended" in said
-    assert "substreams with earlier end times come first" in said
+    assert "its end waits for 1 substream that ends earlier and has not ended (ordering scope)" in said
+    assert "first of scope 'JFK' holds it back: segment 'raw': 1 in flight" in said
 
 
 # ---------------------------------------------------------------- for people

@@ -170,7 +170,10 @@ def _explained(tracker: Any) -> Any:
     # And some that may be staged only, or not at all.
     named = [*known, *((f"t{number % 3}", f"w{number}") for number in range(0, 60, 7))]
     found = [tracker.explained(JOB, scope, name) for scope, name in named]
-    return [(each.substream and _sorted(each.substream), each.staged) for each in found]
+    return [
+        (each.substream and _sorted(each.substream), each.staged, [*map(_sorted, each.earlier)], each.earlier_count)
+        for each in found
+    ]
 
 
 def _sorted(s: Any) -> Any:

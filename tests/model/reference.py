@@ -1328,13 +1328,7 @@ class ReferenceTracker:
 
     def _waits(self, job: Job, s: Substream, segment: str) -> bool:
         """Ordering: whether a substream of a smaller end time has not ended on the segment yet."""
-        if job.spec.ordering == Ordering.NONE or s.end_time is None:
-            return False
-        return any(
-            other.end_time is not None and other.end_time < s.end_time and not other.ended_on(segment)
-            for other in job.open_substreams()
-            if job.spec.ordering == Ordering.GLOBAL or other.scope == s.scope
-        )
+        return any(not other.ended_on(segment) and self._comes_before(job, other, s) for other in job.open_substreams())
 
     def _is_closed_by_drain(self, job: Job, s: Substream, segment: str) -> bool:
         if not job.draining or job.hands_over:
@@ -1794,7 +1788,38 @@ class ReferenceTracker:
                 if counts or closing or expecting:
                     how = (producer.name, number, producer.mode, epoch.sealed)
                     staged.append(StagedStatus(*how, counts, tuple(sorted(closing)), tuple(sorted(expecting))))
-        return Explained(next((each for each in found if each.name == substream), None), tuple(staged))
+        status = next((each for each in found if each.name == substream), None)
+        earlier = self._earlier(job, s) if status is not None else []
+        statuses = {(each.scope, each.name): each for each in self.substreams(name)} if earlier else {}
+        first = tuple(statuses[each.scope, each.name] for each in earlier[:3])
+        return Explained(status, tuple(staged), first, len(earlier))
+
+    def _earlier(self, job: Job, s: Substream) -> list[Substream]:
+        """The open substreams but for which it would have ended on some segment."""
+        promised = job.promised()
+        waits_on = [
+            segment
+            for segment in job.segments_in_order()
+            if s.open
+            and not s.ended_on(segment)
+            and job.closed(s, segment, promised)
+            and not job.held_by(s)
+            and all(s.account(g).balanced for g in job.upstream(segment))
+        ]
+        return [
+            other
+            for other in job.open_substreams()
+            if any(not other.ended_on(g) and self._comes_before(job, other, s) for g in waits_on)
+        ]
+
+    def _comes_before(self, job: Job, other: Substream, s: Substream) -> bool:
+        return (
+            job.spec.ordering != Ordering.NONE
+            and s.end_time is not None
+            and other.end_time is not None
+            and other.end_time < s.end_time
+            and (job.spec.ordering == Ordering.GLOBAL or other.scope == s.scope)
+        )
 
     def subscriptions(self, name: str) -> list[SubscriptionStatus]:
         job = self._job(name)

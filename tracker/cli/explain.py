@@ -36,7 +36,8 @@ def explain(
     """Show why a substream has not ended.
 
     The answer names the segments that have elements in flight and which producers reported last, the fronts that it
-    waits for, the reports of it that are not committed, and the segments that have never been read.
+    waits for, the reports of it that are not committed, and the segments that have never been read. In a job with an
+    ordering it also names the substreams that end earlier and hold its end back, with their reasons.
     """
     from tracker.client.explaining import why_open
     from tracker.client.texts import ago, text
@@ -55,7 +56,9 @@ def explain(
     ended = substream is not None and all(segment.ended for segment in substream.segments)
     reasons = list(why_open(status, found))
     if form is Form.JSON:
-        print_json({"substream": substream, "staged": found.staged, "ended": ended, "reasons": reasons}, indent=2)
+        earlier = {"earlier": found.earlier, "earlier_count": found.earlier_count}
+        whole = {"substream": substream, "staged": found.staged, **earlier, "ended": ended, "reasons": reasons}
+        print_json(whole, indent=2)
         return 0
     print_line(f"{name} of scope {scope!r}: {'has ended' if ended else 'has not ended'}")
     for reason in reasons:

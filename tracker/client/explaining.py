@@ -5,6 +5,7 @@ Everything is derived from the states of the job and the substream at one moment
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -28,13 +29,29 @@ def why_open(job: JobStatus, found: Explained, now: datetime | None = None) -> I
     if substream is not None:
         reasons += _promises_staged(job, substream, found, now)
     yield from reasons
-    if not reasons:
+    if found.earlier:
+        yield from _ordered(job, found)
+    elif not reasons:
         waits = (
             "substreams with earlier end times come first (ordering)"
             if job.spec.ordering != "none"
             else "run the command again"
         )
         yield f"it is closed and all its elements have arrived: {waits}"
+
+
+def _ordered(job: JobStatus, found: Explained) -> Iterator[str]:
+    """Yields which substreams hold its end back by the job's ordering, and why these are open in turn."""
+    count = found.earlier_count
+    which = "substream that ends earlier and has" if count == 1 else "substreams that end earlier and have"
+    yield f"its end waits for {count:,} {which} not ended (ordering {job.spec.ordering})"
+    for each in found.earlier:
+        running = [segment for segment in each.segments if not segment.ended]
+        reasons = "; ".join(_of_the_substream(job, each, running))
+        waits = (
+            reasons or f"`tracker explain {job.spec.job} {shlex.quote(each.scope)} {shlex.quote(each.name)}` tells why"
+        )
+        yield f"{each.name} of scope {each.scope!r} holds it back: {waits}"
 
 
 def _of_the_substream(

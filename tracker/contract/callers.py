@@ -200,6 +200,10 @@ class Explained:
 
     substream: SubstreamStatus | None  #: None: no committed report has named it, or it is forgotten
     staged: tuple[StagedStatus, ...]
+    earlier: tuple[
+        SubstreamStatus, ...
+    ] = ()  #: the first open ones for which its end waits by the ordering, by end time
+    earlier_count: int = 0  #: how many of them there are
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,10 @@ class Explained:
 
     substream: SubstreamStatus | None  #: None: it is not known
     staged: tuple[StagedStatus, ...]  #: by producer and epoch
+    earlier: tuple[
+        SubstreamStatus, ...
+    ] = ()  #: the first open ones for which its end waits by the ordering, by end time
+    earlier_count: int = 0  #: how many of them there are
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,37 @@ class Completion:
             if group != _ALL and not self._times[group]:
                 del self._times[group]
 
+    # ------------------------------------------------------------ what waits for others
+
+    def earlier(self, row: int) -> Rows:
+        """Find the open rows for which a row's end waits by the job's ordering, and by nothing else.
+
+        A scan of the end times that are in use, not for reports; and only if the row waits.
+
+        Returns:
+            by end time, and then by creation.
+        """
+        accounts = self._accounts
+        if self._ordering is Ordering.NONE or not self._eligible(np.array([row])).size:
+            return np.empty(0, np.int64)
+        group = _ALL if self._ordering is Ordering.GLOBAL else int(accounts.scope[row])
+        end_time = int(accounts.end_time[row])
+        rows, endable = self._endable(np.array([row]))
+        segments = [
+            segment
+            for segment in (np.flatnonzero(endable[0]).tolist() if rows.size and end_time != NO_END_TIME else ())
+            if end_time > self._times[group].least(segment)
+        ]
+        if not segments:
+            return np.empty(0, np.int64)
+        rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+        rows = rows[accounts.end_time[rows] < end_time]  # a row without one has the highest there is
+        if self._ordering is Ordering.SCOPE:
+            rows = rows[accounts.scope[rows] == group]
+        rows = rows[~accounts.cells.has_ended(rows)[:, segments].all(axis=1)]
+        in_order: Rows = rows[np.lexsort((accounts.ids_of(rows), accounts.end_time[rows]))]
+        return in_order
+
     # ------------------------------------------------------------ evaluation
 
     def _eligible(self, rows: Rows) -> Rows:

@@ -30,6 +30,7 @@ from .validation import check_name, check_scope
 
 _MOST_SEGMENTS = 20_000  # that one page of substreams describes
 _MOST_PAGES = 256  # of ids that are looked through for it
+_EARLIER = 3  # substreams that are described of those for which an end waits
 _EMPTY = (0, 0, 0, 0)
 
 
@@ -182,7 +183,10 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
 
 
 def explained(job: Job, scope: str, name: str) -> Explained:
-    """Explain one substream, with the epochs that are not committed. The cost grows with what is staged."""
+    """Explain one substream, with the epochs that are not committed. The cost grows with what is staged.
+
+    If its end waits for others by the job's ordering, all open substreams are looked through for them.
+    """
     check_scope(scope)
     check_name("substream", name)
     row = job.accounts.find_one(scope, name)
@@ -197,8 +201,13 @@ def explained(job: Job, scope: str, name: str) -> Explained:
     ]
     if not known:
         return Explained(None, tuple(staged))
-    [segments] = _segments(job, np.array([row], np.int64))
-    return Explained(_substream_status(job, row, segments), tuple(staged))
+    earlier = job.ends.earlier(row)
+    rows = np.concatenate([[row], earlier[:_EARLIER]])
+    status, *first = (
+        _substream_status(job, each, segments)
+        for each, segments in zip(rows.tolist(), _segments(job, rows), strict=True)
+    )
+    return Explained(status, tuple(staged), tuple(first), len(earlier))
 
 
 def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int) -> StagedStatus | None:

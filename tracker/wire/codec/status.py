@@ -92,6 +92,8 @@ def write_explained(explained: status.Explained) -> wire.ExplainResponse:
             )
             for staged in explained.staged
         ],
+        earlier=map(write_substream, explained.earlier),
+        earlier_count=explained.earlier_count,
     )
 
 
@@ -110,6 +112,8 @@ def read_explained(message: wire.ExplainResponse) -> callers.Explained:
             )
             for staged in message.staged
         ),
+        earlier=tuple(map(read_substream, message.earlier)),
+        earlier_count=message.earlier_count,
     )
 
 

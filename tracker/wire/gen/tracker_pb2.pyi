@@ -2866,6 +2866,10 @@ class ExplainResponse(_message.Message):
 
     SUBSTREAM_FIELD_NUMBER: _builtins.int
     STAGED_FIELD_NUMBER: _builtins.int
+    EARLIER_FIELD_NUMBER: _builtins.int
+    EARLIER_COUNT_FIELD_NUMBER: _builtins.int
+    earlier_count: _builtins.int
+    """How many of them there are."""
     @_builtins.property
     def substream(self) -> Global___SubstreamStatus:
         """How it stands; absent: no committed report has named it, or it is forgotten."""
@@ -2874,15 +2878,21 @@ class ExplainResponse(_message.Message):
     def staged(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedStatus]:
         """By producer and epoch."""
 
+    @_builtins.property
+    def earlier(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubstreamStatus]:
+        """Open substreams that end earlier, and for which its end waits by the job's ordering: the first of them, by end time."""
+
     def __init__(
         self,
         *,
         substream: Global___SubstreamStatus | None = ...,
         staged: _abc.Iterable[Global___StagedStatus] | None = ...,
+        earlier: _abc.Iterable[Global___SubstreamStatus] | None = ...,
+        earlier_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["substream", b"substream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["staged", b"staged", "substream", b"substream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier", b"earlier", "earlier_count", b"earlier_count", "staged", b"staged", "substream", b"substream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
