@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments benchmarks
 # Each worker takes whole files, and has a Spark session of its own. WORKERS=0: one process, for debuggers.
-WORKERS := 2
+WORKERS := 3
 IMAGE ?= substream-tracker
 ENGINE ?= docker
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile

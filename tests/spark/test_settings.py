@@ -101,7 +101,7 @@ SETTINGS = {
     "intervals": {"spark.sql.legacy.interval.enabled": "true"},
     "hashes": {"spark.sql.legacy.collationAwareHashFunctions": "true"},
 }
-QUICK = ("rebasing", "times", "files")  # the others take as long, and are the slow ones
+QUICK = ("files",)  # the others take as long, and are the slow ones
 
 
 @pytest.mark.parametrize(
