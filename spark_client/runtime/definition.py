@@ -10,7 +10,7 @@ from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import JobGraph
 from spark_client.trackers.jobclient import JobClient
-from tracker.client import DrainMode, DrainState, JobSpec, TrackerError, TrackerUnavailable
+from tracker.client import COMMITTED_ENDS, DrainMode, DrainState, JobSpec, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest
 
 _log = logging.getLogger("spark_client")
@@ -70,16 +70,18 @@ class Definition:
         Raises:
             TrackingError: the tracker refuses it, or cannot be reached; or it has been drained.
         """
-        spec = JobSpec(
-            job=self._job,
-            deployment=self._deployment,
-            segments=self._graph.segments,
-            fronts=self._graph.fronts(),
-            state_segments=self._graph.states(),
-            **self._rules,
-        )
         force = self._force and self._defined is None
         try:
+            info = self._client.server_info()
+            spec = JobSpec(
+                job=self._job,
+                deployment=self._deployment,
+                segments=self._graph.segments,
+                fronts=self._graph.fronts(),
+                state_segments=self._graph.states(),
+                committed_ends=COMMITTED_ENDS in info.features,  # an earlier tracker cannot hold others to it
+                **self._rules,
+            )
             if force:
                 self._warn_of_what_is_abandoned()
             defined = self._client.define_job(spec, force=force)
@@ -92,7 +94,7 @@ class Definition:
             )
         self._defined = spec
         self._graph.fixed = True
-        self.largest = Largest.by(self._client.server_info().limits)
+        self.largest = Largest.by(info.limits)
         under_way = defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
         return defined.drain.mode if under_way else None
 

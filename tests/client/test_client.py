@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -68,6 +69,7 @@ def test_a_spec_comes_back_as_it_was_given(client: TrackerClient, job: str) -> N
         expire_after=timedelta(minutes=1),
         idle_after=timedelta(hours=1),
         retention=timedelta(days=1),
+        committed_ends=True,
     )
     defined = client.define_job(given)
     assert defined.created
@@ -434,3 +436,30 @@ def test_where_the_client_is_there_need_be_no_server() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+def test_in_a_job_with_committed_ends_nothing_that_is_not_committed_brings_one(client: TrackerClient, job: str) -> None:
+    client.define_job(replace(spec(job, fronts=["schedule"]), committed_ends=True))
+    assert client.job(job).spec.committed_ends
+    with pytest.raises(TrackerError, match="open producer 'q' with mode STAGED") as refused:
+        client.open_producer(job, "q", "r1", mode="immediate")
+    assert refused.value.reason == "MODE_CONFLICT"
+    producer = client.open_producer(job, "q", "r1")
+    report = producer.epoch(0)
+    report.sent("raw", "s", "n", 1, end_time=5)
+    report.received("raw", "s", "n", 1, end_time=5)
+    report.frontier("schedule", 5)
+    report.report(units=["a"])
+    assert client.explain(job, "s", "n").substream is None
+    producer.commit(0)
+    assert client.wait_for_end(job, "raw", "s", "n", 5, timeout=30).elements == 1
+
+
+def test_committed_ends_are_refused_while_a_producer_may_still_bring_others(client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    tentative = client.open_producer(job, "q", "r1", mode="immediate")
+    with pytest.raises(TrackerError, match="let it commit and close its run, or forget it") as refused:
+        client.define_job(replace(spec(job), committed_ends=True))
+    assert refused.value.reason == "MODE_CONFLICT"
+    tentative.close()
+    client.define_job(replace(spec(job), committed_ends=True))

@@ -52,6 +52,7 @@ class Driver:
             front_segments=[
                 wire.FrontSegments(front=front, segments=segments) for front, segments in line.get("front_segments", [])
             ],
+            committed_ends=line.get("committed_ends", False),
         )
         response = self.stub.DefineJob(wire.DefineJobRequest(spec=spec, force=line.get("force", False)))
         return {"created": response.created}

@@ -84,6 +84,7 @@ class Generator:
         self.leads = r.random() < 0.5  # whether fronts feed some segments only
         self.front_segments = self._front_segments(self.fronts, self.graph)
         self.state = self._some_state(self.graph)
+        self.committed_ends = r.random() < (0.5 if immediate == 0.0 else 0.1)
         self.counts = r.random() < 0.4  # whether fronts say how many elements there will be
         self.taste: dict[str, float] = {}  # what this sequence has more or less of than others
 
@@ -134,6 +135,7 @@ class Generator:
         self.fronts = list(job.spec.fronts)
         self.front_segments = [[front, list(segments)] for front, segments in job.spec.front_segments]
         self.state = list(job.spec.state_segments)
+        self.committed_ends = job.spec.committed_ends
         self.ordering, self.progress = job.spec.ordering.name, job.spec.progress
         self.owners |= {front.front: front.producer for front in job.fronts if front.producer}
         statuses = {status.producer: status for status in job.producers}
@@ -444,6 +446,8 @@ class Generator:
         }
         if self.durations:
             line["durations"] = self.durations
+        if self.committed_ends:
+            line["committed_ends"] = True
         line |= said
         if not line["front_segments"]:
             del line["front_segments"]
@@ -499,6 +503,8 @@ class Generator:
         if r.random() < 0.2:
             said["state_segments"] = self._some_state(graph)
         if r.random() < 0.15:
+            said["committed_ends"] = not self.committed_ends
+        if r.random() < 0.15:
             said |= {"ordering": r.choice(["NONE", "SCOPE", "GLOBAL"]), "progress": r.random() < 0.7}
         for front in fronts:
             if front not in self.owners or r.random() < 0.1:
@@ -524,6 +530,7 @@ class Generator:
             {"deployment": f"d{self.deployments + 1}", "fronts": []},
             {"fronts": ["f0", "f0"]},
             {"state_segments": ["nowhere"]},
+            {"committed_ends": not self.committed_ends},
             {"state_segments": [self.graph[0][0]] * r.choice([1, 2])},
             {"segments": [["a", ["nowhere"]]]},
             {"segments": list(reversed(self.graph)), "fronts": list(reversed(self.fronts))},

@@ -156,6 +156,7 @@ class Driver:
             **line.get("durations", {}),
             front_segments=tuple((front, tuple(segments)) for front, segments in line.get("front_segments", [])),
             state_segments=tuple(line.get("state_segments", ())),
+            committed_ends=line.get("committed_ends", False),
         )
         return DefineJob(spec, line.get("force", False))
 

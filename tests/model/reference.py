@@ -669,6 +669,7 @@ class ReferenceTracker:
         elif spec.deployment == job.spec.deployment:
             if not _same_but_durations(spec, job.spec):
                 raise Refused.precondition("SPEC_CONFLICT", spec.deployment)
+            self._check_committed_ends(job, spec)
             job.spec = replace(
                 job.spec,
                 stall_after=spec.stall_after,
@@ -677,6 +678,7 @@ class ReferenceTracker:
                 retention=spec.retention,
                 remember=spec.remember,
                 state_segments=spec.state_segments,
+                committed_ends=spec.committed_ends,
             )
             self._forget_stalls(job)
             return self._defined(job, created)
@@ -737,6 +739,12 @@ class ReferenceTracker:
         # reading: what was staged since a hand-over is empty, and nobody commits it any more
         if not job.handed_over and any(job.fronts[name].owner in job.staging for name in loses):
             raise Refused.precondition("EPOCH_STAGED", "the owner of a front that feeds less has an epoch staged")
+        self._check_committed_ends(job, spec)
+
+    def _check_committed_ends(self, job: Job, spec: Spec) -> None:
+        for p in job.producers.values():
+            if spec.committed_ends and p.mode == Mode.IMMEDIATE and (not p.closed or p.staged or p.holds):
+                raise Refused.precondition("MODE_CONFLICT", p.name)
 
     def _clear_by_force(self, job: Job) -> None:
         if job.draining:
@@ -859,6 +867,8 @@ class ReferenceTracker:
             raise Refused.precondition("FENCED", c.run)
         if c.mode != producer.mode:
             raise Refused.precondition("MODE_CONFLICT", c.producer)
+        if c.mode == Mode.IMMEDIATE and job.spec.committed_ends:
+            raise Refused.precondition("MODE_CONFLICT", "ends come only of what is committed")
         if not producer.closed and producer.run == c.run:
             return Opened(producer.committed_epoch)
         self._check_not_rewound(producer, c.resume_epoch)

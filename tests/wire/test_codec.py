@@ -32,6 +32,7 @@ SPEC = commands.Spec(
     remember=5 * SECOND + 6000,
     front_segments=(("till", ("raw",)),),
     state_segments=("clean",),
+    committed_ends=True,
 )
 JOB_SPEC = callers.JobSpec(
     job="shop",
@@ -46,6 +47,7 @@ JOB_SPEC = callers.JobSpec(
     retention=timedelta(seconds=4),
     remember=timedelta(seconds=5, microseconds=6),
     state_segments=("clean",),
+    committed_ends=True,
 )
 DRAIN = status.DrainStatus(
     DrainState.TIMED_OUT, "drain", "d0", ("till",), 1, 2, ("p",), ("q", "r"), DrainMode.HAND_OVER, ("raw",)

@@ -66,11 +66,13 @@ from tracker.contract.events import (
 from tracker.contract.promises import Expected, Finish, Frontier
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Outcome, Reason
+from tracker.wire import COMMITTED_ENDS
 
 if TYPE_CHECKING:
     from tracker.sharded import Position, ShardedClient, ShardedProducer, ShardedWatch
 
 __all__ = [
+    "COMMITTED_ENDS",
     "NO_END_TIME",
     "Advanced",
     "Credentials",

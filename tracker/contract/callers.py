@@ -46,6 +46,8 @@ class JobSpec:
             is late and begins no second life; None: as long as there is the job.
         state_segments: the segments that stand for state which emits later, such as the buffer of a window: a hand-over
             leaves what they hold to the next deployment.
+        committed_ends: ends come only of what is committed, so nothing that follows can contradict one: producers with
+            the mode ``"immediate"`` are refused. False: each producer chooses.
 
     >>> JobSpec(job="flights", deployment="d1", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]).ordering
     'none'
@@ -63,6 +65,7 @@ class JobSpec:
     retention: timedelta | None = None
     remember: timedelta | None = None
     state_segments: Sequence[str] = ()
+    committed_ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Spec:
     remember: int | None = None  #: None: as long as there is the job
     front_segments: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: (front, those it feeds); others feed every segment
     state_segments: tuple[str, ...] = ()  #: those that stand for state, which a hand-over leaves as it is
+    committed_ends: bool = False  #: only what is committed brings an end: no producer is IMMEDIATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,7 @@ def dump_spec(spec: Spec) -> list[Any]:
         spec.remember,
         [[front, list(segments)] for front, segments in spec.front_segments],
         list(spec.state_segments),
+        spec.committed_ends,
     ]
 
 
@@ -140,16 +141,19 @@ def load_spec(fields: list[Any]) -> Spec:
     job, deployment, segments, fronts, ordering, *rest = fields
     lists = [each for each in rest if isinstance(each, list)]  # earlier versions had fewer, or none
     front_segments, state_segments = [*lists, [], []][:2]
+    progress, committed_ends = [*(each for each in rest if isinstance(each, bool)), False][:2]
     spec = Spec(
         job,
         deployment,
         tuple((name, tuple(feeds)) for name, feeds in segments),
         tuple(fronts),
         Ordering(ordering),
-        *(each for each in rest if not isinstance(each, list)),
+        progress,
+        *(each for each in rest if not isinstance(each, list | bool)),
     )
     fed = tuple((front, tuple(feeds)) for front, feeds in front_segments)
-    return bounded(replace(spec, front_segments=fed, state_segments=tuple(state_segments)))
+    states = tuple(state_segments)
+    return bounded(replace(spec, front_segments=fed, state_segments=states, committed_ends=committed_ends))
 
 
 def dump_drain(drain: DrainRecord) -> Values:

@@ -12,7 +12,7 @@ import numpy as np
 from tracker.contract.commands import Spec
 from tracker.contract.events import DrainCancelled
 from tracker.contract.refusal import Refused
-from tracker.contract.values import DrainState, Reason
+from tracker.contract.values import DrainState, Mode, Reason
 
 from . import epochs, timers
 from .accounts import Accounts
@@ -38,6 +38,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
             retention=spec.retention,
             remember=spec.remember,
             state_segments=spec.state_segments,
+            committed_ends=spec.committed_ends,
         )
         _durations_changed(job, before)
         return
@@ -99,6 +100,7 @@ def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
             f"deployment {spec.deployment!r} is already defined differently: {'; '.join(differences)}; "
             "give the changed job a new deployment name",
         )
+    _check_committed_ends(job, spec)
 
 
 def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
@@ -122,8 +124,13 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
             "INCOMPATIBLE_GRAPH",
             "the last front is removed, so no open substream could close; drain the job first, or set force",
         )
-    if job.drain.handed_over:
-        return  # what is staged since then is empty
+    if not job.drain.handed_over:  # or what is staged is empty
+        _check_owners(job, spec, graph)
+    _check_committed_ends(job, spec)
+
+
+def _check_owners(job: Job, spec: Spec, graph: Graph) -> None:
+    """Refuse to remove a front, or what it feeds, while its owner has something staged."""
     fed = _fed(spec)
     kept = frozenset(graph.names)
     for front in job.fronts:
@@ -135,6 +142,22 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
                 "EPOCH_STAGED",
                 f"front {front.name!r} is removed, or feeds less than before, but its owner {owner.name!r} has "
                 f"epochs {sorted(owner.staged)} staged; commit them first, or set force",
+            )
+
+
+def _check_committed_ends(job: Job, spec: Spec) -> None:
+    """Refuse to demand committed ends while what is not committed can bring one, or keeps one from coming."""
+    if not spec.committed_ends:
+        return
+    awaiting = job.provisional.awaiting
+    for producer in job.producers.values():
+        if producer.mode is Mode.IMMEDIATE and (
+            producer.run is not None or producer.staged or producer.name in awaiting
+        ):
+            raise Refused.precondition(
+                "MODE_CONFLICT",
+                f"committed_ends is set, but producer {producer.name!r} is IMMEDIATE and has its run open, an epoch "
+                "staged, or an epoch to commit again; let it commit and close its run, or forget it, first",
             )
 
 

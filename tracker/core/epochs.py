@@ -52,8 +52,14 @@ def check_open(job: Job, command: OpenProducer) -> Producer | None:
                 f"producer {producer.name!r} was opened with mode {producer.mode.name}; forget it first, or use "
                 "another name",
             )
-        if command.run != producer.run:
-            _check_resume(producer, command.resume_epoch)
+    if command.mode is Mode.IMMEDIATE and job.spec.committed_ends:
+        raise Refused.precondition(
+            "MODE_CONFLICT",
+            f"job {job.spec.job!r} has committed_ends, so what is not committed may bring no end; open producer "
+            f"{command.producer!r} with mode STAGED",
+        )
+    if producer is not None and command.run != producer.run:
+        _check_resume(producer, command.resume_epoch)
     return producer
 
 

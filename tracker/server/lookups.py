@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import tracker
 from tracker.core import Refused, Tracker
 from tracker.security.guard import Caller
-from tracker.wire import HAND_OVER, codec
+from tracker.wire import COMMITTED_ENDS, HAND_OVER, codec
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .intake import Intake
@@ -68,7 +68,7 @@ class Lookups:
             leader=True,
             limits=self._limits.by_name(),
             instance=self._instance,
-            features=[HAND_OVER],
+            features=[HAND_OVER, COMMITTED_ENDS],
         ).SerializeToString()
 
     async def _get_job(self, data: bytes, caller: Caller) -> bytes:

@@ -133,11 +133,12 @@ class ShardedClient:
         return ShardedClient(self._address, self._ordering, timeout, retry_for, self._credentials, self._metrics)
 
     def server_info(self) -> ServerInfo:
-        """Describes the first server, with the lowest limits of all: what one takes, all take."""
+        """Describes the first server, with the lowest limits and the features of all: what one takes, all take."""
         found = at_once([client.server_info for client in self._clients])
         names = set[str]().union(*(each.limits for each in found))
         limits = {name: min(each.limits[name] for each in found if name in each.limits) for name in sorted(names)}
-        return replace(found[0], limits=limits)
+        features = tuple(each for each in found[0].features if all(each in other.features for other in found))
+        return replace(found[0], limits=limits, features=features)
 
     def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
         """Returns the logs that a job's events are in: each server's client, with the name of its shard of the job.

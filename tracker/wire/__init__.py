@@ -10,3 +10,6 @@ SERVER_KEY = "substream-tracker-server"
 
 #: the feature of a server that can hand a deployment over: `ServerInfo.features`
 HAND_OVER = "hand-over"
+
+#: the feature of a server that keeps what is not committed from bringing an end, where a job demands it
+COMMITTED_ENDS = "committed-ends"

@@ -93,6 +93,7 @@ def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
             ("segments", graph),
             ("ordering", spec.ordering),
             ("progress", "announced" if spec.progress else "not announced"),
+            ("ends", "of what is committed" if spec.committed_ends else "as each producer's mode allows"),
             ("stall after", spec.stall_after or "never"),
             ("expire after", spec.expire_after or "never"),
             ("idle after", spec.idle_after or "never"),

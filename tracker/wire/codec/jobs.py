@@ -56,6 +56,7 @@ def read_spec(spec: wire.JobSpec) -> commands.Spec:
         remember=read_duration(spec, "remember"),
         front_segments=tuple((each.front, tuple(each.segments)) for each in spec.front_segments),
         state_segments=tuple(segment.name for segment in spec.segments if segment.state),
+        committed_ends=spec.committed_ends,
     )
 
 
@@ -76,6 +77,7 @@ def write_spec(spec: commands.Spec) -> wire.JobSpec:
         retention=write_duration(spec.retention),
         remember=write_duration(spec.remember),
         progress=spec.progress,
+        committed_ends=spec.committed_ends,
     )
 
 
@@ -108,6 +110,7 @@ def write_job_spec(spec: callers.JobSpec) -> wire.JobSpec:
         idle_after=write_length(spec.idle_after),
         retention=write_length(spec.retention),
         remember=write_length(spec.remember),
+        committed_ends=spec.committed_ends,
     )
 
 
@@ -152,6 +155,7 @@ def read_job_spec(message: wire.JobSpec) -> callers.JobSpec:
         idle_after=read_length_if_any(message, "idle_after"),
         retention=read_length_if_any(message, "retention"),
         remember=read_length_if_any(message, "remember"),
+        committed_ends=message.committed_ends,
     )
 
 

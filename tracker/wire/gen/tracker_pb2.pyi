@@ -411,6 +411,7 @@ class JobSpec(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     REMEMBER_FIELD_NUMBER: _builtins.int
     FRONT_SEGMENTS_FIELD_NUMBER: _builtins.int
+    COMMITTED_ENDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name: 1 to 128 of `A-Z a-z 0-9 . _ -`."""
     deployment: _builtins.str
@@ -419,6 +420,10 @@ class JobSpec(_message.Message):
     """Which ends wait for others."""
     progress: _builtins.bool
     """Announce for each segment how far it has come (`Advanced`): an exact watermark."""
+    committed_ends: _builtins.bool
+    """Ends come only of what is committed, so nothing that follows can contradict one: producers are STAGED. It may change
+    within a deployment, as durations may.
+    """
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
         """The graph."""
@@ -473,10 +478,11 @@ class JobSpec(_message.Message):
         progress: _builtins.bool = ...,
         remember: _duration_pb2.Duration | None = ...,
         front_segments: _abc.Iterable[Global___FrontSegments] | None = ...,
+        committed_ends: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_after", b"expire_after", "idle_after", b"idle_after", "remember", b"remember", "retention", b"retention", "stall_after", b"stall_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "expire_after", b"expire_after", "front_segments", b"front_segments", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "remember", b"remember", "retention", b"retention", "segments", b"segments", "stall_after", b"stall_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ends", b"committed_ends", "deployment", b"deployment", "expire_after", b"expire_after", "front_segments", b"front_segments", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "remember", b"remember", "retention", b"retention", "segments", b"segments", "stall_after", b"stall_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

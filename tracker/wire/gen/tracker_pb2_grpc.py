@@ -189,7 +189,8 @@ class TrackerServicer(object):
         Refused with `SPEC_CONFLICT` (same deployment, other graph, fronts, ordering or progress), `DEPLOYMENT_MISMATCH`
         (the job has left this deployment), `DRAIN_IN_PROGRESS`, `INCOMPATIBLE_GRAPH` (another graph while substreams or
         epochs are open; the message lists the differences), `EPOCH_STAGED` (a front would go whose owner has an epoch
-        staged), `UNKNOWN_SEGMENT` (a feed that is no segment).
+        staged), `MODE_CONFLICT` (`committed_ends` while an IMMEDIATE producer is under way), `UNKNOWN_SEGMENT` (a feed that
+        is no segment).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,8 +220,8 @@ class TrackerServicer(object):
     def OpenProducer(self, request, context):
         """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
 
-        Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode),
-        `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
+        Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
+        or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
         producer).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -58,7 +58,8 @@ class TrackerStub:
     Refused with `SPEC_CONFLICT` (same deployment, other graph, fronts, ordering or progress), `DEPLOYMENT_MISMATCH`
     (the job has left this deployment), `DRAIN_IN_PROGRESS`, `INCOMPATIBLE_GRAPH` (another graph while substreams or
     epochs are open; the message lists the differences), `EPOCH_STAGED` (a front would go whose owner has an epoch
-    staged), `UNKNOWN_SEGMENT` (a feed that is no segment).
+    staged), `MODE_CONFLICT` (`committed_ends` while an IMMEDIATE producer is under way), `UNKNOWN_SEGMENT` (a feed that
+    is no segment).
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.GetJobRequest, _tracker_pb2.JobStatus]
     """Describes a job as it stands."""
@@ -69,8 +70,8 @@ class TrackerStub:
     OpenProducer: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.OpenProducerRequest, _tracker_pb2.OpenProducerResponse]
     """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
 
-    Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode),
-    `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
+    Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
+    or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
     producer).
     """
     CloseProducer: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.CloseProducerRequest, _tracker_pb2.CloseProducerResponse]
@@ -178,7 +179,8 @@ class TrackerAsyncStub(TrackerStub):
     Refused with `SPEC_CONFLICT` (same deployment, other graph, fronts, ordering or progress), `DEPLOYMENT_MISMATCH`
     (the job has left this deployment), `DRAIN_IN_PROGRESS`, `INCOMPATIBLE_GRAPH` (another graph while substreams or
     epochs are open; the message lists the differences), `EPOCH_STAGED` (a front would go whose owner has an epoch
-    staged), `UNKNOWN_SEGMENT` (a feed that is no segment).
+    staged), `MODE_CONFLICT` (`committed_ends` while an IMMEDIATE producer is under way), `UNKNOWN_SEGMENT` (a feed that
+    is no segment).
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_tracker_pb2.GetJobRequest, _tracker_pb2.JobStatus]  # type: ignore[assignment]
     """Describes a job as it stands."""
@@ -189,8 +191,8 @@ class TrackerAsyncStub(TrackerStub):
     OpenProducer: _aio.UnaryUnaryMultiCallable[_tracker_pb2.OpenProducerRequest, _tracker_pb2.OpenProducerResponse]  # type: ignore[assignment]
     """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
 
-    Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode),
-    `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
+    Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
+    or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
     producer).
     """
     CloseProducer: _aio.UnaryUnaryMultiCallable[_tracker_pb2.CloseProducerRequest, _tracker_pb2.CloseProducerResponse]  # type: ignore[assignment]
@@ -307,7 +309,8 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         Refused with `SPEC_CONFLICT` (same deployment, other graph, fronts, ordering or progress), `DEPLOYMENT_MISMATCH`
         (the job has left this deployment), `DRAIN_IN_PROGRESS`, `INCOMPATIBLE_GRAPH` (another graph while substreams or
         epochs are open; the message lists the differences), `EPOCH_STAGED` (a front would go whose owner has an epoch
-        staged), `UNKNOWN_SEGMENT` (a feed that is no segment).
+        staged), `MODE_CONFLICT` (`committed_ends` while an IMMEDIATE producer is under way), `UNKNOWN_SEGMENT` (a feed that
+        is no segment).
         """
 
     @_abc_1.abstractmethod
@@ -342,8 +345,8 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tracker_pb2.OpenProducerResponse, _abc.Awaitable[_tracker_pb2.OpenProducerResponse]]:
         """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
 
-        Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode),
-        `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
+        Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
+        or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
         producer).
         """
 
