@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import TrackedWriter
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.resultfunctions import FunctionKind
+from spark_client.release.committed import results_so_far
 from spark_client.release.declaring import with_function
+from spark_client.storage.directories import local_path
 
 
 class Released:
@@ -87,6 +90,28 @@ class Released:
     def _made(self, kind: FunctionKind, function: Callable[..., Any], schema: T.StructType | str | None) -> Released:
         made = with_function(self.release, self.stream.readable.df, kind, function, schema)
         return Released(self.stream, made)
+
+    def state(self, checkpoint: str | os.PathLike[str]) -> DataFrame:
+        """What the results of open substreams are so far: as they would be released if all of them ended now.
+
+        Read when this is called, from the last batch that the query has committed: the DataFrame stays as it is
+        whatever the query does then. So call it again for newer results, in each batch of a `foreachBatch` for example.
+        An aggregate that has overflowed is null, or wrapped; results of a function (`apply`, …) are not made: it has
+        what the function would get.
+
+        Args:
+            checkpoint: of this release's query, which may run, here or elsewhere, or not.
+
+        Returns:
+            The columns of the results, without ``revision`` and ``completeness``.
+
+        Raises:
+            UsageError: it is not the checkpoint of a release, or of another one; the message names what differs.
+
+        >>> daily.state("/data/cp").where("orders > 1000").show()                          # doctest: +SKIP
+        """
+        spark = self.stream.readable.df.sparkSession
+        return results_so_far(spark, local_path(checkpoint, "checkpoint"), self.release)
 
     @property
     def writeStream(self) -> TrackedWriter:  # noqa: N802 - Spark's name

@@ -69,3 +69,17 @@ def can_read(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
         return False
     numbers, current = part_numbers(before), part_numbers(now)
     return all(numbers[kept] == current[kept] for kept in now["aggregates"].values())
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What has changed from one query to another, by aspect; aggregates may be renamed, moved or left out.
+
+    >>> differences({"keys": {}, "aggregates": {"n": "count(1)"}}, {"keys": {}, "aggregates": {"m": "max(a)"}})
+    ["new aggregates are 'm' (max(a)): the state has {'n': 'count(1)'}"]
+    """
+    aspects = [aspect for aspect in now if aspect not in ("aggregates", "parts")]
+    changed = [f"{each} was {before.get(each)}, is {now[each]}" for each in aspects if before.get(each) != now[each]]
+    if added := new_aggregates(before, now):
+        listed = ", ".join(f"{name!r} ({kept})" for name, kept in added.items())
+        changed.append(f"new aggregates are {listed}: the state has {before.get('aggregates')}")
+    return changed

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from spark_client.plan.fronts import Group
 from spark_client.plan.substreams import Substream
+from spark_client.release.parts import RowTally
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision
-from spark_client.release.state import RowTally
 from tracker.client import Ended, Event, Late
 
 

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.plan.substreams import TRACKER, Substream, named
 from spark_client.release.aggregation import Aggregation
+from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
-from spark_client.release.state import RowTally
 
 
 class LateRows:

@@ -37,11 +37,12 @@ from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
 from spark_client.release.keptrows import aggregation
 from spark_client.release.lateness import LateRows
+from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.receipts import End, Receipts
 from spark_client.release.results import Results
 from spark_client.release.revisions import Revisions, numbered
-from spark_client.release.state import PartialState, RowTally
+from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import publishing_after
 from tracker.client import Ended, Event, Late, label

@@ -25,8 +25,8 @@ from spark_client.errors import UsageError
 from spark_client.plan.eventtime import INSTANT, micros_of
 from spark_client.plan.stateshapes import can_read
 from spark_client.plan.substreams import Substream
+from spark_client.release.parts import NONE, RowTally
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
-from spark_client.release.state import NONE, RowTally
 from spark_client.spark_internals.checkpoints import last_commit, started_query
 from spark_client.storage.directories import parquet_of, read_json, write_first
 from spark_client.trackers.jobclient import JobClient

@@ -11,89 +11,20 @@ later deleted; compaction makes one part of many. Nothing here knows of the trac
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import reduce
 from pathlib import Path
-from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from spark_client.errors import TrackingError
 from spark_client.plan.substreams import Substream
+from spark_client.release.parts import NONE, Part, RowTally, Version, joined, versions_of
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
 from spark_client.trackers.places import Place
 
-_INDEX = "_index.json"
 _DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
 _ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten
-
-
-@dataclass(frozen=True, slots=True)
-class RowTally:
-    """The rows of a substream that something was made of.
-
-    Attributes:
-        rows: how many.
-        xor: of their labels; None: not counted, or not of all of them.
-        first: the epoch in which the first of them came; None: not known.
-        last: the epoch in which the last of them came.
-        kept: how many the release's own steps have made of them; None: not known.
-    """
-
-    rows: int = 0
-    xor: int | None = None
-    first: int | None = None
-    last: int | None = None
-    kept: int | None = None
-
-    def listed(self) -> tuple[int | None, ...]:
-        """Its values, in their order. (`dataclasses.astuple` copies them one by one, for ten times as long.)"""
-        return self.rows, self.xor, self.first, self.last, self.kept
-
-    def __add__(self, more: RowTally) -> RowTally:
-        known = self.xor is not None and more.xor is not None
-        firsts = [epoch for epoch in (self.first, more.first) if epoch is not None]
-        lasts = [epoch for epoch in (self.last, more.last) if epoch is not None]
-        return RowTally(
-            self.rows + more.rows,
-            (self.xor or 0) ^ (more.xor or 0) if known else None,
-            min(firsts, default=None),
-            max(lasts, default=None),
-            None if self.kept is None or more.kept is None else self.kept + more.kept,
-        )
-
-
-NONE: Final = RowTally(0, 0, kept=0)  #: of no rows
-
-
-@dataclass(slots=True)
-class Part:
-    """One directory of partial aggregates.
-
-    Attributes:
-        name: of the directory.
-        epoch: the last one whose rows are in it.
-        rows: the rows of the stream it stands for, by substream.
-        batches: what is known of the first and the last batch of each of them, by epoch.
-        bare: those of which it has the tally, and no partial rows: a step has dropped all that came of them.
-        live: the substreams that are still kept in it.
-    """
-
-    name: str
-    epoch: int
-    rows: dict[Substream, RowTally]
-    batches: dict[int, Batch]
-    bare: frozenset[Substream] = frozenset()
-    live: set[Substream] = field(default_factory=set)
-
-
-class _Version(NamedTuple):
-    """The state after an epoch, as a driver has published it; in the order in which they hold."""
-
-    epoch: int
-    driver: int
 
 
 class PartialState:
@@ -129,30 +60,16 @@ class PartialState:
         if self._epoch == epoch - 1:
             return
         self._driver = self._driver or self._claim()
-        versions = [version for version in self._versions() if version.epoch < epoch]
+        versions = [version for version in versions_of(self._path) if version.epoch < epoch]
         self._parts = {}
         if versions:
-            version = read_json(self._file(max(versions)))
+            version, self._parts = max(versions).read(self._path)
             self.place = Place.of(version["position"], version["log_id"]) if version["log_id"] else None
             self.bad = version.get("bad", 0)
             ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
             self.upstream = dict(ended)
             self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
             self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
-            dead = {Substream(*key) for key in version["dead"]}
-            for name in version["parts"]:
-                index = read_json(self._path / name / _INDEX)
-                if index is None:
-                    raise TrackingError(
-                        f"the state of this query is damaged: {self._path / name} is missing. Restore the checkpoint "
-                        "with all its files. If they are lost, start the job from scratch: stop its queries, delete it "
-                        "with `tracker delete-job`, and start them again with new checkpoints and new paths for "
-                        "channels and results"
-                    )
-                rows = {Substream(*key): RowTally(*tally) for key, *tally in index["rows"]}
-                batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
-                bare = frozenset(Substream(*key) for key in index.get("bare", []))
-                self._parts[name] = Part(name, index["epoch"], rows, batches, bare, set(rows) - dead)
         self._epoch = epoch - 1
 
     def write_part(self, epoch: int, partials: DataFrame) -> Path:
@@ -183,8 +100,10 @@ class PartialState:
         if not rows:
             remove(part)
             return
-        self._parts[part.name] = self._indexed(part, epoch, rows, {} if batch is None else {epoch: batch}, bare)
-        self._parts[part.name].live -= late
+        batches = {} if batch is None else {epoch: batch}
+        added = Part(part.name, epoch, rows, batches, frozenset(bare)).index(self._path)
+        added.live -= late
+        self._parts[part.name] = added
 
     @property
     def epoch(self) -> int:
@@ -266,27 +185,12 @@ class PartialState:
             chosen = [part for part in settled if 2 * len(part.live) <= len(part.rows)]
             if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
                 return
-        live: dict[Substream, RowTally] = {}
-        batches: dict[int, Batch] = {}
-        bare = {substream for part in chosen for substream in part.bare}
-        for part in chosen:
-            bare -= part.live - part.bare
-            batches |= part.batches
-            for substream in part.live:
-                live[substream] = live.get(substream, NONE) + part.rows[substream]
-        named = {epoch for tally in live.values() for epoch in (tally.first, tally.last) if epoch is not None}
         target = self._new("merged", epoch)
-        merged = merge(self.paths(part.name for part in chosen), set(live))
-        publish(target, write_parquet(merged))
-        for part in chosen:
-            del self._parts[part.name]
-        self._parts[target.name] = self._indexed(
-            target,
-            max(part.epoch for part in chosen),
-            live,
-            {epoch: batches[epoch] for epoch in named & batches.keys()},
-            bare & live.keys(),
-        )
+        part = joined(chosen, target.name)
+        publish(target, write_parquet(merge(self.paths(each.name for each in chosen), part.live)))
+        for each in chosen:
+            del self._parts[each.name]
+        self._parts[part.name] = part.index(self._path)
 
     def publish(self, epoch: int) -> None:
         """Publishes the version after `epoch`, and deletes what neither it nor the one before it needs."""
@@ -301,17 +205,17 @@ class PartialState:
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
             "lost": [[list(key), elements] for key, elements in self.lost.items()],
         }
-        write_json(self._file(_Version(epoch, self._driver)), version)
+        write_json(Version(epoch, self._driver).file(self._path), version)
         self._epoch = epoch
-        published = self._versions()
+        published = versions_of(self._path)
         earlier = [version for version in published if version.epoch < epoch]
         if not earlier:
             return
         before = max(earlier)
         for each in published:
             if each < before:
-                self._file(each).unlink(missing_ok=True)
-        needed = {*self._parts, *((read_json(self._file(before)) or {}).get("parts", []))}
+                each.file(self._path).unlink(missing_ok=True)
+        needed = {*self._parts, *((read_json(before.file(self._path)) or {}).get("parts", []))}
         for entry in self._path.iterdir():
             is_part = entry.is_dir() and entry.name[0] != "_"
             if is_part and entry.name not in needed and _epoch_of(entry.name) <= before.epoch:
@@ -320,23 +224,6 @@ class PartialState:
     def _new(self, kind: str, epoch: int) -> Path:
         """A part's own name: a driver that was fenced and does not know it yet must not touch its successor's."""
         return self._path / f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
-
-    def _indexed(
-        self,
-        part: Path,
-        epoch: int,
-        rows: dict[Substream, RowTally],
-        batches: Mapping[int, Batch],
-        bare: Set[Substream],
-    ) -> Part:
-        index = {
-            "epoch": epoch,
-            "rows": [[key, *tally.listed()] for key, tally in rows.items()],
-            "batches": {number: astuple(batch) for number, batch in batches.items()},
-            "bare": sorted(bare, key=str),
-        }
-        write_json(part / _INDEX, index)
-        return Part(part.name, epoch, rows, dict(batches), frozenset(bare), set(rows))
 
     def _claim(self) -> int:
         """The next driver's number: later than all before it, and nobody else's."""
@@ -348,12 +235,6 @@ class PartialState:
                 for earlier in taken:
                     (self._path / f"driver-{earlier:06d}.json").unlink(missing_ok=True)
                 return number
-
-    def _file(self, version: _Version) -> Path:
-        return self._path / f"version-{version.epoch:012d}-{version.driver:06d}.json"
-
-    def _versions(self) -> list[_Version]:
-        return sorted(_Version(*map(int, path.stem.split("-")[1:])) for path in self._path.glob("version-*.json"))
 
 
 def _size(part: Part) -> int:

@@ -14,7 +14,8 @@ import pytest
 from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substream
 from spark_client.release.inbox import Inbox
-from spark_client.release.state import PartialState, RowTally
+from spark_client.release.parts import RowTally
+from spark_client.release.state import PartialState
 from tests.client.processes import Server
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, JobSpec, ShardedClient, TrackerClient, TrackerError

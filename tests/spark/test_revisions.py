@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import LATE_SCHEMA, RECEIPT_SCHEMA, Marks, Tracking, UsageError
 from spark_client.plan.substreams import Substream
+from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
-from spark_client.release.state import RowTally
 from spark_client.storage.directories import write_first, write_json
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of

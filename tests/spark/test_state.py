@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client.plan.substreams import Substream
-from spark_client.release.state import PartialState, RowTally
+from spark_client.release.parts import RowTally
+from spark_client.release.state import PartialState
 from spark_client.storage.directories import write_first
 
 pytestmark = pytest.mark.spark

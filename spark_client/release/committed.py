@@ -1,0 +1,151 @@
+"""The state of a release as its last committed batch has left it, read beside the query that keeps it.
+
+The query may compact and remove parts at any time. So their files are linked under another name first, which takes a
+moment, and read from there: what is read is one version, whole, however long it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.stateshapes import can_read, differences, placed
+from spark_client.plan.substreams import Substream
+from spark_client.release.keptrows import aggregation
+from spark_client.release.parts import Part, versions_of
+from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.storage.directories import read_json
+
+_ABANDONED: Final = 86_400.0  #: seconds after which links that a reader has left, since it was killed, are removed
+
+
+@dataclass(frozen=True)
+class CommittedState:
+    """One version of a release's state.
+
+    Attributes:
+        path: where its parts are.
+        epoch: the batch that has left it; -1: none was committed yet.
+        fields: what its version tells beside the parts; empty: there is no version yet.
+        parts: in which anything lives.
+        query: what its query is, as the checkpoint tells.
+    """
+
+    path: Path
+    epoch: int
+    fields: Mapping[str, Any]
+    parts: list[Part]
+    query: Mapping[str, Any]
+
+    @property
+    def substreams(self) -> set[Substream]:
+        """What had not ended."""
+        return {substream for part in self.parts for substream in part.live}
+
+    @property
+    def paths(self) -> list[str]:
+        """The directories of its parts."""
+        return [str(self.path / part.name) for part in self.parts]
+
+
+@contextmanager
+def committed(checkpoint: Path) -> Iterator[CommittedState]:
+    """The state after the last batch that Spark has committed; its files stay meanwhile.
+
+    Args:
+        checkpoint: of the release's query, which may run.
+
+    Raises:
+        UsageError: it is no release's.
+        TrackingError: its state is damaged, or cannot be linked.
+    """
+    query = read_json(checkpoint / "tracker" / "query.json")
+    if query is None or "aggregates" not in query:
+        raise UsageError(
+            f"{checkpoint} is not the checkpoint of a release that has run: give the path that its query has as "
+            "checkpointLocation"
+        )
+    readers = checkpoint / "tracker" / "readers"
+    _remove_abandoned(readers)
+    links = readers / uuid.uuid4().hex
+    try:
+        yield _linked(checkpoint, links, query)
+    finally:
+        shutil.rmtree(links, ignore_errors=True)
+
+
+def _linked(checkpoint: Path, links: Path, query: Mapping[str, Any]) -> CommittedState:
+    path = checkpoint / "tracker" / "state"
+    while True:
+        last = last_commit(checkpoint)
+        epoch = -1 if last is None else last
+        versions = [version for version in versions_of(path) if version.epoch <= epoch]
+        if not versions:
+            return CommittedState(links, epoch, {}, [], query)
+        newest = max(versions)
+        try:
+            fields, parts = newest.read(path)
+            living = [part for part in parts.values() if part.live]
+            for part in living:
+                _link(path / part.name, links / part.name)
+        except (FileNotFoundError, TrackingError):
+            if newest.file(path).exists():
+                raise
+            shutil.rmtree(links, ignore_errors=True)  # the query has gone on meanwhile: there is a newer version
+        except OSError as error:
+            raise TrackingError(
+                f"the state in {path} cannot be read while its query may run: {error}. This user has to be able to "
+                f"make hard links in {links.parent}"
+            ) from error
+        else:
+            return CommittedState(links, epoch, fields, living, query)
+
+
+def _link(part: Path, link: Path) -> None:
+    link.mkdir(parents=True)
+    for file in part.iterdir():
+        if file.suffix == ".parquet":
+            os.link(file, link / file.name)
+
+
+def _remove_abandoned(readers: Path) -> None:
+    since = time.time() - _ABANDONED
+    for left in readers.iterdir() if readers.is_dir() else ():
+        try:
+            if left.stat().st_mtime < since:
+                shutil.rmtree(left, ignore_errors=True)
+        except FileNotFoundError:
+            continue
+
+
+def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> DataFrame:
+    """What a release's results would be if all that it keeps ended now: read at once, of its last committed batch.
+
+    Args:
+        spark: the session.
+        checkpoint: of the release's query, which may run.
+        plan: the release, as it was declared.
+
+    Raises:
+        UsageError: the state is of another release.
+    """
+    with committed(checkpoint) as state:
+        now = placed(plan, state.query)
+        if state.query["segment"] != plan.stream.segment or not can_read(state.query, now.described()):
+            changed = differences(state.query, {"segment": plan.stream.segment, **now.described()})
+            raise UsageError(f"the state in {checkpoint} is of another release: {'; '.join(changed)}")
+        released = aggregation(now)
+        partials = released.parts(spark, state.paths) if state.parts else spark.createDataFrame([], now.part_schema)
+        so_far = released.results(released.merged(partials, state.substreams), checked=False)
+        return so_far.localCheckpoint(eager=True)
