@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_client import aggregates
     from spark_client.api.released import Released
     from spark_client.api.session import Tracking
+    from spark_client.api.snapshots import Snapshot, Snapshots
     from spark_client.api.streams import TrackedStream
     from spark_client.api.writer import NativeWriter, TrackedWriter
     from spark_client.channels.channel import Channel
@@ -73,6 +74,8 @@ __all__ = [
     "Schedule",
     "ShadowedJob",
     "Sink",
+    "Snapshot",
+    "Snapshots",
     "Substream",
     "Substreams",
     "Table",
@@ -120,6 +123,8 @@ _ORIGINS: Final = {
     "Schedule": "plan.schedule",
     "ShadowedJob": "shadow.job",
     "Sink": "plan.outputs",
+    "Snapshot": "api.snapshots",
+    "Snapshots": "api.snapshots",
     "Substream": "plan.substreams",
     "Substreams": "plan.substreams",
     "TRACKER": "plan.substreams",

@@ -191,14 +191,7 @@ class Assembly:
 
     def _check_declared(self, plan: QueryPlan, tracked: BatchQuery) -> None:
         """Whether the query is still what it was when it wrote its checkpoint."""
-        rule = plan.stream.input.rule
-        described = {
-            "job": self.settings.job,
-            "segment": plan.stream.segment,
-            "substreams": {**rule.to_json(), "zone": None},
-            declared.ZONE: rule.zone,
-            **({} if plan.release is None else plan.release.described()),
-        }
+        described = declared.described(self.settings.job, plan.stream, plan.release)
         last = last_commit(plan.checkpoint)
         kept = tracked.processor.kept(0 if last is None else last + 1)
         declared.check(_note(plan.checkpoint), described, kept, tracked.interrupted)

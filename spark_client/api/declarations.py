@@ -49,6 +49,7 @@ from spark_client.release.declaring import declare as declare_release
 from spark_client.runtime.definition import Definition
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
+from spark_client.trackers.jobclient import JobClient
 
 
 class Declarations(ABC):
@@ -57,13 +58,19 @@ class Declarations(ABC):
     Attributes:
         spark: the session.
         job: the job's name.
+        client: calls its trackers.
     """
 
     spark: SparkSession
     job: str
+    client: JobClient
     _graph: JobGraph
     _definition: Definition
     _assembly: Assembly
+
+    @abstractmethod
+    def define(self) -> None:
+        """Defines the job at the tracker, with all that is declared; the first start of a query does so."""
 
     @abstractmethod
     def start(self, writer: TrackedWriter) -> StreamingQuery:

@@ -70,10 +70,7 @@ class Tracking(Declarations):
         ordering: a rule of the job, like the following ones: see `tracker.client.JobSpec`. Durations are timedeltas, or
             texts that Spark parses (``"10 minutes"``).
         progress: a rule of the job; it is on as soon as `with_watermark` is used.
-        stall_after: a rule of the job.
-        expire_after: a rule of the job.
-        idle_after: a rule of the job.
-        retention: a rule of the job.
+        stall_after, expire_after, idle_after, retention: rules of the job.
         remember: how long names of substreams that have ended are remembered where no front's promise does it, so that
             what comes of them later is late; None: as long as there is the job.
         max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
@@ -171,6 +168,11 @@ class Tracking(Declarations):
     def metrics_url(self) -> str | None:
         """Where the driver's metrics are served; None: no query has been started, or they are not served here."""
         return None if self._exposure is None else self._exposure.url
+
+    @property
+    def queries(self) -> list[TrackedQuery]:
+        """The queries that were started here: the newest run of each, whether it goes on or has ended."""
+        return self._running.queries
 
     # ---------------------------------------------------------------- what came late
 
@@ -318,13 +320,12 @@ class Tracking(Declarations):
 
     def _ask_for(self, mode: DrainMode, timeout: float | None) -> None:
         if not self._drains.drained:
-            self._define()
+            self.define()
         self._drains.request(mode)
         self.await_drained(timeout)
 
     def await_drained(self, timeout: float | None = None) -> None:
-        """Waits until a drain or a hand-over, asked for here or by ``tracker drain``, is over and the queries of this
-        session have stopped.
+        """Waits until a drain or a hand-over, whoever asks for it, is over and the queries here have stopped.
 
         Raises:
             TimeoutError: not in time.
@@ -366,7 +367,7 @@ class Tracking(Declarations):
         check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
         for channel, _ in writer.routes:
             channel.check_session(self.spark)
-        self._define()
+        self.define()
         tracked, start = self._assembly.query(writer, checkpoint)
         return self._launch(tracked, start)
 
@@ -375,7 +376,7 @@ class Tracking(Declarations):
         assert writer.checkpoint is not None
         checkpoint = local_path(writer.checkpoint, "checkpointLocation")
         check_start([read.plan for read in writer.reads], checkpoint, writer.name, self._running.queries, self.spark)
-        self._define()
+        self.define()
         return self._launch(self._assembly.native(writer.reads, checkpoint), start)
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
@@ -387,7 +388,7 @@ class Tracking(Declarations):
         self._drains.watch()
         return query
 
-    def _define(self) -> None:
+    def define(self) -> None:
         self._drains.begin_if(self._definition.define)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,12 +17,21 @@ from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.storage.directories import local_path
+from spark_client.trackers.jobclient import JobClient
 
 _FILES = ("parquet", "orc", "json", "csv")
 
 
 class Starter(Protocol):
-    """What a writer needs of a `Tracking`."""
+    """What a writer, and a release, need of a `Tracking`."""
+
+    spark: SparkSession
+    job: str
+    client: JobClient
+
+    def define(self) -> None:
+        """Defines the job at the tracker."""
+        ...
 
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
         """A query will send rows into a channel."""

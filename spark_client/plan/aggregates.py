@@ -60,10 +60,12 @@ def _sum(value: ColumnOrName) -> Aggregate:
     def for_type(kind: T.DataType) -> Aggregate:
         values = column(value)
         if isinstance(kind, T.LongType):
-            return replace(whole, partial=_halves_of(values), merge=_HALVES, finish=_united, overflowed=_beyond)
+            kept = replace(whole, partial=_halves_of(values), merge=_HALVES, finish=_united, overflowed=_beyond)
+            return replace(kept, from_value=lambda total: _carried(F.lit(0).cast("bigint"), total))
         if isinstance(kind, (T.DecimalType, *_INTERVALS)):
             counted = _counted(whole, values, _sum_type(kind) if isinstance(kind, T.DecimalType) else kind)
-            return replace(counted, finish=lambda total, _: total, fails=isinstance(kind, _INTERVALS))
+            fails = isinstance(kind, _INTERVALS)
+            return replace(counted, finish=lambda total, _: total, fails=fails, from_value=_counted_once)
         return whole  # of smaller integers no number of rows overflows a bigint, and of doubles none a double
 
     whole = replace(_itself(F.sum, F.sum, value), for_type=for_type, over=column(value))
@@ -295,6 +297,11 @@ def _counted(whole: Aggregate, values: Column, kind: T.DataType) -> Aggregate:
 
 def _lost(total: Column, number: Column) -> Column:
     return (number > 0) & total.isNull()
+
+
+def _counted_once(total: Column) -> tuple[Column, Column]:
+    """A sum so far, as the sum of one value, and their number."""
+    return total, F.when(total.isNotNull(), F.lit(1)).otherwise(0).cast("bigint")
 
 
 def _sum_type(kind: T.DecimalType) -> T.DecimalType:

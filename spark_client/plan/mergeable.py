@@ -40,6 +40,7 @@ class Aggregate:
         made: makes the same of what a function makes of each value that it is over; None: it cannot.
         combined: what it is computed from, if that is other aggregates: a function of their results, and they.
         called: how a checkpoint calls it, if not as `native`.
+        from_value: the partial values of a result so far, where that tells them; None: it does not.
         legacy: `finish` where spark.sql.legacy.statisticalAggregate is on; None: it makes no difference.
     """
 
@@ -55,6 +56,7 @@ class Aggregate:
     over: Column | None = None
     called: str | None = None
     legacy: _Finish | None = None
+    from_value: Callable[[Column], Sequence[Column]] | None = None
     made: Callable[[Callable[[Column], Column]], Aggregate] | None = None
     combined: tuple[_Finish, tuple[Aggregate, ...]] | None = None
 

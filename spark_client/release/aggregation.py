@@ -17,7 +17,7 @@ from spark_client.counting.written import files
 from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, ReleasePlan
-from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, named
+from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, Substreams, named
 from spark_client.storage.directories import parquet_of
 
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
@@ -179,16 +179,26 @@ class Aggregation:
 
     def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The rows of some substreams."""
-        by_end = self.rule.by_end
-        if len(wanted) <= _LISTED:
-            # As one constant: Spark recompiles the code that it generates whenever a number in it changes.
-            listed = ", ".join(_literal(substream.scope, self.rule.key_of(substream)) for substream in wanted)
-            return partials.where(f"array_contains(array({listed}), struct(_scope, _key))")
-        rows = [(substream.scope, self.rule.key_of(substream)) for substream in wanted]
-        table = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if by_end else 'string'}")
-        key = F.unix_micros("_key") if by_end else F.col("_key")
-        matches = (F.col("_scope") == F.col("_s")) & (key == F.col("_k"))
-        return partials.join(F.broadcast(table), matches, "left_semi")
+        return only(partials, self.rule, wanted)
+
+
+def only(partials: DataFrame, rule: Substreams, wanted: set[Substream]) -> DataFrame:
+    """The partial rows of some substreams.
+
+    Args:
+        partials: with ``_scope`` and ``_key``.
+        rule: by which they fell into substreams.
+        wanted: which ones.
+    """
+    if len(wanted) <= _LISTED:
+        # As one constant: Spark recompiles the code that it generates whenever a number in it changes.
+        listed = ", ".join(_literal(substream.scope, rule.key_of(substream)) for substream in wanted)
+        return partials.where(f"array_contains(array({listed}), struct(_scope, _key))")
+    rows = [(substream.scope, rule.key_of(substream)) for substream in wanted]
+    table = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if rule.by_end else 'string'}")
+    key = F.unix_micros("_key") if rule.by_end else F.col("_key")
+    matches = (F.col("_scope") == F.col("_s")) & (key == F.col("_k"))
+    return partials.join(F.broadcast(table), matches, "left_semi")
 
 
 def _literal(scope: str, key: int | str) -> str:

@@ -22,13 +22,13 @@ from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import Read, TrackedQuery
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
+from spark_client.storage.directories import PARQUET
 from tracker.client import Outcome
 
 #: What batches are run with, in the copy of the session that Spark makes for a query.
 _CONF = {
     "spark.sql.adaptive.enabled": "true",  # few files for few rows
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # with statistics, so that reading can skip
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # who counts what was written reads it without Spark
+    **PARQUET,
 }
 
 

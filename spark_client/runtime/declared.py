@@ -11,10 +11,30 @@ from pathlib import Path
 from typing import Final
 
 from spark_client.errors import UsageError
+from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.stateshapes import new_aggregates, part_numbers
+from spark_client.plan.streams import Stream
 from spark_client.storage.directories import read_json, write_json
 
 ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zone rows fall into substreams
+
+
+def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str, object]:
+    """What a query is, by aspect: plain data.
+
+    Args:
+        job: its job.
+        stream: that it reads.
+        release: what it releases of it; None: it passes the rows on.
+    """
+    rule = stream.input.rule
+    return {
+        "job": job,
+        "segment": stream.segment,
+        "substreams": {**rule.to_json(), "zone": None},
+        ZONE: rule.zone,
+        **({} if release is None else release.described()),
+    }
 
 
 def check(note: Path, now: Mapping[str, object], kept: int, interrupted: int | None) -> None:

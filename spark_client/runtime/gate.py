@@ -23,18 +23,20 @@ class Gate:
         self._changed = threading.Condition()
         self._inside: int | None = None  # the thread of the batch that is inside
         self._closed = False
+        self._paused = False
         self._admitted: int | None = None  # the epoch that may come in though it is closed
         self._stopping = threading.Event()
         self.last_epoch: int | None = None  #: that was let in and has done its work
 
     @contextmanager
     def passed(self, epoch: int) -> Iterator[None]:
-        """A batch is inside; if it may not come in, it waits for the query to be stopped.
+        """A batch is inside; if it may not come in, it waits for the query to be stopped, or to go on.
 
         Raises:
             Stopped: it must not begin.
         """
         with self._changed:
+            self._changed.wait_for(lambda: not self._paused or self._closed)
             enters = not self._closed or epoch == self._admitted
             if enters:
                 self._inside = threading.get_ident()
@@ -57,6 +59,23 @@ class Gate:
         with self._changed:
             self._closed = True
             self._admitted = epoch
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Lets no batch in until `go_on`."""
+        with self._changed:
+            self._paused = True
+
+    def go_on(self) -> None:
+        """A batch that waits since `pause` comes in."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is inside."""
+        return self._inside is not None
 
     @property
     def inside(self) -> bool:
@@ -75,6 +94,7 @@ class Gate:
         with self._changed:
             self._closed = True
             self._admitted = None
+            self._changed.notify_all()
             if self.inside:
                 return False
             return self._changed.wait_for(lambda: self._inside is None, timeout)

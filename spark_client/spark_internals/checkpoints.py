@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,9 @@ from spark_client.errors import TrackingError
 
 #: An entry of Spark's logs that is being written, and the file of its checksum.
 _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
+
+#: An entry of Spark's logs, and the file of its checksum.
+_ENTRY: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,23 @@ def last_commit(checkpoint: Path) -> int | None:
 def last_begun(checkpoint: Path) -> int | None:
     """The last batch that Spark has planned in a checkpoint, whether or not it has committed it; None: none yet."""
     return max((int(name) for name in _entries(checkpoint / "offsets") if name.isdigit()), default=None)
+
+
+def files_after(checkpoint: Path, epoch: int) -> Iterator[Path]:
+    """The files of Spark's in a checkpoint from which it goes on after a batch: of its logs the entries up to that one.
+
+    Args:
+        checkpoint: of a query that is at rest; what this package keeps in it is left out.
+        epoch: the batch.
+    """
+    for log in (checkpoint / "offsets", checkpoint / "commits"):
+        entries = [name for name in _entries(log) if (match := _ENTRY.fullmatch(name)) and int(match[1]) <= epoch]
+        yield from sorted(log / name for name in entries)
+    for entry in sorted(checkpoint.iterdir()):
+        if entry.is_file():
+            yield entry
+        elif entry.name not in ("offsets", "commits", "tracker"):
+            yield from sorted(each for each in entry.rglob("*") if each.is_file())
 
 
 def clear_unfinished(checkpoint: Path) -> None:

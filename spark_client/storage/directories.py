@@ -29,6 +29,11 @@ _HIDDEN: Final = re.compile(r"_.+\.[0-9a-f]{8}", re.DOTALL)
 
 #: Options under which Spark reads all files that it is given, or fails.
 WHOLE: Final = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+#: Of the session that writes Parquet, so that who counts what was written reads it without Spark.
+PARQUET: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # with statistics, so that reading can skip
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
 _AT_ONCE = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -163,10 +168,33 @@ def sweep(path: Path) -> None:
             entry.unlink(missing_ok=True)
 
 
+def sweep_beside(target: Path) -> None:
+    """Removes what a process that was killed has left of the directory that it was to publish. See `sweep`."""
+    for entry in target.parent.glob(f"_{target.name}.*"):
+        if _HIDDEN.fullmatch(entry.name):
+            remove(entry)
+
+
 def write_parquet(rows: DataFrame) -> Callable[[str], None]:
     """Writes rows as Parquet, for `publish`: which makes the directory appear as one, so Spark need not see to that."""
     writer = rows.write.options(**_AT_ONCE)
     return writer.parquet
+
+
+@contextmanager
+def as_batches_write(spark: SparkSession) -> Iterator[None]:
+    """What a session of a user writes as Parquet meanwhile is written as the batches of queries do it."""
+    before = {key: spark.conf.get(key, None) for key in PARQUET}
+    for key, value in PARQUET.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, was in before.items():
+            if was is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, was)
 
 
 def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameReader:

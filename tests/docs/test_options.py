@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_client import Frontier, Marks, Schedule, Tracking
+from spark_client import Frontier, Marks, Released, Schedule, Snapshot, Snapshots, Tracking
 from spark_client.api import writer
 from spark_client.datasource.options import WAKE_UP, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
@@ -30,6 +30,10 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
     "`tracking.kafka_channel`": Tracking.kafka_channel,
     "`tracking.receive`": Tracking.receive,
     "An aggregation whose rows": Tracking.release,
+    "`Snapshots`": Snapshots,
+    "`export` of it": Snapshots.export,
+    "`restore` of a snapshot": Snapshot.restore,
+    "`state` of a release": Released.state,
     "A stream with an exact watermark": Tracking.with_watermark,
     "```": JobSpec,
 }

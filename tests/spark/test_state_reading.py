@@ -122,3 +122,27 @@ def test_it_is_empty_and_has_its_columns_before_anything_came(it: Job) -> None:
     tracking.stop()
     assert released.state(it.checkpoint).columns == ["tenant", "window", "kind", "rows", "amount", "mean"]
     assert released.state(it.checkpoint).count() == 0
+
+
+def test_a_second_stream_joins_it_batch_by_batch(it: Job, tmp_path: Path) -> None:
+    tracking, released = it.start()
+    other = Feed(tmp_path / "visits")
+    joined: dict[int, list[tuple[Any, ...]]] = {}
+
+    def with_so_far(visits: DataFrame, epoch: int) -> None:
+        so_far = released.state(it.checkpoint).select("tenant", "kind", F.col("rows").alias("so_far"))
+        rows = visits.join(so_far, ["tenant", "kind"], "left").select("tenant", "kind", "so_far")
+        joined[epoch] = sorted(map(tuple, rows.collect()))
+
+    query = other.stream(it.spark).writeStream.foreachBatch(with_so_far).start()
+    it.feed.put(row(1, 1), row(2, 2))
+    tracking.process_all_available()
+    other.put(row(1, 1), row(2, 1, "b"))
+    query.processAllAvailable()
+    it.feed.put(row(3, 3), row(4, 3, "b"))
+    tracking.process_all_available()
+    other.put(row(3, 1), row(4, 1, "b"))
+    query.processAllAvailable()
+    query.stop()
+    tracking.stop()
+    assert joined == {0: [("a", "x", 2), ("b", "x", None)], 1: [("a", "x", 3), ("b", "x", 1)]}

@@ -1,0 +1,387 @@
+"""Snapshots of a job's state: taken when it has been handed over, looked at, and gone on from in another shape."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from spark_client.advice import explained
+from spark_client.api.released import Released
+from spark_client.api.session import Tracking
+from spark_client.api.writer import Starter
+from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
+from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.graph import state_of
+from spark_client.plan.recutting import Recut
+from spark_client.release import exporting, importing, moving
+from spark_client.runtime import declared
+from spark_client.runtime.pausing import paused
+from spark_client.storage import snapshots
+from spark_client.storage.directories import (
+    as_batches_write,
+    local_path,
+    publish,
+    read_json,
+    sweep_beside,
+    write_json,
+    write_parquet,
+)
+from spark_client.storage.stores import store
+from spark_client.trackers.eventlogs import EventLogs
+from spark_client.trackers.places import Place
+from tracker.client import DrainMode, DrainState, JobStatus, TrackerError, TrackerUnavailable
+
+SnapshotFormat: TypeAlias = Literal["parquet", "delta"]
+
+_FORM: Final = 1  #: of a snapshot
+_SUBSTREAMS: Final = "substreams"
+
+
+class Snapshots:
+    """A place with snapshots of one job's state.
+
+    Args:
+        location: a directory, or a URL that fsspec knows (``s3://bucket/path``; the extra ``snapshots``).
+        keep: how many are kept: an export removes older ones; None: all.
+        format: what the tables are: directories of Parquet files, or Delta tables (the extra ``delta``).
+        storage_options: for fsspec's file system, such as credentials.
+
+    >>> snapshots = Snapshots("/backups/shop", keep=3)                                        # doctest: +SKIP
+    >>> tracking.hand_over(timeout=600)                                                       # doctest: +SKIP
+    >>> snapshots.export(tracking)                                                            # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        keep: int | None = None,
+        format: SnapshotFormat = "parquet",  # noqa: A002 - Spark's name
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+            raise UsageError(f"keep={keep!r}: how many snapshots are kept, 1 at least; None: all")
+        if format not in ("parquet", "delta"):
+            raise UsageError(f"format={format!r}: either 'parquet' or 'delta'")
+        self._convert = _delta() if format == "delta" else None
+        self._store = store(location, storage_options)
+        self._keep = keep
+        self._format = format
+
+    def __repr__(self) -> str:
+        return f"Snapshots({self._store.location!r})"
+
+    def all(self) -> list[Snapshot]:
+        """The complete snapshots that are there, the newest first. What was left half written is not among them."""
+        return [Snapshot(stored) for stored in snapshots.complete(self._store)]
+
+    def newest(self) -> Snapshot:
+        """The newest complete snapshot.
+
+        Raises:
+            UsageError: there is none.
+        """
+        found = self.all()
+        if not found:
+            raise UsageError(
+                f"there is no complete snapshot in {self._store.location}: Snapshots(…).export(tracking) makes one"
+            )
+        return found[0]
+
+    def export(
+        self,
+        tracking: Tracking,
+        checkpoints: Sequence[str | os.PathLike[str]] | None = None,
+        timeout: float | None = None,
+    ) -> Snapshot:
+        """Takes a snapshot of a job when nothing of it is in flight but what releases keep.
+
+        So all that it holds is of one moment, over all queries. A job that was handed over is so. One that runs here is
+        brought to rest: its sources' queries begin no batch, what they have sent arrives, the snapshot is taken, and
+        they go on. If it fails, or its process is killed, there is no snapshot, and it can be called again, by another
+        process, too, once the job was handed over.
+
+        Args:
+            tracking: of the deployment that was handed over (`Tracking.hand_over`), or whose queries run.
+            checkpoints: of the releases' queries; None: those that this `Tracking` has started.
+            timeout: seconds in which a job that runs has to come to rest; None: for as long as it takes.
+
+        Raises:
+            UsageError: the job neither was handed over nor runs here; no query of it was a release.
+            TrackingError: the tracker cannot be reached; a checkpoint is not where the tracker has seen it.
+            TimeoutError: it did not come to rest in time.
+        """
+        running = [query.checkpoint for query in tracking.queries]
+        chosen = running if checkpoints is None else [local_path(p, "checkpoint") for p in checkpoints]
+        releases = [path for path in chosen if checkpoints is not None or _is_release(path)]
+        if not releases:
+            raise UsageError(
+                "no release was started here whose state could be exported: give checkpoints=[…], the paths that the "
+                "releases' queries have as checkpointLocation"
+            )
+        work = Path(tempfile.mkdtemp(prefix="_snapshot.", dir=_work(releases[0])))
+        try:
+            local = work / "content"
+            entries = []
+            with _at_rest(tracking, timeout) as status:
+                for number, path in enumerate(releases):
+                    name = f"queries/{number}"
+                    entry = exporting.export(tracking.spark, path, local / name)
+                    _must_agree(status, entry["id"], entry["epoch"], path)
+                    entries.append({**entry, "directory": name})
+                self._write_substreams(tracking, local / _SUBSTREAMS)
+            if self._convert is not None:
+                for table in [_SUBSTREAMS, *(f"{entry['directory']}/{exporting.STATE}" for entry in entries)]:
+                    if any((local / table).glob("*.parquet")):
+                        self._convert(str(local / table))
+            made = snapshots.write(self._store, local, _manifest(tracking, status, entries, self._format))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        if self._keep is not None:
+            snapshots.keep(self._store, self._keep)
+        return Snapshot(made)
+
+    def _write_substreams(self, tracking: Tracking, target: Path) -> None:
+        try:
+            found = tracking.client.substreams(tracking.job)
+            rows = [row for status in found for row in substream_rows(status, ())]
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
+        with as_batches_write(tracking.spark):
+            write_parquet(tracking.spark.createDataFrame(rows, SUBSTREAM_SCHEMA).coalesce(1))(str(target))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One complete snapshot of a job's state: made by `Snapshots`."""
+
+    _stored: snapshots.Stored
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.name!r}, job={self.manifest['job']!r}, deployment={self.manifest['deployment']!r})"
+
+    @property
+    def name(self) -> str:
+        """Of its directory: ``snapshot-NUMBER-…``."""
+        return self._stored.name
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What is in it: the job, its deployment and graph, fronts, producers, the releases' queries, all files."""
+        return self._stored.manifest
+
+    def state(self, spark: SparkSession, of: str | None = None) -> DataFrame:
+        """What a release kept: a row for each substream and key of a part of it.
+
+        The columns are those of the results. An aggregate of which several values are kept is a struct of them (a
+        mean: the sum and the count). `_substream` tells whose part a row is.
+
+        Args:
+            spark: a session.
+            of: the release's checkpoint or segment; None: there is one release only.
+
+        Raises:
+            UsageError: there are several releases, or none of that name.
+            TrackingError: a file is missing, or damaged.
+        """
+        return self._table(spark, f"{self._entry(of)['directory']}/{exporting.STATE}")
+
+    def substreams(self, spark: SparkSession) -> DataFrame:
+        """The substreams that the tracker had open, a row for each segment: `SUBSTREAM_SCHEMA`."""
+        return self._table(spark, _SUBSTREAMS)
+
+    def restore(
+        self,
+        released: Released,
+        checkpoint: str | os.PathLike[str],
+        *,
+        of: str | None = None,
+        mapping: Callable[[DataFrame], DataFrame] | None = None,
+        dropping: Column | str | None = None,
+    ) -> bool:
+        """Makes the checkpoint from which a release goes on, in another shape if need be. Start its query then.
+
+        The query goes on where the exported one stopped, under the same id, so nothing is read twice; of the two
+        checkpoints only one can be gone on with. Nothing is there until all is: a call that was killed is repeated.
+
+        Args:
+            released: the release, as it is now.
+            checkpoint: where nothing is yet.
+            of: the checkpoint or segment of the exported release; None: the one of the release's segment.
+            mapping: makes the new state of the exported one, from DataFrame to DataFrame. It gets what `state` gives,
+                and returns the columns of the new release, in the same form, with `_substream`. It may make several
+                rows of a substream and key: they are merged. None: the release keeps the same as before.
+            dropping: a condition on the exported rows: those are left out.
+
+        Returns:
+            Whether it was made now; False: this snapshot had been restored there before.
+
+        Raises:
+            UsageError: something else is there; the release has changed, and there is no mapping; what it has made
+                does not fit, or lacks a substream. What is wrong is named.
+            TrackingError: the query has gone on since the snapshot; the job is another one; a file is damaged.
+
+        >>> snapshots.newest().restore(                                                        # doctest: +SKIP
+        ...     by_shop, "/data/cp-18", mapping=lambda state: state.drop("kind"))
+        """
+        target = local_path(checkpoint, "checkpoint")
+        entry = self._entry(of or released.stream.segment)
+        mark = {"snapshot": self.name, "query": entry["id"]}
+        if _is_restored(target, mark):
+            return False
+        tracking, plan = released.stream.tracking, released.release
+        described = declared.described(tracking.job, plan.stream, plan)
+        sends_on = state_of(plan.stream.segment) in self.manifest["state_segments"]
+        upgrade = importing.Upgrade(plan, described, mapping, dropping, sends_on)
+        upgrade.check(entry)
+        self._must_be_current(tracking, entry)
+        sweep_beside(target)
+
+        def moved(recut: Recut) -> Place:
+            tracking.define()
+            return moving.move(tracking.client, tracking.job, entry["id"], recut)
+
+        def write(content: str) -> None:
+            work = Path(content).with_name("work")
+            self._stored.fetch(entry["directory"], work)
+            importing.build(tracking.spark, work, entry, upgrade, Path(content), moved)
+            write_json(Path(content) / "tracker" / "restored.json", mark)
+
+        if not publish(target, write) and not _is_restored(target, mark):
+            raise UsageError(f"checkpoint {target}: another process has made something there meanwhile")
+        return True
+
+    def _entry(self, of: str | None) -> dict[str, Any]:
+        queries: list[dict[str, Any]] = self.manifest["queries"]
+        found = [q for q in queries if of in (None, q["checkpoint"], q["query"]["segment"])]
+        if len(found) != 1:
+            listed = ", ".join(f"{q['checkpoint']} (of {q['query']['segment']!r})" for q in queries)
+            raise UsageError(f"say which release is meant, with of= and its checkpoint: {self.name} has {listed}")
+        return found[0]
+
+    def _must_be_current(self, tracking: Starter, entry: Mapping[str, Any]) -> None:
+        """Whether the tracker knows nothing of the query that came after the snapshot.
+
+        Raises:
+            TrackingError: it does, or has another log.
+        """
+        if tracking.job != self.manifest["job"]:
+            raise UsageError(f"the snapshot is of job {self.manifest['job']!r}, and this is job {tracking.job!r}")
+        try:
+            log_id = EventLogs(tracking.client, tracking.job).newest().log_id
+            status = tracking.client.job(tracking.job)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
+        if log_id != self.manifest["log_id"]:
+            raise TrackingError(
+                f"LOG_CHANGED: the job's log is {log_id!r}, and was {self.manifest['log_id']!r} when {self.name} was "
+                "made: the job was deleted, or the tracker's journal was lost or restored, so the snapshot does not "
+                "match what it knows"
+            )
+        if any(each.producer == entry["id"] and not each.closed for each in status.producers):
+            raise TrackingError(
+                f"query {entry['id']} runs, or its last driver was killed: hand the job over (tracking.hand_over()), "
+                "and restore what was exported then"
+            )
+        _must_agree(status, entry["id"], entry["epoch"], self.name)
+
+    def _table(self, spark: SparkSession, directory: str) -> DataFrame:
+        work = Path(tempfile.mkdtemp(prefix="snapshot-"))
+        try:
+            self._stored.fetch(directory, work)
+            return spark.read.parquet(str(work)).localCheckpoint(eager=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _is_restored(target: Path, mark: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint was made of a snapshot before; else nothing must be there."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        if target.exists():
+            target.rmdir()
+        return False
+    if read_json(target / "tracker" / "restored.json") == mark:
+        return True
+    raise UsageError(
+        f"checkpoint {target}: something is there, and was not made of this snapshot: give a path where nothing is"
+    )
+
+
+def _is_release(checkpoint: Path) -> bool:
+    return "aggregates" in (read_json(checkpoint / "tracker" / "query.json") or {})
+
+
+def _work(checkpoint: Path) -> Path:
+    """Where files are put together that the executors write: beside what they write anyway."""
+    path = checkpoint / "tracker" / "readers"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager[JobStatus]:
+    """The job while nothing of it moves: it was handed over, or is paused."""
+    try:
+        status = tracking.client.job(tracking.job)
+    except (TrackerError, TrackerUnavailable) as error:
+        raise explained(error) from error
+    drain = status.drain
+    done = drain.state is DrainState.DRAINED and drain.mode is DrainMode.HAND_OVER
+    own = status.spec.deployment == tracking.deployment
+    if done and own:
+        return nullcontext(status)
+    if not own or not any(query.query is not None and query.query.isActive for query in tracking.queries):
+        raise UsageError(
+            f"deployment {tracking.deployment!r} of job {tracking.job!r} has not been handed over, and does not run "
+            "here, so rows may be in flight that no state has: call tracking.hand_over() first"
+            + ("" if own else f"; the job is at {status.spec.deployment!r}")
+        )
+    return paused(tracking.client, tracking.job, tracking.queries, timeout)
+
+
+def _must_agree(status: JobStatus, query: str, epoch: int, what: object) -> None:
+    """Whether a query has committed at the tracker what a checkpoint or snapshot has, and no more."""
+    known = next((each for each in status.producers if each.producer == query), None)
+    committed = -1 if known is None or known.committed_epoch is None else known.committed_epoch
+    if committed != epoch:
+        raise TrackingError(
+            f"{what} is query {query} after batch {epoch}, and the tracker has committed batch {committed} of it: what "
+            "has ended since would be released twice, and rows be counted twice. Take what was exported last"
+        )
+
+
+def _manifest(
+    tracking: Tracking, status: JobStatus, entries: Sequence[Mapping[str, Any]], form: SnapshotFormat
+) -> dict[str, Any]:
+    own = {entry["id"] for entry in entries}
+    return {
+        "form": _FORM,
+        "format": form,
+        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "job": tracking.job,
+        "deployment": tracking.deployment,
+        "log_id": EventLogs(tracking.client, tracking.job).newest().log_id,
+        "segments": {segment: list(feeds) for segment, feeds in status.spec.segments.items()},
+        "state_segments": list(status.spec.state_segments),
+        "fronts": [{"front": f.front, "finished": f.finished, "frontiers": dict(f.frontiers)} for f in status.fronts],
+        "open_substreams": status.open_substreams,
+        "last_seq": status.last_seq,
+        "queries": list(entries),
+        "others": {p.producer: p.committed_epoch for p in status.producers if p.producer not in own},
+    }
+
+
+def _delta() -> Callable[[str], None]:
+    try:
+        from deltalake import convert_to_deltalake
+    except ImportError as error:
+        raise UsageError("format='delta' needs deltalake: pip install 'substream-tracker[delta]'") from error
+    return convert_to_deltalake

@@ -1,0 +1,64 @@
+"""Windows that are cut otherwise by the next version: which of the new ones takes in what an old one has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.plan.substreams import Substream, Substreams
+
+
+@dataclass(frozen=True)
+class Recut:
+    """From one rule of windows to another, each of whose windows takes in whole ones of the first.
+
+    Attributes:
+        before: the rule by which rows fell into windows.
+        now: the one by which they do.
+    """
+
+    before: Substreams
+    now: Substreams
+
+    @classmethod
+    def between(cls, before: Substreams, now: Substreams) -> Recut | None:
+        """What leads from one rule to another; None: they are the same.
+
+        Raises:
+            UsageError: they differ in more than the length and the offset of windows.
+        """
+        if replace(before, zone=None) == replace(now, zone=None):
+            return None
+        alike = replace(before, length=now.length, offset=now.offset, zone=None) == replace(now, zone=None)
+        if not alike or not before.by_end or not now.by_end or before.slide or now.slide:
+            raise UsageError(
+                f"substreams was {before.to_json()}, is {now.to_json()}. Only the length and the offset of windows may "
+                "change while something is open, not what a substream is; and not of windows that a calendar cuts, or "
+                "that overlap: drain the job first (tracking.drain())"
+            )
+        return cls(before, now)
+
+    def window(self, old: Substream) -> Substream:
+        """The window that takes in an old one.
+
+        Raises:
+            UsageError: none does: it would have to be split.
+        """
+        assert old.end_time is not None
+        start = old.end_time - self.before.length
+        new = self.now.substream(old.scope, start - (start - self.now.offset) % self.now.length + self.now.length)
+        assert new.end_time is not None
+        if new.end_time < old.end_time:
+            raise UsageError(
+                f"the window {old.name!r} of the scope {old.scope!r} is open, and does not lie within one window of "
+                f"the new rule: {new.name!r} ends before it. What is kept of it cannot be split: drain the job first "
+                "(tracking.drain()), or take windows that are made of whole old ones"
+            )
+        return new
+
+    def key(self, old: Column) -> Column:
+        """The same of the key of partial rows."""
+        return self.now.end_after(F.unix_micros(old) - F.lit(self.before.length))

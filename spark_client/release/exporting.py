@@ -1,0 +1,83 @@
+"""The state of a release as files that others read, with all else that a checkpoint needs to go on from there.
+
+What is kept of open substreams is a table in Parquet, in the form that `plan.stateforms` describes. The rest (how far
+Spark's query has read, what came late, revisions) is copied as it is: it makes sense to this package and Spark only.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from spark_client.plan.stateforms import exported
+from spark_client.plan.substreams import Substreams
+from spark_client.release.aggregation import only
+from spark_client.release.committed import CommittedState, committed
+from spark_client.release.parts import joined
+from spark_client.spark_internals.checkpoints import files_after, started_query
+from spark_client.storage.directories import WHOLE, as_batches_write, write_json, write_parquet
+
+STATE: Final = "state"  #: the directory of the table, and of its index
+POSITION: Final = "position.json"
+REST: Final = "checkpoint.tar"
+#: What of a checkpoint is left out of `REST`: it is written in another form, or is made again.
+_LEFT_OUT: Final = frozenset({"state", "events", "made", "readers", "query.json", "restored.json"})
+
+
+def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any]:
+    """Writes what a release's query holds into a directory.
+
+    Args:
+        spark: the session.
+        checkpoint: of the query, which does not run.
+        target: the directory, which is made.
+
+    Returns:
+        What is to be told of it: the query's id, its last batch, what it is, how many substreams its state has.
+
+    Raises:
+        UsageError: it is no release's.
+        TrackingError: its state is damaged.
+    """
+    with committed(checkpoint) as state:
+        whole = joined(state.parts, STATE)
+        target.mkdir(parents=True)
+        if state.parts:
+            _write_rows(spark, state, target / STATE)
+        whole.index(target)
+        fields = {name: value for name, value in state.fields.items() if name not in ("parts", "dead")}
+        write_json(target / POSITION, fields)
+        with tarfile.open(target / REST, "w") as archive:
+            for file in _rest(checkpoint, state.epoch):
+                archive.add(file, file.relative_to(checkpoint).as_posix(), recursive=False)
+        return {
+            "id": started_query(checkpoint),
+            "checkpoint": str(checkpoint),
+            "epoch": state.epoch,
+            "substreams": len(whole.live),
+            "rows": sum(tally.rows for tally in whole.rows.values()),
+            "query": dict(state.query),
+        }
+
+
+def _write_rows(spark: SparkSession, state: CommittedState, target: Path) -> None:
+    rule = Substreams.from_json(state.query["substreams"])
+    partials = spark.read.options(**WHOLE, mergeSchema="true").parquet(*state.paths)
+    with as_batches_write(spark):
+        write_parquet(exported(only(partials, rule, state.substreams), state.query, rule))(str(target))
+
+
+def _rest(checkpoint: Path, epoch: int) -> Iterator[Path]:
+    """The other files of a checkpoint after a batch."""
+    yield from files_after(checkpoint, epoch)
+    for part in sorted((checkpoint / "tracker").iterdir()):
+        if part.name in _LEFT_OUT or part.name.startswith("_"):
+            continue
+        if part.is_file():
+            yield part
+        else:
+            yield from sorted(each for each in part.rglob("*") if each.is_file())

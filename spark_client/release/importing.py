@@ -1,0 +1,212 @@
+"""A checkpoint made of an exported state, for a release that may keep something else: with a mapping of its rows.
+
+What the tracker knows of open substreams stays as it is, or is moved to the windows that take them in. So each
+substream of the state has to be in what the mapping makes, or be dropped on purpose, and nothing else may be in it.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.plan.recutting import Recut
+from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.stateforms import SUBSTREAM, imported, renamed
+from spark_client.plan.stateshapes import differences, part_numbers, placed
+from spark_client.plan.substreams import Substream, Substreams, quoted
+from spark_client.release.exporting import POSITION, REST, STATE
+from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
+from spark_client.storage.directories import WHOLE, as_batches_write, read_json, write_json, write_parquet
+from spark_client.trackers.places import Place
+
+_NAMED: Final = 5  #: substreams that a message lists
+
+StateMapping = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What goes on with an exported state.
+
+    Attributes:
+        plan: the release.
+        described: what its query is, as its checkpoint is to tell.
+        mapping: makes the state of the release of the exported one; None: it keeps the same.
+        dropping: which rows of the exported state are left out.
+        sends_on: whether the results of the state go on into a channel, where each substream of it is held open.
+    """
+
+    plan: ReleasePlan
+    described: Mapping[str, Any]
+    mapping: StateMapping | None
+    dropping: Column | str | None
+    sends_on: bool
+
+    def check(self, entry: Mapping[str, Any]) -> None:
+        """Refuses what no mapping can bring about, and what needs one.
+
+        Args:
+            entry: what a snapshot tells of the query.
+
+        Raises:
+            UsageError: what has changed is named.
+        """
+        before = entry["query"]
+        changed = differences(before, self.described)
+        fixed = [each for each in changed if not each.startswith(("keys was", "new aggregates", "substreams was"))]
+        if fixed:
+            raise UsageError(
+                f"the state is of another stream: {'; '.join(fixed)}. A mapping changes keys, aggregates and windows: "
+                "let a drain end what is open (tracking.drain()) before you change more"
+            )
+        if self.recut(entry) is not None and self.plan.stream.input.direction == "received":
+            raise UsageError(
+                f"{'; '.join(changed)}: the rows come through a channel, whose sender has cut them into the old ones. "
+                "Windows change where a release reads its source itself; else drain the job first (tracking.drain())"
+            )
+        if changed and self.mapping is None:
+            raise UsageError(
+                f"the release has changed since its state was exported: {'; '.join(changed)}. Give mapping=, a "
+                "function that makes what it keeps now of what it kept, or declare the release as it was"
+            )
+
+    def recut(self, entry: Mapping[str, Any]) -> Recut | None:
+        """What leads from the exported windows to those of the release; None: they are the same.
+
+        Raises:
+            UsageError: nothing does.
+        """
+        return Recut.between(Substreams.from_json(entry["query"]["substreams"]), self.plan.rule)
+
+
+def build(
+    spark: SparkSession,
+    fetched: Path,
+    entry: Mapping[str, Any],
+    upgrade: Upgrade,
+    target: Path,
+    moved: Callable[[Recut], Place],
+) -> None:
+    """Makes a checkpoint.
+
+    Args:
+        spark: the session.
+        fetched: a directory with what `exporting.export` has written, for the driver and the executors to read.
+        entry: what it has told of it.
+        upgrade: what goes on with it.
+        target: the checkpoint, which is made.
+        moved: moves what the tracker has open, if windows are cut otherwise; gives the place in its events after that.
+
+    Raises:
+        UsageError: what the mapping has made does not fit; or a substream is neither in it nor dropped.
+    """
+    target.mkdir()
+    with tarfile.open(fetched / REST) as archive:
+        archive.extractall(target, filter="data")
+    tracker = target / "tracker"
+    state = tracker / "state"
+    state.mkdir(parents=True, exist_ok=True)
+    plan = placed(upgrade.plan, entry["query"])
+    before, now = entry["query"], {**upgrade.described, **plan.described()}
+    write_json(tracker / "query.json", {**now, "parts": {**part_numbers(before), **part_numbers(now)}})
+    fields = read_json(fetched / POSITION)
+    if not fields:
+        return  # no batch was ever committed
+    index = read_part(fetched / STATE, set())
+    name = f"merged-{max(entry['epoch'], 0):012d}-{uuid.uuid4().hex[:8]}"
+    recut = upgrade.recut(entry)
+    rows: dict[Substream, RowTally] = {}
+    if index.live:
+        found = _write_rows(spark, fetched, index, upgrade, plan, entry, state / name)
+        for old in index.bare | found:
+            new = old if recut is None else recut.window(old)
+            rows[new] = rows.get(new, NONE) + index.rows[old]
+        bare = rows.keys() - (found if recut is None else set(map(recut.window, found)))
+        Part(name, index.epoch, rows, index.batches, frozenset(bare)).index(state)
+    if recut is not None:
+        place = moved(recut)
+        fields |= {"position": place.numbers, "log_id": place.ids}
+    write_json(Version(entry["epoch"], 0).file(state), {**fields, "parts": [name] if rows else [], "dead": []})
+
+
+def _write_rows(
+    spark: SparkSession,
+    fetched: Path,
+    index: Part,
+    upgrade: Upgrade,
+    plan: ReleasePlan,
+    entry: Mapping[str, Any],
+    target: Path,
+) -> set[Substream]:
+    """Writes the partial rows of the new state, and gives the exported substreams of which there are any."""
+    before, rule, recut = entry["query"], Substreams.from_json(entry["query"]["substreams"]), upgrade.recut(entry)
+    whole = spark.read.options(**WHOLE).parquet(str(fetched / STATE))
+    given, dropped = whole, set[Substream]()
+    if upgrade.dropping is not None:
+        condition = F.expr(upgrade.dropping) if isinstance(upgrade.dropping, str) else upgrade.dropping
+        dropped = _substreams(whole.where(condition), rule)
+        given = whole.where(~F.coalesce(condition, F.lit(False)))
+    made = renamed(given, before, plan) if upgrade.mapping is None else _mapped(upgrade.mapping, given)
+    work = fetched / "mapped"
+    with as_batches_write(spark):
+        # A mapping may make other rows each time that it is carried out, so what it has made is looked at as written.
+        write_parquet(imported(made, plan))(str(work))
+        written = spark.read.options(**WHOLE).parquet(str(work))
+        found = _substreams(written, rule)
+        _check(index, found, dropped, upgrade.sends_on)
+        substream = F.col(quoted(SUBSTREAM))
+        key = substream["key"] if recut is None else recut.key(substream["key"])
+        own = [substream["scope"].alias("_scope"), key.alias("_key")]
+        columns = [field for field in plan.part_schema.fieldNames() if field not in ("_scope", "_key")]
+        write_parquet(written.select(*own, *map(quoted, columns)))(str(target))
+    return found
+
+
+def _mapped(mapping: StateMapping, state: DataFrame) -> DataFrame:
+    made = mapping(state)
+    if not isinstance(made, DataFrame):
+        raise UsageError(f"mapping has to return a DataFrame, and has returned {made!r}")
+    return made
+
+
+def _substreams(rows: DataFrame, rule: Substreams) -> set[Substream]:
+    substream = F.col(quoted(SUBSTREAM))
+    key = F.unix_micros(substream["key"]) if rule.by_end else substream["key"]
+    found = rows.select(substream["scope"].alias("scope"), key.alias("key")).distinct().collect()
+    if any(row["key"] is None or row["scope"] is None for row in found):
+        raise UsageError(f"mapping has made rows whose {SUBSTREAM} is null: keep it as it is in the rows that it gets")
+    return {rule.substream(row["scope"], row["key"]) for row in found}
+
+
+def _check(index: Part, found: set[Substream], dropped: set[Substream], sends_on: bool) -> None:
+    """Whether every substream of the state is accounted for."""
+    had = index.live - index.bare
+    if unknown := found - had:
+        raise UsageError(
+            f"mapping has made rows of substreams that the state does not have: {_listed(unknown)}. They have ended, "
+            f"or never were: keep {SUBSTREAM} as it is in the rows that it gets"
+        )
+    if missing := had - found - dropped:
+        raise UsageError(
+            f"mapping has left out what the state has of {_listed(missing)}. Keep at least a row of each, or drop them "
+            "on purpose, with dropping= and a condition on the rows"
+        )
+    if sends_on and (gone := dropped - found):
+        raise UsageError(
+            f"the results are sent on into a channel, where what the state holds keeps {_listed(gone)} open: these "
+            "cannot be dropped"
+        )
+
+
+def _listed(substreams: set[Substream]) -> str:
+    names = ", ".join(f"{each.name!r} of the scope {each.scope!r}" for each in sorted(substreams, key=str)[:_NAMED])
+    more = len(substreams) - _NAMED
+    return f"{names} and {more} more" if more > 0 else names
