@@ -44,7 +44,7 @@ demo-delays: $(STAMP) ## two weeks of the flights in hourly steps: how soon each
 demo-failover: $(STAMP) ## the flights while the leader of two trackers with a journal in Redis is killed every ten seconds
 	@$(BIN)/python -m examples.flights.failover
 
-demo-hand-over: $(STAMP) ## the flights in three deployments, each of which hands over to the next
+demo-hand-over: $(STAMP) ## the flights in three deployments that hand over, the last one with another shape of state
 	@$(BIN)/python -m examples.flights.hand_over
 
 demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, while everything is killed

@@ -10,7 +10,7 @@ every one of them arrive at the end of the pipeline, or fall out on the way, the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client import Channel, Schedule, TrackedWriter, Tracking
+from spark_client import Aggregate, Channel, Schedule, Snapshots, TrackedWriter, Tracking
 
 
 def figures() -> dict[str, Column]:
@@ -40,11 +40,19 @@ class Version:
         deployment: its name.
         seats_apart: whether a query of its own looks up the seats, behind a channel of its own.
         figures: what is worth knowing.
+        mapping: makes what the figures keep of what the version before has kept, which left a snapshot of it; None: the
+            same is kept.
     """
 
     deployment: str = "1"
     seats_apart: bool = False
-    figures: Mapping[str, Column] = field(default_factory=figures)
+    figures: Mapping[str, Aggregate | Column] = field(default_factory=figures)
+    mapping: Callable[[DataFrame], DataFrame] | None = None
+
+    @property
+    def checkpoint(self) -> str:
+        """The name of the releasing query's checkpoint: one that is made of a snapshot is another one."""
+        return "daily" if self.mapping is None else f"daily-{self.deployment}"
 
 
 @dataclass(frozen=True)
@@ -101,14 +109,19 @@ def start(
     )
 
     # Query 2 aggregates them, and releases each airport's day when it has ended.
-    daily = _query(
-        tracking.release(tracking.receive(channel), ["carrier"], aggs=dict(version.figures)).writeStream,
-        "daily",
-        directory,
-    )
+    released = tracking.release(tracking.receive(channel), ["carrier"], aggs=dict(version.figures))
+    if version.mapping is not None:
+        newest = snapshots(directory).newest()
+        newest.restore(released, directory / version.checkpoint, mapping=version.mapping)
+    daily = _query(released.writeStream, version.checkpoint, directory)
 
     clean, *_ = [sender.start() for sender in senders]
     return Pipeline(tracking, channel, clean, daily.start(directory / "released"))
+
+
+def snapshots(directory: Path) -> Snapshots:
+    """Where the state is exported to when a version hands over to one that keeps something else."""
+    return Snapshots(directory / "snapshots", keep=2)
 
 
 def _query(writer: TrackedWriter, name: str, directory: Path) -> TrackedWriter:

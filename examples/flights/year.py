@@ -85,6 +85,10 @@ class Year:
             version or Version("1"),
         )
 
+    def export(self, running: Pipeline) -> None:
+        """Take a snapshot of a pipeline that has handed over."""
+        pipeline.snapshots(self._directory).export(running.tracking)
+
     def track(self, running: Pipeline) -> TrackedRun:
         """Watch what a pipeline releases."""
         due = truth.due(self._expected, self._flights, self.replay.files)
