@@ -179,7 +179,7 @@ class Snapshot:
         """What is in it: the job, its deployment and graph, fronts, producers, the releases' queries, all files."""
         return self._stored.manifest
 
-    def state(self, spark: SparkSession, of: str | None = None) -> DataFrame:
+    def state(self, spark: SparkSession, of: str | None = None, through: str | None = None) -> DataFrame:
         """What a release kept: a row for each substream and key of a part of it.
 
         The columns are those of the results. An aggregate of which several values are kept is a struct of them (a
@@ -188,16 +188,23 @@ class Snapshot:
         Args:
             spark: a session.
             of: the release's checkpoint or segment; None: there is one release only.
+            through: a directory that the driver and the executors see, for copies while they are read; None: the
+                driver's for temporary files.
 
         Raises:
             UsageError: there are several releases, or none of that name.
             TrackingError: a file is missing, or damaged.
         """
-        return self._table(spark, f"{self._entry(of)['directory']}/{exporting.STATE}")
+        return self._table(spark, f"{self._entry(of)['directory']}/{exporting.STATE}", through)
 
-    def substreams(self, spark: SparkSession) -> DataFrame:
-        """The substreams that the tracker had open, a row for each segment: `SUBSTREAM_SCHEMA`."""
-        return self._table(spark, _SUBSTREAMS)
+    def substreams(self, spark: SparkSession, through: str | None = None) -> DataFrame:
+        """The substreams that the tracker had open, a row for each segment: `SUBSTREAM_SCHEMA`.
+
+        Args:
+            spark: a session.
+            through: as for `state`.
+        """
+        return self._table(spark, _SUBSTREAMS, through)
 
     def restore(
         self,
@@ -294,8 +301,8 @@ class Snapshot:
             )
         _must_agree(status, entry["id"], entry["epoch"], self.name)
 
-    def _table(self, spark: SparkSession, directory: str) -> DataFrame:
-        work = Path(tempfile.mkdtemp(prefix="snapshot-"))
+    def _table(self, spark: SparkSession, directory: str, through: str | None) -> DataFrame:
+        work = Path(tempfile.mkdtemp(prefix="snapshot-", dir=through))
         try:
             self._stored.fetch(directory, work)
             return spark.read.parquet(str(work)).localCheckpoint(eager=True)

@@ -8,6 +8,8 @@ Relies on the files of a checkpoint (``StreamMetadata``, ``OffsetSeqLog``, ``Com
 - ``offsets/N``, in version v1, has what batch N reads, a line for each source in the plan's order, after a line that
   tells when it was planned. It is written before the batch runs, so it is the same whenever the batch is run again, and
   deleted after a hundred batches; who needs it longer keeps it. Fails open: receipts are without it.
+- A query goes on behind a committed batch from a copy of all files, less the entries of both logs after that batch.
+  Fails closed: Spark refuses a checkpoint in which it misses something.
 - An entry is written under another name, ``.N.….tmp``, and renamed (``CheckpointFileManager``). Fails closed: a file of
   another form is left alone, and Spark refuses a checkpoint with it in a sentence of its own (from 4.1 on).
 

@@ -163,6 +163,7 @@ def test_an_upgrade_that_no_hand_over_allows_goes_by_export_mapping_and_import(i
     ]
 
 
+@pytest.mark.slow
 def test_an_unchanged_release_needs_no_mapping_and_the_checkpoint_it_left_cannot_be_gone_on_with(it: Job) -> None:
     tracking = it.first_half()
     snapshot = it.snapshots.export(tracking)
@@ -292,6 +293,7 @@ def test_a_job_that_runs_is_paused_for_a_cut_through_all_its_queries_and_goes_on
         Snapshots(it.path / "nothing").newest()
 
 
+@pytest.mark.slow
 def test_a_pause_that_takes_too_long_ends_and_the_sources_go_on(it: Job) -> None:
     tracking, released, sending = it.declared("1", ("kind",), first)
     sending.start()
@@ -341,7 +343,7 @@ def test_killed_in_any_step_of_an_import_nothing_is_there_and_it_is_repeated(it:
         steps = driver.steps
         shutil.rmtree(it.path / "cp3")
         published = max(number for number, step in enumerate(steps) if step.startswith("os.rename"))
-        for place in sorted({0, 2, published // 2, published - 1, published}):
+        for place in sorted({2, published // 2, published}):
             with driver.living(place), pytest.raises(KilledError):
                 snapshot.restore(released, it.path / "cp3", mapping=coarser)
             assert not (it.path / "cp3").exists(), steps[place]
@@ -381,35 +383,33 @@ def test_the_newest_are_kept_and_a_half_written_one_is_not_taken(taken: tuple[Jo
         Snapshots("nosuchstore://bucket/x")
 
 
-def test_any_store_that_fsspec_knows_holds_them(it: Job) -> None:
+def test_another_process_exports_to_a_store_that_fsspec_knows(taken: tuple[Job, Snapshot], tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    tracking = it.first_half()
-    snapshots = Snapshots(f"memory://{it.job}/snapshots", keep=1)
-    snapshots.export(tracking)
-    snapshot = snapshots.export(tracking)
+    it, _ = taken
+    tracking, released, _ = it.declared("1", ("kind",), first)  # it starts nothing
+    snapshots = Snapshots(f"memory://{tmp_path.name}/snapshots", keep=1)
+    with pytest.raises(UsageError, match=r"no release was started here .* give checkpoints="):
+        snapshots.export(tracking)
+    snapshots.export(tracking, [it.path / "cp2"])
+    snapshot = snapshots.export(tracking, [it.path / "cp2"])
     assert [each.name for each in snapshots.all()] == [snapshot.name]
-    tracking.stop()
-    _, released, _ = it.declared("2", ("kind",), first)
-    assert snapshots.newest().restore(released, it.path / "cp3")
-    state = released.state(it.path / "cp3")
-    wanted = it.batch("kind").agg(F.count("*").alias("rows")).where("tenant <> 'b'")
-    assert sorted(map(tuple, state.select("tenant", "kind", "rows").collect())) == sorted(
-        tuple(each) for each in wanted.select("tenant", "kind", "rows").collect()
-    )
+    assert snapshots.newest().restore(released, tmp_path / "cp")
+    wanted = it.batch("kind").agg(F.count("*").alias("rows")).where("tenant <> 'b'").select("tenant", "kind", "rows")
+    state = released.state(tmp_path / "cp").select("tenant", "kind", "rows")
+    assert sorted(map(tuple, state.collect())) == sorted(map(tuple, wanted.collect()))
 
 
-def test_as_delta_its_tables_are_read_by_others_and_it_is_restored_alike(it: Job) -> None:
+def test_as_delta_its_tables_are_read_by_others_and_restored_alike(taken: tuple[Job, Snapshot], tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
-    tracking = it.first_half()
-    snapshot = Snapshots(it.path / "snapshots", format="delta").export(tracking)
-    tracking.stop()
-    table = deltalake.DeltaTable(str(it.path / "snapshots" / snapshot.name / "queries" / "0" / "state"))
+    it, _ = taken
+    tracking, released, _ = it.declared("1", ("kind",), first)
+    snapshot = Snapshots(tmp_path / "snapshots", format="delta").export(tracking, [it.path / "cp2"])
+    table = deltalake.DeltaTable(str(tmp_path / "snapshots" / snapshot.name / "queries" / "0" / "state"))
     assert table.version() == 0
-    rows = table.to_pyarrow_table()
-    assert sum(rows["rows"].to_pylist()) == 5
-    _, released, _ = it.declared("2", ("kind",), first)
-    assert snapshot.restore(released, it.path / "cp3")
-    assert released.state(it.path / "cp3").groupBy().sum("rows").first() == (5,)
+    assert sum(table.to_pyarrow_table()["rows"].to_pylist()) == 5
+    assert deltalake.DeltaTable(str(tmp_path / "snapshots" / snapshot.name / "substreams")).version() == 0
+    assert snapshot.restore(released, tmp_path / "cp")
+    assert released.state(tmp_path / "cp").groupBy().sum("rows").first() == (5,)
 
 
 # ---------------------------------------------------------------- other windows
@@ -471,6 +471,7 @@ def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypat
     assert sorted(map(tuple, bills.collect())) == [("a", 2, 2), ("a", 5, 5), ("b", 2, 2), ("d", 2, 2)]
 
 
+@pytest.mark.slow
 def test_windows_change_only_where_nothing_stands_between_and_nothing_runs(it: Job) -> None:
     tracking, hourly = windows_of(it, "1", "1 hour")
     start_windows(it, "1", hourly, "cp1")

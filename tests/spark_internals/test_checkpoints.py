@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from spark_client.errors import TrackingError
 from spark_client.spark_internals.checkpoints import (
     Batch,
     clear_unfinished,
+    files_after,
     last_begun,
     last_commit,
     planned,
@@ -133,6 +135,36 @@ def test_a_batch_that_failed_is_run_again_as_it_was_written_down(
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
+def test_a_copy_of_a_checkpoint_after_a_batch_is_gone_on_with_from_there(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, list[int]]] = []
+
+    def note(rows: DataFrame, epoch: int) -> None:
+        seen.append((epoch, numbers(rows)))
+
+    def fail(rows: DataFrame, epoch: int) -> None:
+        if epoch == 12:  # more entries than Spark's own log of files has in one
+            raise RuntimeError("planned, and not committed")
+
+    for number in range(13):
+        feed.put(row(number, number))
+    with pytest.raises(StreamingQueryException):
+        run(feed.stream(spark), tmp_path / "cp", fail)
+    (tmp_path / "cp" / "tracker").mkdir()
+    (tmp_path / "cp" / "tracker" / "mine").touch()
+    files = list(files_after(tmp_path / "cp", 11))
+    assert not {"offsets/12", "tracker/mine"} & {file.relative_to(tmp_path / "cp").as_posix() for file in files}
+    for file in files:
+        copy = tmp_path / "copy" / file.relative_to(tmp_path / "cp")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
+    feed.put(row(13, 13))
+    query = run(feed.stream(spark), tmp_path / "copy", note)
+    assert seen == [(12, [12]), (13, [13])]
+    assert str(query.id) == query_id(tmp_path / "cp")
+
+
 def test_an_entry_that_is_being_written_is_known_by_its_name(
     spark: SparkSession, feed: Feed, tmp_path: Path, manager: str
 ) -> None:
