@@ -268,6 +268,8 @@ class Snapshot:
         return True
 
     def _entry(self, of: str | None) -> dict[str, Any]:
+        if self.manifest["form"] != _FORM:
+            raise UsageError(f"{self.name} was made by another version of this package: restore it with that one")
         queries: list[dict[str, Any]] = self.manifest["queries"]
         found = [q for q in queries if of in (None, q["checkpoint"], q["query"]["segment"])]
         if len(found) != 1:
@@ -305,6 +307,8 @@ class Snapshot:
         work = Path(tempfile.mkdtemp(prefix="snapshot-", dir=through))
         try:
             self._stored.fetch(directory, work)
+            if not any(work.glob("*.parquet")):
+                raise UsageError(f"{self.name} has no rows in {directory}: nothing was kept when it was made")
             return spark.read.parquet(str(work)).localCheckpoint(eager=True)
         finally:
             shutil.rmtree(work, ignore_errors=True)

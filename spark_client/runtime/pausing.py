@@ -92,6 +92,8 @@ def _is_quiet(client: JobClient, status: JobStatus) -> bool:
     if any(producer.staged_epochs for producer in status.producers):
         return False
     states = set(status.spec.state_segments)
+    if status.in_flight and not states:
+        return False  # without a look at each substream
     return all(
         account.ended or account.segment in states or account.sent == account.received
         for substream in client.substreams(status.spec.job)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -254,6 +255,9 @@ def test_a_table_of_it_is_whole_or_an_error(taken: tuple[Job, Snapshot], tmp_pat
     file.unlink()
     with pytest.raises(TrackingError, match=r"is damaged: its file queries/0/state/.* is missing"):
         Snapshots(copy).newest().state(it.spark)
+    newer = Snapshot(replace(snapshot._stored, manifest={**snapshot.manifest, "form": 2}))
+    with pytest.raises(UsageError, match="was made by another version of this package"):
+        newer.state(it.spark)
 
 
 def test_a_job_that_runs_is_paused_for_a_cut_through_all_its_queries_and_goes_on(it: Job) -> None:

@@ -134,7 +134,6 @@ def test_a_batch_that_failed_is_run_again_as_it_was_written_down(
     assert tried[0][2] == tried[1][2] != Batch()
 
 
-@pytest.mark.parametrize("manager", MANAGERS)
 def test_a_copy_of_a_checkpoint_after_a_batch_is_gone_on_with_from_there(
     spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:
@@ -165,6 +164,7 @@ def test_a_copy_of_a_checkpoint_after_a_batch_is_gone_on_with_from_there(
     assert str(query.id) == query_id(tmp_path / "cp")
 
 
+@pytest.mark.parametrize("manager", MANAGERS)
 def test_an_entry_that_is_being_written_is_known_by_its_name(
     spark: SparkSession, feed: Feed, tmp_path: Path, manager: str
 ) -> None:
