@@ -33,17 +33,8 @@ from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import (
-    TRACKER,
-    ColumnOrName,
-    Window,
-    bytewise,
-    dated,
-    declare,
-    names_of,
-    resolve,
-    zone_by_row,
-)
+from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, names_of, resolve
+from spark_client.plan.windows import Window, dated, declare, zone_by_row
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
 from spark_client.runtime.definition import Definition

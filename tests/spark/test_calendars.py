@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking, UsageError, calendar
 from spark_client.plan import eventtime, timetable
 from spark_client.plan.eventtime import DAY
-from spark_client.plan.substreams import Substreams, dated, declare
+from spark_client.plan.substreams import Substreams
+from spark_client.plan.windows import dated, declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, rows_of
 

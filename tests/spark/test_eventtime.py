@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError
 from spark_client.plan import durations, eventtime, timetable
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.substreams import Substreams, declare
+from spark_client.plan.substreams import Substreams
+from spark_client.plan.windows import declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 

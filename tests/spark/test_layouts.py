@@ -16,7 +16,8 @@ from spark_client.api.streams import TrackedStream
 from spark_client.channels.files import FileChannel
 from spark_client.counting.driver import by_substream, in_files
 from spark_client.plan.layouts import ELSEWHERE, LABEL, derived_layout
-from spark_client.plan.substreams import TRACKER, Substreams, declare
+from spark_client.plan.substreams import TRACKER, Substreams
+from spark_client.plan.windows import declare
 from spark_client.spark_internals.plans import passed_on
 from spark_client.storage.directories import read_json, write_json
 from tests.client.processes import Server

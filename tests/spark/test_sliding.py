@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, sliding
 from spark_client.plan import durations
-from spark_client.plan.substreams import declare
+from spark_client.plan.windows import declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
