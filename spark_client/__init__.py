@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from spark_client.plan.fronts import Front, Marks
     from spark_client.plan.labels import child_label, source_label
     from spark_client.plan.mergeable import Aggregate
+    from spark_client.plan.nested import nested
     from spark_client.plan.outputs import Sink
     from spark_client.plan.resultfunctions import FinishedGroup
     from spark_client.plan.schedule import Counts, Schedule
+    from spark_client.plan.sessions import session
     from spark_client.plan.sliding import sliding
     from spark_client.plan.substreams import TRACKER, Substream, Substreams
     from spark_client.release.ledger import LEDGER_SCHEMA, ledger
@@ -95,7 +97,9 @@ __all__ = [
     "draw_shadow_report",
     "epochs_table",
     "ledger",
+    "nested",
     "register",
+    "session",
     "shadow_report",
     "sliding",
     "source_label",
@@ -144,7 +148,9 @@ _ORIGINS: Final = {
     "draw_shadow_report": "shadow.picture",
     "epochs_table": "sinks.tables",
     "ledger": "release.ledger",
+    "nested": "plan.nested",
     "register": "datasource.events",
+    "session": "plan.sessions",
     "shadow_report": "shadow.report",
     "sliding": "plan.sliding",
     "source_label": "plan.labels",

@@ -91,7 +91,8 @@ class Declarations(ABC):
             segment: names the edge from the source into this query.
             scope: the column that groups substreams that belong together, such as a tenant.
             window: substreams are windows of time: (time column, length) or (time column, length, offset). The length
-                is a text such as ``"1 hour"``, a timedelta, `calendar` or `sliding`.
+                is a text such as ``"1 hour"``, a timedelta, `calendar`, `sliding`,
+                `session` or `nested`.
             substream: or they are named by a column.
             identity: columns that name a row for ever: (topic, partition, offset), (file, row), a business key. Needed
                 where rows are sent into a channel; without, a row is named by its place in the batch, which only holds
@@ -121,7 +122,7 @@ class Declarations(ABC):
             resolve(df, value, "identity")
         if front is not None and not isinstance(front, Front):
             raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier")
-        if front is not None and rule.slide:
+        if front is not None and (rule.slide or rule.shared):
             front.check_overlapping()
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
         when = window[0] if window is not None else substream
@@ -301,6 +302,11 @@ class Declarations(ABC):
             raise UsageError(
                 f"with_watermark: the rows of {stream.segment!r} are in several windows each, and Spark's operators "
                 "would count them as often: give the source window=(time, '1 minute'), and let Spark's window slide"
+            )
+        if source.rule.shared:
+            raise UsageError(
+                f"with_watermark: {stream.segment!r} has {source.rule.called}, which release makes: give the source "
+                "window=(time, '1 minute'), and let Spark's session_window or window make them"
             )
         if not source.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")

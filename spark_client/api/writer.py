@@ -173,6 +173,11 @@ class TrackedWriter:
         """
         if self.release is None:
             raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
+        if self.release.rule.shared:
+            raise UsageError(
+                f"receipts: there are none for {self.release.rule.called}: a row of {self.rows.plan.segment!r} is an "
+                "element of several substreams at the tracker, and their counts are not those of results"
+            )
         if isinstance(to, str | os.PathLike):
             local_path(to, "the path of the receipts,")
         self.to_receipts, self.given_up = to, given_up
@@ -227,6 +232,11 @@ class TrackedWriter:
             raise UsageError(
                 "rows that a release keeps, and what a function makes of results, go to files, a sink or a function: "
                 "in a channel nothing would tell results of one key apart"
+            )
+        if self.release is not None and self.release.rule.shared:
+            raise UsageError(
+                f"{self.release.rule.called} go to files, a sink or a function: in a channel they would be elements of "
+                "substreams that may be over"
             )
         if self.release is not None and self.release.completeness:
             raise UsageError(

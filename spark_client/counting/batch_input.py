@@ -158,7 +158,7 @@ class BatchInput:
             groups: the rows by substream, if they were counted, with the front's aggregates if it needs them.
         """
         if groups is not None and self.plan.mode == "driver":
-            add_groups(report, self._input.segment, self._input.direction, groups)
+            add_groups(report, self._input.segment, self._input.direction, groups, self._input.rule)
         if self._front is not None:
             grouped = self.plan.observed is None
             promises = self._front.of_groups(groups or []) if grouped else self._front.of_observed(self._seen())

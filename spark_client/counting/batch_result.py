@@ -10,6 +10,7 @@ from spark_client.counting.batch_input import BatchInput
 from spark_client.counting.groups import add_groups
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted
+from spark_client.plan.substreams import Substreams
 from tracker.client import Event, Report
 
 
@@ -48,17 +49,18 @@ class BatchResult:
         released = {"released": self.released} if self.released is not None else {}
         return {**received, **sent, **released, **self.set_aside}
 
-    def add_to(self, report: Report, batch_input: BatchInput | None) -> None:
+    def add_to(self, report: Report, batch_input: BatchInput | None, rule: Substreams) -> None:
         """Puts it into the report of the batch's epoch, with what the source promises.
 
         Args:
             report: of the epoch.
             batch_input: the batch's rows; None: it had none.
+            rule: how rows of the query fall into substreams.
         """
         for segment, groups in self.sent.items():
-            add_groups(report, segment, "sent", groups)
+            add_groups(report, segment, "sent", groups, rule)
         for segment, groups in self.received.items():
-            add_groups(report, segment, "received", groups)
+            add_groups(report, segment, "received", groups, rule)
         if batch_input is not None:
             batch_input.add_to(report, self.groups)
 

@@ -32,8 +32,10 @@ def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) ->
     return groups
 
 
-def add_groups(report: Report, segment: str, direction: Direction, groups: Sequence[Group]) -> None:
-    """Puts counted rows into a report."""
+def add_groups(report: Report, segment: str, direction: Direction, groups: Sequence[Group], rule: Substreams) -> None:
+    """Puts counted rows into a report: each as an element of all substreams that the tracker knows it as."""
+    if rule.shared:
+        groups = [(each, values) for substream, values in groups for each in rule.tracked_as(substream)]
     for (scope, name, end_time), values in groups:
         rows, xor = values["_rows"], values["_xor"]
         if direction == "passing":

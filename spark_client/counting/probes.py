@@ -106,7 +106,7 @@ class ExecutorProbe:
             producer = _client(self.trackers).producer(self.job, query, run, keep_apart=self.seals)
             report = producer.epoch(epoch)
             groups = groups_of(((key, {"_rows": rows, "_xor": xor}) for key, (rows, xor) in counted.items()), self.rule)
-            add_groups(report, self.segment, self.direction, groups)
+            add_groups(report, self.segment, self.direction, groups, self.rule)
             unit = f"{place}#{task.taskAttemptId()}" if self.seals else place
             sent = report.report_in_pieces(unit, partial(split, largest=self.largest))
             units = tuple(name for name, _ in sent)

@@ -161,13 +161,13 @@ def belonging(
         conditions += _of_zone(df, zone)
     if scope is not None:
         conditions += _of_text(df, scope, "scope")
-    conditions += _of_time(df, key, rule.length) if rule.windows else _of_text(df, key, "name")
+    conditions += _of_time(df, key, rule.reach) if rule.windows else _of_text(df, key, "name")
     return Belonging((*conditions, *more), on_bad_rows)
 
 
 def in_range(df: DataFrame, time: ColumnOrName, rule: Substreams) -> Column:
     """The time of a row, for fronts: null if it is none that the tracker takes, so that it moves no frontier."""
-    *_, condition = _of_time(df, time, rule.length)
+    *_, condition = _of_time(df, time, rule.reach)
     return F.when(condition.holds, column(time))
 
 
@@ -246,14 +246,14 @@ def _of_text(df: DataFrame, value: ColumnOrName, what: str) -> Iterator[Conditio
         yield Condition(F.octet_length(text).between(1, LONGEST), fault, cast and f"{cast} between 1 and {LONGEST}")
 
 
-def _of_time(df: DataFrame, value: ColumnOrName, length: int) -> Iterator[Condition]:
+def _of_time(df: DataFrame, value: ColumnOrName, reach: int) -> Iterator[Condition]:
     """The conditions for the time of a window."""
     kind = resolve(df, value, "window").dataType
     given, sql = column(value), _sql(df, value)
     called = _called(df, value) if sql else "the time"
     yield Condition(given.isNotNull(), f"{called} is null", sql and f"{sql} is not null")
     if isinstance(kind, T.TimestampType):
-        most = _END_TIMES - length
+        most = _END_TIMES - reach
         holds, cast = F.unix_micros(given).between(-most, most), f"unix_micros({sql}) between {-most} and {most}"
     else:
         holds, cast = F.year(given).between(-_YEARS, _YEARS), f"year({sql}) between {-_YEARS} and {_YEARS}"

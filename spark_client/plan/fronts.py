@@ -82,7 +82,7 @@ class Front(ABC):
             UsageError: it cannot.
         """
         raise UsageError(
-            f"{self!r} names one window by a time, or by a row, and where windows overlap (sliding) there are several: "
+            f"{self!r} names one window by a time, or by a row, and of sliding, session, nested there are several: "
             "use Frontier('10 minutes'), or no front and tracking.finish(source)"
         )
 

@@ -127,7 +127,7 @@ class DerivedLayout:
             return False
         scope_fits = self.scope is None or types.get(self.scope) in _TEXTS
         key = types.get(self.key)
-        if self.rule.calendar is not None or self.rule.slide:
+        if self.rule.slide or (self.rule.windows and not self.rule.by_end):
             return False  # to derive a name costs more than to read it, and a row is in several windows
         if self.rule.windows:
             return scope_fits and key == T.TimestampType() and self.rule.time == INSTANT
@@ -197,7 +197,7 @@ class DerivedLayout:
         """The ends of the windows that times fall into, in microseconds."""
         rule = self.rule
         values = micros.fill_null(LIMIT).to_numpy()
-        furthest = LIMIT - rule.length
+        furthest = LIMIT - rule.reach
         outside = (values < -furthest) | (values > furthest)  # nulls among them
         values = np.where(outside, 0, values)
         ends = values - (values - rule.offset) % rule.length + rule.length

@@ -33,7 +33,7 @@ class Recut:
         if replace(before, zone=None) == replace(now, zone=None):
             return None
         alike = replace(before, length=now.length, offset=now.offset, zone=None) == replace(now, zone=None)
-        if not alike or not before.by_end or not now.by_end or before.slide or now.slide:
+        if not alike or not all(rule.by_end and not rule.slide and not rule.shared for rule in (before, now)):
             raise UsageError(
                 f"substreams was {before.to_json()}, is {now.to_json()}. Only the length and the offset of windows may "
                 "change while something is open, not what a substream is; and not of windows that a calendar cuts, or "

@@ -17,6 +17,7 @@ from spark_client.plan.substreams import Substreams, names_of
 OnOverflow: TypeAlias = Literal["fail", "null"]
 
 REVISION: Final = "revision"  #: the results' column that tells their revision
+LEVEL: Final = "level"  #: the results' column that tells of which length their window is, if there are several
 COMPLETENESS: Final = "completeness"  #: the results' column that tells what of their substream they are of
 
 
@@ -88,9 +89,10 @@ class ReleasePlan:
 
     @property
     def own(self) -> list[str]:
-        """The results' columns that tell their substream: the scope, ``window`` or the name."""
+        """The results' columns that tell their substream: the scope, ``window`` or the name, and the window's level."""
         scope = [] if self.rule.scope is None else [self.rule.scope]
-        return [*scope, "window" if self.rule.windows else str(self.rule.name)]
+        level = [LEVEL] if self.rule.levels else []
+        return [*scope, *level, "window" if self.rule.windows else str(self.rule.name)]
 
     @property
     def values(self) -> list[str]:

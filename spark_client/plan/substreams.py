@@ -19,6 +19,8 @@ from spark_client.errors import UsageError
 from spark_client.plan import eventtime, sliding
 from spark_client.plan.calendars import CalendarRule
 from spark_client.plan.eventtime import INSTANT
+from spark_client.plan.nested import Level, key_of, window_of, windows_in
+from spark_client.plan.sessions import stretches
 from spark_client.spark_internals.columns import plain_name
 
 TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
@@ -31,6 +33,8 @@ TRACKER_TYPE: Final = T.StructType(
         T.StructField("label", T.LongType()),
     ]
 )
+
+_LATER: Final = ("calendar", "slide", "gap", "at", "levels")  #: fields that earlier versions did not have
 
 ColumnOrName: TypeAlias = Column | str
 
@@ -95,6 +99,11 @@ class Substreams:
             their bounds, since two that end at the same time may have begun at different ones; `_tracker` has them as
             the name.
         slide: from the start of a window to that of the next, in microseconds, if windows overlap; 0: they do not.
+        gap: of sessions, in microseconds; 0: there are none. Windows are their steps then, and the tracker knows the
+            stretches that have them: see `sessions`.
+        at: the column of the time, where it is needed after the source: for sessions.
+        levels: of windows within windows, the shortest first; none: there is one kind of them. A row is kept under the
+            piece that it has of all of its windows; `_tracker` has their bounds as the name.
     """
 
     scope: str | None
@@ -107,6 +116,24 @@ class Substreams:
     zone: str | None = None
     calendar: CalendarRule | None = None
     slide: int = 0
+    gap: int = 0
+    at: str = ""
+    levels: tuple[Level, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether the tracker knows each row as an element of several substreams: see `tracked_as`."""
+        return self.gap > 0 or bool(self.levels)
+
+    @property
+    def called(self) -> str:
+        """What its substreams are, for messages."""
+        return "sessions" if self.gap else "windows within windows" if self.levels else "substreams"
+
+    @property
+    def reach(self) -> int:
+        """How far from a time the substreams that it belongs to begin and end, at most: in microseconds."""
+        return self.length + self.gap
 
     @property
     def windows(self) -> bool:
@@ -116,7 +143,7 @@ class Substreams:
     @property
     def by_end(self) -> bool:
         """Whether substreams are told apart by their ends; else they are by what `_tracker` has as the name."""
-        return self.windows and self.calendar is None
+        return self.windows and self.calendar is None and not self.levels
 
     @property
     def keys(self) -> list[str]:
@@ -150,6 +177,15 @@ class Substreams:
         start, end = (bound.cast("string") for bound in bounds)
         return F.when(self._near(micros), F.concat(start, F.lit("/"), end))
 
+    def pieces_of(self, micros: Column, zone: Column | None) -> Column:
+        """The key of the piece of windows within windows that a time falls into; null if it is out of range.
+
+        Args:
+            micros: the time, in microseconds.
+            zone: of the row, if each has its own.
+        """
+        return F.when(self._near(micros), key_of([level.bounds(micros, zone) for level in self.levels]))
+
     def micros(self, time: Column) -> Column:
         """A time as microseconds, on the clock that windows are cut on; null if it is out of range."""
         return self._in_range(eventtime.micros(time, self.time))
@@ -159,7 +195,7 @@ class Substreams:
         return F.when(self._near(micros), micros)
 
     def _near(self, micros: Column) -> Column:
-        return micros.between(self.length - eventtime.LIMIT, eventtime.LIMIT - self.length)
+        return micros.between(self.reach - eventtime.LIMIT, eventtime.LIMIT - self.reach)
 
     def substream(self, scope: str | None, key: Any) -> Substream:
         """What a group's keys name.
@@ -174,14 +210,31 @@ class Substreams:
             return Substream(scope or "", self.window_name(key), key)
         if not self.windows:
             return Substream(scope or "", key, None)
+        if self.levels:
+            return Substream(scope or "", key, windows_in(key)[0][1])
         start, end = map(int, key.split("/"))
-        return Substream(scope or "", f"{eventtime.iso(start, self.time)}/{eventtime.iso(end, self.time)}", end)
+        return Substream(scope or "", self.interval(start, end), end)
+
+    def tracked_as(self, substream: Substream) -> tuple[Substream, ...]:
+        """The substreams of the tracker that rows of one substream are elements of: mostly that one.
+
+        Rows are kept, counted and merged by the smaller one. It has ended when all of these have.
+        """
+        if not self.shared:
+            return (substream,)
+        if self.levels:
+            bounds = windows_in(substream.name)
+        else:
+            assert substream.end_time is not None
+            bounds = stretches(substream.end_time, self.length, self.gap)
+        named = (Substream(substream.scope, self.interval(start, end), end) for start, end in bounds)
+        return tuple(dict.fromkeys(named))
 
     def key_of(self, substream: Substream) -> Any:
         """The key that a group of rows has: see `substream`."""
         if self.by_end:
             return substream.end_time
-        if not self.windows:
+        if not self.windows or self.levels:
             return substream.name
         return f"{eventtime.micros_in(substream.name.partition('/')[0])}/{substream.end_time}"
 
@@ -191,7 +244,11 @@ class Substreams:
         >>> Substreams(None, "string", None, "string", 86_400_000_000, 0).window_name(1_356_998_400_000_000)
         '2012-12-31T00:00:00Z/2013-01-01T00:00:00Z'
         """
-        return f"{eventtime.iso(end_time - self.length, self.time)}/{eventtime.iso(end_time, self.time)}"
+        return self.interval(end_time - self.length, end_time)
+
+    def interval(self, start: int, end: int) -> str:
+        """What the tracker calls a window, by its bounds."""
+        return f"{eventtime.iso(start, self.time)}/{eventtime.iso(end, self.time)}"
 
     def end_or_name(self, struct: str = TRACKER) -> Column:
         """The key that tells substreams of a scope apart."""
@@ -226,19 +283,20 @@ class Substreams:
         if self.by_end:
             end = F.unix_micros(key)
             return end - F.lit(self.length), end
-        start, end = (F.split_part(key, F.lit("/"), F.lit(part)).cast("long") for part in (1, 2))
+        shortest = window_of(key, 0) if self.levels else key
+        start, end = (F.split_part(shortest, F.lit("/"), F.lit(part)).cast("long") for part in (1, 2))
         return start, end
 
     def to_json(self) -> dict[str, Any]:
         """For a channel's description. What earlier versions did not have is there only if it is used."""
-        described = asdict(self)
-        return {name: value for name, value in described.items() if value or name not in ("calendar", "slide")}
+        described = {**asdict(self), "levels": [asdict(level) for level in self.levels]}
+        return {name: value for name, value in described.items() if value or name not in _LATER}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Substreams:
         """From a channel's description."""
-        cut = fields.get("calendar")
-        return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut)})
+        cut, levels = fields.get("calendar"), tuple(map(Level.from_json, fields.get("levels", ())))
+        return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut), "levels": levels})
 
 
 def session_zone(df: DataFrame) -> str:

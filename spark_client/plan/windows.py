@@ -14,11 +14,13 @@ from spark_client.plan import durations, eventtime
 from spark_client.plan.calendars import Calendar, is_zone, midnight_of, rule_of
 from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import INSTANT
+from spark_client.plan.nested import Nested, levels_of
+from spark_client.plan.sessions import Session
 from spark_client.plan.sliding import Sliding
 from spark_client.plan.substreams import ColumnOrName, Substreams, column, resolve, session_zone
 from spark_client.spark_internals.plans import is_plain
 
-Length: TypeAlias = Duration | Calendar | Sliding  #: of a window
+Length: TypeAlias = Duration | Calendar | Sliding | Session | Nested  #: of a window
 Window: TypeAlias = tuple[ColumnOrName, Length] | tuple[ColumnOrName, Length, Duration]
 
 
@@ -65,6 +67,13 @@ def declare(
             raise UsageError(f"calendar: zone={zone!r} is no text: give names of time zones, such as 'Europe/Berlin'")
         rule = replace(rule, length=cut.longest, calendar=cut, zone=_zone(df, False, scope, time, zone))
         return rule, scope_column, rule.bounds_of(eventtime.micros(column(time), time_type), zone), null_time
+    if isinstance(given, Nested):
+        rule, zone = _of_levels(df, rule, window, given, offset), given.zone
+        rule = replace(rule, zone=_zone(df, False, scope, time, zone))
+        return rule, scope_column, rule.pieces_of(eventtime.micros(column(time), time_type), zone), null_time
+    if isinstance(given, Session):
+        rule = _of_sessions(df, replace(rule, zone=_zone(df, False, scope)), time, given, len(window) == 3)
+        return rule, scope_column, null_name, rule.end_of(column(time))
     every = given.every if isinstance(given, Sliding) else None
     width = given.length if isinstance(given, Sliding) else given
     length = durations.length(df.sparkSession, width, "the window's length")
@@ -77,6 +86,47 @@ def declare(
     zone_now = _zone(df, time_type == eventtime.DATE, scope, time)
     rule = replace(rule, length=length, offset=offset % (slide or length), zone=zone_now, slide=slide)
     return rule, scope_column, null_name, (rule.ends_of if slide else rule.end_of)(column(time))
+
+
+def _of_levels(df: DataFrame, rule: Substreams, window: Window, given: Nested, offset: int) -> Substreams:
+    """The rule of windows within windows.
+
+    Raises:
+        UsageError: they do not fit one another, the offset or the time; or rows have several time zones.
+    """
+    what = f"window={window[0]!r}"
+    if rule.time == eventtime.DATE:
+        raise UsageError(f"{given}: {window[0]!r} is a date: give a timestamp, F.col('day').cast('timestamp')")
+    levels = levels_of(df, given, rule.time, offset, what)
+    if abs(offset) >= levels[-1].length:
+        raise UsageError(f"the window's offset {window[-1]!r} is not shorter than the window, {levels[-1].label!r}")
+    zones = {str(each.zone) for each in given.lengths if isinstance(each, Calendar) and isinstance(each.zone, Column)}
+    if len(zones) > 1:
+        raise UsageError(f"{given}: a row has one time zone, and these have {' and '.join(sorted(zones))}")
+    if given.zone is not None and not isinstance(resolve(df, given.zone, "zone").dataType, T.StringType):
+        raise UsageError(f"calendar: zone={given.zone!r} is no text: give names of time zones, such as 'Europe/Berlin'")
+    return replace(rule, length=max(level.length for level in levels), levels=levels)
+
+
+def _of_sessions(df: DataFrame, rule: Substreams, time: ColumnOrName, given: Session, offset: bool) -> Substreams:
+    """The rule of sessions.
+
+    Raises:
+        UsageError: there is an offset, or the time is no plain column of an instant or a wall clock.
+    """
+    if offset:
+        raise UsageError(
+            "session: sessions begin with their first row, so there is no offset: window=('at', session(…))"
+        )
+    if rule.time == eventtime.DATE:
+        raise UsageError(f"session: {time!r} is a date, which has no gaps below a day: give a timestamp")
+    if not is_plain(df, time):
+        raise UsageError(
+            f"session: {time!r} is an expression, and a release needs the time as a column: give the rows one, with "
+            "raw.withColumn('at', …), and window=('at', session(…))"
+        )
+    gap, step = given.lengths(df.sparkSession)
+    return replace(rule, length=step, gap=gap, at=resolve(df, time, "window").name)
 
 
 def dated(df: DataFrame, window: Window) -> Window:
@@ -93,6 +143,8 @@ def dated(df: DataFrame, window: Window) -> Window:
 def zone_by_row(window: Window | None) -> Column | None:
     """The column of the time zone, if each row has its own."""
     length = window[1] if window is not None else None
+    if isinstance(length, Nested):
+        return length.zone
     return length.zone if isinstance(length, Calendar) and isinstance(length.zone, Column) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, ReleasePlan
 from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, Substreams, named
+from spark_client.release.parts import Selection
 from spark_client.storage.directories import parquet_of
 
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
@@ -121,8 +122,15 @@ class Aggregation:
 
     def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """The partial rows of some substreams, one for each key."""
-        found = self.of(partials, wanted)
-        return found.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self._merge)
+        return self.merge(self.of(partials, wanted))
+
+    def merge(self, partials: DataFrame) -> DataFrame:
+        """Partial rows as one for each substream and key."""
+        return partials.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self._merge)
+
+    def selected(self, spark: SparkSession, selections: Sequence[Selection]) -> DataFrame:
+        """The partial rows of some substreams in some parts of the state each."""
+        return reduce(DataFrame.unionByName, (self.of(self.parts(spark, paths), some) for paths, some in selections))
 
     def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:
         """The result rows of merged partial rows, with some of their columns kept.

@@ -22,7 +22,7 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.stateshapes import can_read, differences, placed
 from spark_client.plan.substreams import Substream
-from spark_client.release.keptrows import aggregation
+from spark_client.release.carried_out import aggregation
 from spark_client.release.parts import Part, versions_of
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json
@@ -140,6 +140,11 @@ def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> 
     Raises:
         UsageError: the state is of another release.
     """
+    if plan.rule.shared:
+        raise UsageError(
+            f"state: the results of {plan.stream.segment!r} are {plan.rule.called}, and what is kept of open ones "
+            "is no result so far: wait for them"
+        )
     with committed(checkpoint) as state:
         now = placed(plan, state.query)
         if state.query["segment"] != plan.stream.segment or not can_read(state.query, now.described()):

@@ -18,8 +18,8 @@ from spark_client.plan.releases import Measure, OnOverflow, ReleasePlan
 from spark_client.plan.resultfunctions import FunctionKind, ResultFunction
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import ColumnOrName, column, resolve
-from spark_client.release.keptrows import aggregation
+from spark_client.plan.substreams import TRACKER, ColumnOrName, column, resolve
+from spark_client.release.carried_out import aggregation
 from spark_client.spark_internals.arrow import passes_through_arrow
 from spark_client.spark_internals.plans import has_lambda
 
@@ -52,6 +52,8 @@ def declare(
     if on_overflow not in ("fail", "null"):
         raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
     rule, belonging = stream.input.rule, stream.input.belonging
+    if rule.shared:
+        _check_shared(stream, rows, revisions, bool(columns))
     check_columns(rows, f"release of {stream.segment!r}")  # what comes late is kept by its columns' names
     if revisions and not rule.windows and belonging is not None and isinstance(stream.input, Source):
         stricter = replace(stream.input, belonging=belonging.requiring(no_revision(str(rule.name))))
@@ -100,6 +102,28 @@ def declare(
     return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
 
 
+def _check_shared(stream: Stream, rows: DataFrame, revisions: bool, kept: bool) -> None:
+    """Refuses what cannot be made of sessions, or of windows within windows.
+
+    Raises:
+        UsageError: rows are to be kept, or reopened, or have lost their time.
+    """
+    rule = stream.input.rule
+    if kept or revisions:
+        raise UsageError(
+            f"release of {stream.segment!r}: {rule.called} are aggregated, aggs={{'name': F.count('*'), …}}, and what "
+            "is late for them stays in the table of late rows: columns=[…] and revisions=True are for other windows "
+            "and named substreams"
+        )
+    kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields if field.name != TRACKER}
+    if rule.gap and kinds.get(rule.at) != rule.time:
+        raise UsageError(
+            f"release of {stream.segment!r}: sessions are made of the column {rule.at!r}, a {rule.time}, and the rows "
+            f"have {', '.join(f'{name} {kind}' for name, kind in kinds.items())}: keep it in each select, and in what "
+            "is sent into channels"
+        )
+
+
 def with_function(
     plan: ReleasePlan,
     rows: DataFrame,
@@ -119,6 +143,11 @@ def with_function(
     Raises:
         UsageError: it is no function, or its results do not fit.
     """
+    if plan.rule.shared:
+        raise UsageError(
+            f"apply: the results of {plan.stream.segment!r} are {plan.rule.called}, which no function can be called "
+            "for: write them, and read them with another query"
+        )
     if not callable(function):
         raise UsageError(f"apply takes a function, not {function!r}")
     if plan.function is not None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from spark_client.counting.batch_result import BatchResult
 from spark_client.plan.fronts import Group
+from spark_client.plan.outputs import Counted
 from spark_client.plan.substreams import Substream
 from spark_client.release.parts import RowTally
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision
-from tracker.client import Ended, Event, Late
+from tracker.client import Ended, Event, Late, label
+
+_REMEMBERED: Final = 100_000  #: ended substreams whose late rows are caught row by row
 
 
 class Taken(NamedTuple):
@@ -20,6 +25,16 @@ class Taken(NamedTuple):
 
     groups: list[Group]
     late: int  #: rows that were set aside instead
+
+
+class RecentlyEnded(OrderedDict[Substream, None]):
+    """The newest of the substreams that have ended: late rows of them are caught row by row."""
+
+    def add(self, substream: Substream) -> None:
+        """Remembers one, and forgets the oldest if there are too many."""
+        self[substream] = None
+        if len(self) > _REMEMBERED:
+            self.popitem(last=False)
 
 
 @dataclass
@@ -31,6 +46,12 @@ class EpochEnds:
         split: those of which the state also has rows that came after the end: the parts from before it.
         late: what came after the end.
         gone: all of them, and those that had no rows here.
+        ended: what has ended at the tracker, where that is not what rows are kept by: see `shared_ends`.
+        steps: of sessions: the steps that are over, of which sessions are made. Of windows within windows: the pieces
+            of the shortest that are over.
+        beside: of sessions: steps that are not over, and may join what is.
+        windows: of windows within windows: by level and completeness, the pieces of those that are over.
+        released_steps: of how many rows the results of `steps` are made.
         revised: revisions that have ended.
         completeness: of what is released, whether it is all of its substream: as results say it.
         receipts: the ends that receipts are left of.
@@ -41,6 +62,11 @@ class EpochEnds:
     split: list[tuple[Substream, list[str]]] = field(default_factory=list)
     late: dict[Substream, tuple[list[str], RowTally]] = field(default_factory=dict)
     gone: set[Substream] = field(default_factory=set)
+    ended: set[Substream] = field(default_factory=set)
+    steps: dict[Substream, list[str]] = field(default_factory=dict)
+    beside: dict[Substream, list[str]] = field(default_factory=dict)
+    windows: dict[tuple[int, str], dict[Substream, list[str]]] = field(default_factory=dict)
+    released_steps: int = 0
     revised: list[Revision] = field(default_factory=list)
     completeness: dict[Substream, str] = field(default_factory=dict)
     receipts: list[End] = field(default_factory=list)
@@ -60,13 +86,44 @@ class EpochEnds:
     @property
     def released_rows(self) -> int:
         """Of how many rows the results are made."""
-        return sum(end.tally.rows for end in self.receipts)
+        return sum(end.tally.rows for end in self.receipts) + self.released_steps
 
     @property
     def parts(self) -> set[str]:
         """All parts of the state that have to be read."""
         late = (parts for parts, _ in self.late.values())
-        return set(chain.from_iterable(chain(self.whole.values(), (parts for _, parts in self.split), late)))
+        steps = chain(self.steps.values(), self.beside.values(), *(some.values() for some in self.windows.values()))
+        return set(chain.from_iterable(chain(self.whole.values(), (parts for _, parts in self.split), late, steps)))
+
+
+def result_of(sent: Counted, ends: EpochEnds, taken: Taken | None = None, bad: int = 0) -> BatchResult:
+    """What a batch of a release has done.
+
+    Args:
+        sent: what it has sent on.
+        ends: that it has acted on.
+        taken: its rows; None: it had none.
+        bad: rows that were set aside since they belong to no substream.
+    """
+    late = ends.late_rows + (0 if taken is None else taken.late)
+    return BatchResult(
+        sent,
+        groups=None if taken is None else taken.groups,
+        set_aside={"late": late, "quarantined": bad},
+        released=ends.released_rows,
+        ended=[end.event for end in ends.receipts],
+    )
+
+
+def elements_of(job: str, segment: str, substreams: Iterable[Substream]) -> list[Group]:
+    """The one element that stands for each substream's state.
+
+    Args:
+        job: the job's name.
+        segment: that stands for the state.
+        substreams: whose state is meant.
+    """
+    return [(each, {"_rows": 1, "_xor": label(job, segment, each.scope, each.name)}) for each in substreams]
 
 
 def missed_ends(events: Iterable[Event], segment: str, query: str) -> set[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from spark_client.errors import UsageError
 from spark_client.plan.stateforms import exported
 from spark_client.plan.substreams import Substreams
 from spark_client.release.aggregation import only
@@ -40,10 +41,16 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
         What is to be told of it: the query's id, its last batch, what it is, how many substreams its state has.
 
     Raises:
-        UsageError: it is no release's.
+        UsageError: it is no release's, or one of sessions or of windows within windows.
         TrackingError: its state is damaged.
     """
     with committed(checkpoint) as state:
+        rule = Substreams.from_json(state.query["substreams"])
+        if rule.shared:
+            raise UsageError(
+                f"the release in {checkpoint} is of {rule.called}, which snapshots do not take in yet: drain the job, "
+                "or let tracking.hand_over() keep them for the next deployment"
+            )
         whole = joined(state.parts, STATE)
         target.mkdir(parents=True)
         if state.parts:

@@ -21,7 +21,7 @@ from spark_client.counting.job_reader import ONE_ATTEMPT
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.eventtime import micros_of
-from spark_client.plan.substreams import Substream
+from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.state import PartialState
 from spark_client.storage.directories import read_json, sweep, write_first, write_json
 from spark_client.trackers.eventlogs import Subscriptions
@@ -42,16 +42,24 @@ class Inbox:
         state: the release's, which has its place in the events, too.
         segment: whose ends release.
         segments: whose events it reads: that one, and others.
+        rule: how rows fall into substreams.
         max_away: how long the tracker keeps events for a query that is away; None: as the tracker likes.
     """
 
     def __init__(
-        self, path: Path, state: PartialState, segment: str, segments: Sequence[str], max_away: timedelta | None
+        self,
+        path: Path,
+        state: PartialState,
+        segment: str,
+        segments: Sequence[str],
+        rule: Substreams,
+        max_away: timedelta | None,
     ) -> None:
         self._path = path
         self._state = state
         self._segment = segment
         self._segments = list(segments)
+        self._rule = rule
         self._max_away = max_away
         self._lock = threading.Lock()
         self._subscription: Subscriptions | None = None
@@ -157,10 +165,12 @@ class Inbox:
     def _choose(self, run: Run) -> tuple[dict[str, Any], list[Event]]:
         """What this attempt would act on: for the note, and as events."""
         state = self._state
+        kept: dict[Substream, list[Substream]] = {}
         after, ended = state.place or run.place, None
         if self._lost and self._subscription is not None:
             after = self._subscription.beginning(after)
-            ended = run.ended_of(state.substreams, self._segment)
+            kept = self._awaited()
+            ended = run.ended_of(kept.keys(), self._segment)
         events, up_to = run.events(after, None, self._segments)
         chosen: dict[str, Any] = {"after": after.numbers, "log_id": after.ids, "up_to": up_to.numbers}
         if ended is not None:
@@ -168,18 +178,27 @@ class Inbox:
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
             chosen["at"] = micros_of(datetime.now(timezone.utc))
             chosen["over"] = [
-                [list(substream), *self._counts(substream, elements)]
+                [list(substream), *self._counts(kept[substream], elements)]
                 for substream, elements in sorted(ended.items(), key=str)
                 if substream[:2] not in announced
             ]
         return chosen, events
 
-    def _counts(self, substream: Substream, elements: int | None) -> tuple[int, bool]:
+    def _awaited(self) -> dict[Substream, list[Substream]]:
+        """The substreams of the tracker whose ends are waited for, with what the state keeps of each."""
+        kept: dict[Substream, list[Substream]] = {}
+        for substream in self._state.substreams:
+            for each in self._rule.tracked_as(substream):
+                if each not in self._state.ended:
+                    kept.setdefault(each, []).append(substream)
+        return kept
+
+    def _counts(self, kept: Sequence[Substream], elements: int | None) -> tuple[int, bool]:
         """How many elements it had; and whether the last batch's rows of it came too late, as far as counts tell."""
         state = self._state
-        parts = state.of(substream)
-        rows = state.tally(substream, [name for _, name in parts]).rows
-        newest = state.tally(substream, [name for epoch, name in parts if epoch == state.epoch]).rows
+        parts = [(substream, *part) for substream in kept for part in state.of(substream)]
+        rows = sum(state.tally(substream, [name]).rows for substream, _, name in parts)
+        newest = sum(state.tally(substream, [name]).rows for substream, epoch, name in parts if epoch == state.epoch)
         if elements is None:
             return rows, False
         return elements, rows - newest == elements < rows

@@ -15,8 +15,7 @@ from spark_client.counting.folding import Key, fold_table
 from spark_client.counting.groups import groups_of
 from spark_client.counting.written import files
 from spark_client.plan.fronts import Group
-from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, named
+from spark_client.plan.substreams import TRACKER, ColumnOrName, named
 from spark_client.release.aggregation import Aggregation
 
 
@@ -43,8 +42,8 @@ class KeptRows(Aggregation):
                     had["_xor"] ^= values["_xor"]
         return groups_of(folded.items(), self.rule), number
 
-    def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
-        return self.of(partials, wanted)
+    def merge(self, partials: DataFrame) -> DataFrame:
+        return partials
 
     @cached_property
     def _values(self) -> list[Column]:
@@ -52,8 +51,3 @@ class KeptRows(Aggregation):
 
     def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:  # noqa: ARG002
         return merged.select(*self._own_result, *self._values, *keep)
-
-
-def aggregation(plan: ReleasePlan) -> Aggregation:
-    """What carries out a release: it aggregates rows, or keeps them."""
-    return KeptRows(plan) if plan.kept else Aggregation(plan)

@@ -6,7 +6,7 @@ that keeps it has to reckon with files that go meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -142,7 +142,8 @@ class Version(NamedTuple):
         if version is None:
             raise TrackingError(f"{self.file(path)} is gone: another driver of this query has gone on from there")
         dead = {Substream(*key) for key in version["dead"]}
-        return version, {name: read_part(path / name, dead) for name in version["parts"]}
+        partly = {name: {Substream(*key) for key in keys} for name, keys in version.get("partly", {}).items()}
+        return version, {name: read_part(path / name, dead | partly.get(name, set())) for name in version["parts"]}
 
 
 def versions_of(path: Path) -> list[Version]:
@@ -175,3 +176,27 @@ def read_part(path: Path, dead: Set[Substream]) -> Part:
     batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
     bare = frozenset(Substream(*key) for key in index.get("bare", []))
     return Part(path.name, index["epoch"], rows, batches, bare, set(rows) - dead)
+
+
+class Selection(NamedTuple):
+    """Parts that are read together, and the substreams that are taken of them."""
+
+    parts: list[str]
+    substreams: set[Substream]
+
+
+def selections(parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
+    """How to read some substreams in some parts each, and nothing else that these parts have of them.
+
+    Args:
+        parts: by name.
+        wanted: the names of the parts in which each substream is to be read.
+    """
+    taken: dict[str, set[Substream]] = {}
+    for substream, names in wanted.items():
+        for name in names:
+            taken.setdefault(name, set()).add(substream)
+    mixed = {name for name, some in taken.items() if parts[name].rows.keys() & wanted.keys() != some}
+    found = [Selection([name], taken[name]) for name in sorted(mixed)]
+    together = sorted(taken.keys() - mixed)
+    return found if not together else [Selection(together, set().union(*(taken[name] for name in together))), *found]

@@ -10,12 +10,11 @@ revision: a result of its own.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 
@@ -28,14 +27,22 @@ from spark_client.counting.batch_result import BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.belonging import no_revision
-from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted, Output
 from spark_client.plan.releases import COMPLETENESS, REVISION, ReleasePlan
 from spark_client.plan.substreams import Substream
-from spark_client.release.epoch_ends import EpochEnds, Taken, completeness_of, missed_ends, substream_of
+from spark_client.release.carried_out import aggregation, shared_ends
+from spark_client.release.epoch_ends import (
+    EpochEnds,
+    RecentlyEnded,
+    Taken,
+    completeness_of,
+    elements_of,
+    missed_ends,
+    result_of,
+    substream_of,
+)
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
-from spark_client.release.keptrows import aggregation
 from spark_client.release.lateness import LateRows
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
@@ -45,9 +52,7 @@ from spark_client.release.revisions import Revisions, numbered
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import publishing_after
-from tracker.client import Ended, Event, Late, label
-
-_REMEMBERED = 100_000  #: ended substreams whose late rows are caught row by row
+from tracker.client import Ended, Event, Late
 
 
 class ReleaseQuery:
@@ -92,13 +97,14 @@ class ReleaseQuery:
         self._receipts = receipts
         self._state = PartialState(self._path / "state", compact_from)
         segments = [self._segment] if receipts is None else [self._segment, *upstream]
-        self._inbox = Inbox(self._path / "events", self._state, self._segment, segments, max_away)
+        self._inbox = Inbox(self._path / "events", self._state, self._segment, segments, plan.rule, max_away)
+        self._shared = shared_ends(self._released, self._state, self._segment)
         self.quarantine = Quarantine(checkpoint, late, plan.described() if plan.revisions else None)
         self._late = LateRows(self._released, self.quarantine)
         self._revisions = Revisions(checkpoint)
         if not plan.revisions and self._revisions.all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
-        self._recently_ended: OrderedDict[Substream, None] = OrderedDict()
+        self._recently_ended = RecentlyEnded()
         self._crossing: int | None = None  # how many partial rows the last batch had
         self._beside = ThreadPoolExecutor(1, "tracking-release")
 
@@ -154,18 +160,19 @@ class ReleaseQuery:
         if self._receipts is not None:
             self._receipts.write(ends.receipts, ends.results, state, run, epoch, spark)
         entered = state.substreams
-        state.drop(ends.gone)
+        self._settle(ends)
 
-        result = _result(sent, ends, taken, bad)
+        result = result_of(sent, ends, taken, bad)
         if self._state_segment is None:
             return result
-        enter, leave = self._elements(entered - before, run.job), self._elements(entered - state.substreams, run.job)
-        return replace(result, sent={self._state_segment: enter, **sent}, received={self._state_segment: leave})
+        stands = partial(elements_of, run.job, self._state_segment)
+        enter, leave = {self._state_segment: stands(entered - before)}, stands(entered - state.substreams)
+        return replace(result, sent={**enter, **sent}, received={self._state_segment: leave})
 
     def reported(self, epoch: int, spark: SparkSession) -> None:
         """The tracker has taken a batch's report: its state may appear."""
         state, released = self._state, self._released
-        state.compact(epoch, epoch - 1, lambda paths, live: released.merged(released.parts(spark, paths), live))
+        state.compact(epoch, epoch - 1, lambda found: released.merge(released.selected(spark, found)))
         state.publish(epoch)
         self._results.published(epoch)
 
@@ -194,7 +201,8 @@ class ReleaseQuery:
                 f"receive(…).where({no_revision(str(released.rule.name)).sql!r}), or rename them before they are sent; "
                 "then start the query again with the same checkpoint"
             )
-        ended = rows.keys() & (ends.gone | self._recently_ended.keys())
+        over = ends.gone | ends.ended | self._recently_ended.keys()
+        ended = {each for each in rows if not over.isdisjoint(self._plan.rule.tracked_as(each))}
         late = self.quarantine.decide(epoch, ended, again=epoch == run.resume_epoch) & rows.keys()
         bare = rows.keys() - {substream for substream, _ in kept}
         if late:
@@ -249,10 +257,10 @@ class ReleaseQuery:
         sent = self._write_ended(ends, epoch, run, spark)
         if self._receipts is not None:
             self._receipts.write(ends.receipts, ends.results, state, run, epoch, spark)
-        state.drop(ends.gone)
+        self._settle(ends)
         state.publish(last)
         self._inbox.committed(epoch)
-        return _result(sent, ends)
+        return result_of(sent, ends)
 
     def _finish_drain(self, run: Run, epoch: int, spark: SparkSession) -> None:
         """A driver that died in its drain, after what it wrote and before its state, would have it written again.
@@ -275,6 +283,11 @@ class ReleaseQuery:
         ends = EpochEnds()
         overdue: list[Late] = []
         events = self._inbox.take(run, epoch)
+        if self._shared is not None:
+            ends = self._shared.read(events, run.query)
+            for each in ends.ended:
+                self._recently_ended.add(each)
+            return ends
         missed = missed_ends(events, self._segment, run.query)
         for event in events:
             kind = event.kind
@@ -326,7 +339,7 @@ class ReleaseQuery:
         if parts:
             ends.late[substream] = (parts, tally)
         ends.gone.add(substream)
-        self._remember(substream)
+        self._recently_ended.add(substream)
         return tally.rows
 
     def _write_ended(self, ends: EpochEnds, epoch: int, run: Run, spark: SparkSession) -> Counted:
@@ -346,6 +359,10 @@ class ReleaseQuery:
             ended.append(self._marked(merged(substreams, parts), completeness))
         if self._plan.revisions:
             ended += self._revised(ends, spark)
+        if self._shared is not None:
+            with self._shared.results(ends, epoch, spark) as over:
+                if over is not None:
+                    self._results.write(over, ends.released, run, epoch, False)
         if ended:
             rows = reduce(DataFrame.unionByName, ended)
             counts = self._receipts is not None
@@ -356,6 +373,10 @@ class ReleaseQuery:
             has_rows = any(self._state.has_rows(substream, parts) for substream, (parts, _) in ends.late.items())
             self._late.aggregates(reduce(DataFrame.unionByName, late), tallies, epoch, has_rows)
         return sent
+
+    def _settle(self, ends: EpochEnds) -> None:
+        """The results are written: what they are made of leaves the state."""
+        self._state.drop(ends.gone) if self._shared is None else self._shared.settle(ends)
 
     def _revised(self, ends: EpochEnds, spark: SparkSession) -> list[DataFrame]:
         """The merged partial rows of revisions: of each those parts of the quarantine that it is made of."""
@@ -374,25 +395,3 @@ class ReleaseQuery:
         if self._plan.revisions:
             merged = merged.withColumn(f"_{REVISION}", F.lit(revision))
         return merged.withColumn(f"_{COMPLETENESS}", F.lit(completeness)) if self._plan.completeness else merged
-
-    def _remember(self, substream: Substream) -> None:
-        self._recently_ended[substream] = None
-        if len(self._recently_ended) > _REMEMBERED:
-            self._recently_ended.popitem(last=False)
-
-    def _elements(self, substreams: Iterable[Substream], job: str) -> list[Group]:
-        """The one element that stands for each substream's state."""
-        segment = self._state_segment
-        assert segment is not None
-        return [(each, {"_rows": 1, "_xor": label(job, segment, each.scope, each.name)}) for each in substreams]
-
-
-def _result(sent: Counted, ends: EpochEnds, taken: Taken | None = None, bad: int = 0) -> BatchResult:
-    late = ends.late_rows + (0 if taken is None else taken.late)
-    return BatchResult(
-        sent,
-        groups=None if taken is None else taken.groups,
-        set_aside={"late": late, "quarantined": bad},
-        released=ends.released_rows,
-        ended=[end.event for end in ends.receipts],
-    )

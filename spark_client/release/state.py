@@ -11,14 +11,14 @@ later deleted; compaction makes one part of many. Nothing here knows of the trac
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 
 from spark_client.plan.substreams import Substream
-from spark_client.release.parts import NONE, Part, RowTally, Version, joined, versions_of
+from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, selections, versions_of
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
 from spark_client.trackers.places import Place
@@ -46,6 +46,8 @@ class PartialState:
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
         self.lost: dict[Substream, int] = {}  #: elements that were in flight on those segments when it ended there
         self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
+        #: What has ended at the tracker, and is kept on with what has not: whether by a drain, and after one.
+        self.ended: dict[Substream, tuple[bool, bool]] = {}
 
     def sweep(self) -> None:
         """Removes what drivers that were killed have left half written."""
@@ -70,6 +72,7 @@ class PartialState:
             self.upstream = dict(ended)
             self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
             self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
+            self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
         self._epoch = epoch - 1
 
     def write_part(self, epoch: int, partials: DataFrame) -> Path:
@@ -135,6 +138,16 @@ class PartialState:
         """Where parts are."""
         return [str(self._path / name) for name in sorted(set(names))]
 
+    def selections(self, wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
+        """How to read some substreams in some parts each, by their paths: see `parts.selections`."""
+        found = selections(self._parts, wanted)
+        return [Selection(self.paths(selection.parts), selection.substreams) for selection in found]
+
+    @property
+    def live(self) -> dict[Substream, list[tuple[int, str]]]:
+        """What has not ended, with the parts in which each lives, as `of` gives them."""
+        return _living(self._parts.values())
+
     @property
     def substreams(self) -> set[Substream]:
         """What has not ended."""
@@ -169,13 +182,33 @@ class PartialState:
             if not part.live:
                 del self._parts[name]
 
-    def compact(self, epoch: int, up_to: int, merge: Callable[[Sequence[str], set[Substream]], DataFrame]) -> None:
+    def take_out(self, substream: Substream, names: Iterable[str]) -> None:
+        """Takes a substream out of some parts: what they have of it is no part of any result."""
+        for name in names:
+            self._parts[name].live.discard(substream)
+            if not self._parts[name].live:
+                del self._parts[name]
+
+    def write_carried(self, epoch: int, partials: DataFrame) -> Path:
+        """Writes what is kept of substreams that have ended; it is a part of the state once `carry` has indexed it."""
+        target = self._new("carried", max(epoch, self.epoch))
+        publish(target, write_parquet(partials))
+        return target
+
+    def carry(self, part: Path, rows: dict[Substream, RowTally]) -> None:
+        """Takes what is kept of substreams that have ended into the state: none of it was late."""
+        if rows:
+            self._parts[part.name] = Part(part.name, self.epoch - 1, rows, {}).index(self._path)
+        else:
+            remove(part)
+
+    def compact(self, epoch: int, up_to: int, merge: Callable[[list[Selection]], DataFrame]) -> None:
         """Makes one part of many small ones, if there are too many, or of those that are mostly of what has ended.
 
         Args:
             epoch: of the batch in hand.
             up_to: the last epoch of which it is known that none of its rows were late.
-            merge: reads parts, keeps some substreams and merges their rows.
+            merge: reads some substreams of some parts, and merges their rows.
         """
         settled = sorted((part for part in self._parts.values() if part.epoch <= up_to), key=_size)
         if len(settled) >= self._compact_from:
@@ -187,17 +220,22 @@ class PartialState:
                 return
         target = self._new("merged", epoch)
         part = joined(chosen, target.name)
-        publish(target, write_parquet(merge(self.paths(each.name for each in chosen), part.live)))
+        kept = {each: [name for _, name in living] for each, living in _living(chosen).items()}
+        publish(target, write_parquet(merge(self.selections(kept))))
         for each in chosen:
             del self._parts[each.name]
         self._parts[part.name] = part.index(self._path)
 
     def publish(self, epoch: int) -> None:
         """Publishes the version after `epoch`, and deletes what neither it nor the one before it needs."""
-        dead = {s for part in self._parts.values() for s in part.rows.keys() - part.live}
+        gone = {name: part.rows.keys() - part.live for name, part in self._parts.items()}
+        dead = set[Substream]().union(*gone.values()) - self.substreams
+        partly = {name: sorted(some - dead, key=str) for name, some in gone.items() if some - dead}
         version = {
             "parts": sorted(self._parts),
             "dead": sorted(dead, key=str),
+            "partly": partly,
+            "ended": [[list(key), *flags] for key, flags in self.ended.items()],
             "position": 0 if self.place is None else self.place.numbers,
             "log_id": "" if self.place is None else self.place.ids,
             "bad": self.bad,
@@ -235,6 +273,15 @@ class PartialState:
                 for earlier in taken:
                     (self._path / f"driver-{earlier:06d}.json").unlink(missing_ok=True)
                 return number
+
+
+def _living(parts: Iterable[Part]) -> dict[Substream, list[tuple[int, str]]]:
+    """What lives in some parts, with the last epoch and the name of each part."""
+    living: dict[Substream, list[tuple[int, str]]] = {}
+    for part in sorted(parts, key=lambda part: (part.epoch, part.name)):
+        for substream in part.live:
+            living.setdefault(substream, []).append((part.epoch, part.name))
+    return living
 
 
 def _size(part: Part) -> int:

@@ -140,7 +140,7 @@ class BatchQuery(TrackedQuery):
                 result = self.processor.process(batch_input, run, epoch, spark)
                 if result is not None:
                     report = run.report(epoch)
-                    result.add_to(report, batch_input)
+                    result.add_to(report, batch_input, self._read.stream.input.rule)
                     outcomes = run.send(report, epoch)
                     self.processor.reported(epoch, spark)
             except Exception as error:

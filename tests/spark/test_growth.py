@@ -61,7 +61,7 @@ def _run(path: Path, batches: int, at: Callable[[PartialState], None]) -> None:
         for substream in ended:
             del open_since[substream]
         open_since.update(dict.fromkeys(mine, epoch))
-        state.compact(epoch, epoch - 1, lambda paths, live: Rows())  # type: ignore[arg-type, return-value]
+        state.compact(epoch, epoch - 1, lambda _: Rows())  # type: ignore[arg-type, return-value]
         state.publish(epoch)
         at(state)
 

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from spark_client.counting.runs import Run
-from spark_client.plan.substreams import Substream
+from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.inbox import Inbox
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from tests.client.processes import Server
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, JobSpec, ShardedClient, TrackerClient, TrackerError
+
+NAMED = Substreams(None, "string", "name", "string", 0, 0)
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 30))])
@@ -58,7 +60,7 @@ def goes_through(
             runs += 1
             run = Run(client, job, "query", str(runs), epochs)
             state = PartialState(tmp_path / "state", compact_from=4)
-            inbox = Inbox(tmp_path / "events", state, "in", ["in"], None)
+            inbox = Inbox(tmp_path / "events", state, "in", ["in"], NAMED, None)
         epoch = epochs
         state.load(epoch)
         kinds = [event.kind for event in inbox.take(run, epoch)]
@@ -78,7 +80,7 @@ def goes_through(
         if rng.random() < 0.15:
             run = None  # it dies before its state is published: its batch is run again
             continue
-        state.compact(epoch, epoch - 1, lambda paths, live: Rows())  # type: ignore[arg-type, return-value]
+        state.compact(epoch, epoch - 1, lambda _: Rows())  # type: ignore[arg-type, return-value]
         state.publish(epoch)
         epochs += 1
         run.committed(epoch)
@@ -108,7 +110,7 @@ def goes_through(
         if run is None or inbox is None or state is None:
             run = Run(client, job, "query", "last", epochs)
             state = PartialState(tmp_path / "state")
-            inbox = Inbox(tmp_path / "events", state, "in", ["in"], None)
+            inbox = Inbox(tmp_path / "events", state, "in", ["in"], NAMED, None)
         state.load(epochs)
         ended = [
             Substream(k.scope, k.name, k.end_time) for e in inbox.take(run, epochs) if isinstance(k := e.kind, Ended)

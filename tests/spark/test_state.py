@@ -67,7 +67,7 @@ def test_a_substream_has_rows_if_any_of_its_parts_has_over_restarts_and_merging(
         state.publish(epoch)
     known = {"both": True, "neither": False, "other": True}
     assert has_rows(state) == known
-    state.compact(3, 2, lambda paths, live: spark.range(len(live)))
+    state.compact(3, 2, lambda found: spark.range(sum(len(each.substreams) for each in found)))
     state.publish(3)
     again = PartialState(tmp_path)
     again.load(4)

@@ -80,6 +80,27 @@ def test_sessions_come_out_final_and_their_state_is_gone(
     tracking.stop()
 
 
+def test_days_are_made_of_hours_by_sparks_own_operators(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    rows = tracking.with_watermark(source, "ts", "windows")
+    hours = rows.groupBy(F.window("ts", "1 hour"), "kind").agg(F.count("*").alias("n"))
+    days = hours.groupBy(F.window(F.window_time("window"), "1 day"), "kind").agg(F.sum("n").alias("n"))
+    query = start(tracking, days, source, "days", tmp_path / "cp")
+    feed.put(row(1, 1), row(2, 59), row(3, 700), row(4, 1439, kind="y"))
+    tracking.process_all_available()
+    feed.put(row(5, 1500))
+    tracking.process_all_available()
+    assert shown(spark, "days", "kind", "n") == [("x", 3), ("y", 1)]
+    tracking.finish(source)
+    tracking.process_all_available()
+    assert shown(spark, "days", "kind", "n") == [("x", 1), ("x", 3), ("y", 1)]
+    assert state_rows(query) == 0
+    tracking.stop()
+
+
 def test_deduplication_keeps_rows_on_the_edge_and_forgets_what_is_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -1,0 +1,145 @@
+"""What has ended where rows are elements of several substreams at the tracker: over restarts, without Spark."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from spark_client.plan.nested import Level
+from spark_client.plan.substreams import Substream, Substreams
+from spark_client.release.epoch_ends import EpochEnds
+from spark_client.release.nested_ends import NestedEnds
+from spark_client.release.parts import RowTally
+from spark_client.release.session_ends import SessionEnds
+from spark_client.release.shared_ends import SharedEnds
+from spark_client.release.state import PartialState
+from tests.spark.test_growth import Rows
+from tracker.client import Ended, Event, Late, Reason
+
+QUERY = "query"
+SESSIONS = Substreams("tenant", "string", None, "string", 15, 0, gap=30, at="at")
+LEVELS = (Level("1 hour", 60, 0, None), Level("1 day", 240, 0, None))
+NESTED = Substreams("tenant", "string", None, "string", 240, 0, levels=LEVELS)
+
+
+class Release:
+    """The state of a release and what it makes of events, as its plan: it aggregates nothing."""
+
+    def __init__(self, rule: Substreams, path: Path) -> None:
+        self.rule = rule
+        self.plan = self
+        self.completeness = True
+        self.state = PartialState(path)
+        cls: type[Any] = SessionEnds if rule.gap else NestedEnds
+        self.ends: SharedEnds = cls(self, self.state, "in")
+
+
+def kept_as(rule: Substreams, time: int) -> Substream:
+    """What a row is kept under."""
+    if rule.gap:
+        return rule.substream("s", time - time % rule.length + rule.length)
+    starts = [(time - time % level.length, level.length) for level in rule.levels]
+    return rule.substream("s", " ".join(f"{start}/{start + length}" for start, length in starts))
+
+
+def events(ended: list[Substream], late: set[Substream], by_drain: bool = False) -> Iterator[Event]:
+    at = datetime.now(timezone.utc)
+    for each in ended:
+        yield Event(0, at, "", Ended("in", each.scope, each.name, each.end_time, 1, Reason.COMPLETE, 0, by_drain))
+    for each in sorted(late, key=str):
+        yield Event(0, at, "", Late("in", each.scope, each.name, QUERY, 1, 1))
+
+
+@pytest.mark.parametrize("rule", [SESSIONS, NESTED], ids=["sessions", "levels"])
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
+def test_each_row_is_in_one_result_of_each_kind_or_late(tmp_path: Path, rule: Substreams, seed: int) -> None:
+    """Substreams end in any order, rows come at any time, and every few batches the driver is another one."""
+    rng = random.Random(seed)
+    release = Release(rule, tmp_path)
+    over: set[Substream] = set()  # at the tracker
+    named: set[Substream] = set()
+    good: dict[Substream, int] = {}
+    released: dict[tuple[int, Substream], int] = {}
+    set_aside = came_late = 0
+    pending: set[Substream] = set()  # announced as late of the batch before
+    unread: list[Substream] = []
+    for epoch in range(40):
+        if rng.random() < 0.2:
+            release = Release(rule, tmp_path)
+        state = release.state
+        state.load(epoch)
+        ends = release.ends.read(list(events(unread, pending)), QUERY)
+        unread, pending = [], set()
+        set_aside += ends.late_rows
+        levels = ends.windows.items() if rule.levels else [((0, ""), ends.steps)]
+        for (level, _), some in cast(Any, levels):
+            for each, parts in some.items():
+                assert (level, each) not in released, "it comes out once"
+                released[level, each] = state.tally(each, parts).rows
+        for each in ends.steps:
+            assert not rule.gap or {*rule.tracked_as(each)} <= over
+        for each in ends.beside:
+            assert not {*rule.tracked_as(each)} <= over
+        rows: dict[Substream, int] = {}
+        if epoch < 30:
+            for _ in range(rng.randrange(4)):
+                each = kept_as(rule, 5 * epoch + rng.randrange(-120, 20))
+                rows[each] = rows.get(each, 0) + 1
+        known = {each for each in rows if ends.ended & {*rule.tracked_as(each)}}  # what the batch itself knows
+        part = state.write_part(epoch, cast(Any, Rows()))
+        state.add(part, epoch, {each: RowTally(number) for each, number in rows.items()}, known)
+        release.ends.settle(ends)
+        state.publish(epoch)
+        for each, number in rows.items():
+            tracked = {*rule.tracked_as(each)}
+            named |= tracked
+            pending |= tracked & over
+            if tracked & over:
+                came_late += number
+                set_aside += number if each in known else 0
+            else:
+                good[each] = good.get(each, 0) + number
+        due = sorted(named - over, key=str)
+        for each in due:
+            holds = rng.random() < 0.5 if epoch < 30 else False
+            if each.end_time is not None and (each.end_time <= 5 * epoch - 100 or epoch >= 30) and not holds:
+                over.add(each)
+                unread.append(each)
+    assert set_aside == came_late
+    for level in range(len(rule.levels) or 1):
+        assert {each: number for (at, each), number in released.items() if at == level} == good
+    assert release.state.substreams == set()
+    assert release.state.ended == {}
+
+
+def test_a_day_waits_for_its_hours_and_says_what_a_drain_has_closed(tmp_path: Path) -> None:
+    release = Release(NESTED, tmp_path)
+    state, ends = release.state, release.ends
+    state.load(0)
+    first, second = kept_as(NESTED, 10), kept_as(NESTED, 70)
+    hour, day = NESTED.tracked_as(first)
+    state.add(state.write_part(0, cast(Any, Rows())), 0, {first: RowTally(1), second: RowTally(2)}, set())
+    state.publish(0)
+
+    def windows(found: EpochEnds) -> dict[tuple[int, str], set[Substream]]:
+        return {key: {*pieces} for key, pieces in found.windows.items()}
+
+    found = ends.read(events([day], set()), QUERY)
+    assert windows(found) == {}, "another tracker's hours are open yet"
+    ends.settle(found)
+    state.publish(1)
+    release = Release(NESTED, tmp_path)
+    release.state.load(2)
+    found = release.ends.read(events([hour], set()), QUERY)
+    assert windows(found) == {(0, "whole"): {first}}
+    release.ends.settle(found)
+    last = NESTED.tracked_as(second)[0]
+    found = release.ends.read(events([last], set(), by_drain=True), QUERY)
+    assert windows(found) == {(0, "drained"): {second}, (1, "whole"): {first, second}}
+    release.ends.settle(found)
+    assert release.state.substreams == set()
