@@ -106,8 +106,8 @@ def test_each_level_equals_a_batch_and_no_day_comes_before_its_hours(
 
     tracking = start()
     number = 0
-    for batch in range(7):
-        if batch == 4:
+    for batch in range(6):
+        if batch == 3:
             tracking.stop()
             tracking = start()
         made = []
