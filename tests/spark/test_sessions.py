@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, session
+from spark_client import Frontier, Marks, Schedule, Snapshots, Tracking, UsageError, session
 from spark_client.plan.sessions import stretches
 from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.parts import Part, RowTally, selections
@@ -243,6 +243,8 @@ def test_open_sessions_go_on_in_the_next_deployment(
         feed.put(row(number, 25 * number), row(100 + number, 25 * number, "ba"[number % 3 == 2], "y"))
     tracking.process_all_available()
     tracking.hand_over(timeout=600)
+    with pytest.raises(UsageError, match="snapshots do not take in"):
+        Snapshots(tmp_path / "snapshots").export(tracking, [tmp_path / "cp"])
     tracking = start("2")
     for number in range(6, 9):
         feed.put(row(number, 25 * number), row(100 + number, 25 * number, "ba"[number % 3 == 2], "y"))
