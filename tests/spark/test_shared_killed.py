@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def expected(spark: SparkSession, feed: Feed, length: str) -> list[tuple[Any, ..
     ],
 )
 def test_results_are_whole_wherever_the_driver_dies(
-    spark: SparkSession, tracker: Server, job: str, tmp_path: Path, length: str, steps: Iterable[int]
+    spark: SparkSession, tracker: Server, job: str, tmp_path: Path, length: str, steps: Sequence[int]
 ) -> None:
     for at in steps:
         path = tmp_path / str(at)
@@ -70,4 +70,5 @@ def test_results_are_whole_wherever_the_driver_dies(
         got = spark.read.parquet(str(path / "out")).select("tenant", "window.*", "n", "ids").collect()
         assert sorted(map(tuple, got)) == expected(spark, feed, length), f"it died before step {at}"
         if dies_at is not None:
+            assert at != steps[0], "it has fewer steps than that"
             return  # it has lived to its end
