@@ -160,7 +160,8 @@ def test_a_copy_of_a_checkpoint_after_a_batch_is_gone_on_with_from_there(
         shutil.copy(file, copy)
     feed.put(row(13, 13))
     query = run(feed.stream(spark), tmp_path / "copy", note)
-    assert seen == [(12, [12]), (13, [13])]
+    # The source's own log has the files that were planned: they may come with the next ones.
+    assert (seen[0][0], [number for _, taken in seen for number in taken]) == (12, [12, 13])
     assert str(query.id) == query_id(tmp_path / "cp")
 
 
