@@ -132,7 +132,7 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
     """
     if target.is_dir():
         return False
-    hidden = target.parent / f"_{target.name}.{uuid.uuid4().hex[:8]}"
+    hidden = _beside(target)
     hidden.mkdir(parents=True)
     mark, content = hidden / "_mark", hidden / "content"
     mark.touch()
@@ -236,12 +236,17 @@ def is_table_of(table: Path, query: str) -> bool:
 def _hidden(target: Path, content: Any) -> Path:
     """A small file beside its target, on the disk, that readers do not see yet."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    hidden = target.parent / f"_{target.name}.{uuid.uuid4().hex[:8]}"
+    hidden = _beside(target)
     with open(hidden, "w", encoding="utf-8") as file:
         file.write(json.dumps(content, separators=(",", ":")))  # at once: json.dump goes value by value in Python
         file.flush()
         os.fsync(file.fileno())
     return hidden
+
+
+def _beside(path: Path) -> Path:
+    """A new name beside a path, that readers pass over: Spark reads ``_epoch=3``, which it takes for a partition."""
+    return path.parent / f"_{path.name.replace('=', '-')}.{uuid.uuid4().hex[:8]}"
 
 
 def read_json(path: Path) -> Any:
@@ -254,7 +259,7 @@ def read_json(path: Path) -> Any:
 
 def remove(path: Path) -> None:
     """Removes a directory so that readers never see half of it."""
-    hidden = path.parent / f"_{path.name}.{uuid.uuid4().hex[:8]}"
+    hidden = _beside(path)
     try:
         path.rename(hidden)
     except FileNotFoundError:
