@@ -19,11 +19,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from spark_client import aggregates
+    from spark_client import aggregates, debezium
+    from spark_client.api.handoffs import end_offsets
     from spark_client.api.released import Released
     from spark_client.api.session import Tracking
     from spark_client.api.snapshots import Snapshot, Snapshots
     from spark_client.api.streams import TrackedStream
+    from spark_client.api.waiting import wait_for_end, wait_for_results
     from spark_client.api.writer import NativeWriter, TrackedWriter
     from spark_client.channels.channel import Channel
     from spark_client.channels.database import TableChannel, channel_tables
@@ -33,13 +35,16 @@ if TYPE_CHECKING:
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.errors import TrackingError, UsageError
     from spark_client.plan.calendars import calendar
+    from spark_client.plan.end_offsets import EndOffsets
     from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
     from spark_client.plan.fronts import Front, Marks
     from spark_client.plan.labels import child_label, source_label
+    from spark_client.plan.loads import ControlTable, Manifests, SuccessMarkers
     from spark_client.plan.mergeable import Aggregate
     from spark_client.plan.nested import nested
     from spark_client.plan.outputs import Sink
     from spark_client.plan.resultfunctions import FinishedGroup
+    from spark_client.plan.results_of import ResultsOf
     from spark_client.plan.schedule import Counts, Schedule
     from spark_client.plan.sessions import session
     from spark_client.plan.sliding import sliding
@@ -63,15 +68,19 @@ __all__ = [
     "TRACKER",
     "Aggregate",
     "Channel",
+    "ControlTable",
     "Counts",
+    "EndOffsets",
     "FileChannel",
     "FinishedGroup",
     "Front",
     "Frontier",
     "KafkaChannel",
+    "Manifests",
     "Marks",
     "NativeWriter",
     "Released",
+    "ResultsOf",
     "Revision",
     "Schedule",
     "ShadowedJob",
@@ -80,6 +89,7 @@ __all__ = [
     "Snapshots",
     "Substream",
     "Substreams",
+    "SuccessMarkers",
     "Table",
     "TableChannel",
     "Tables",
@@ -94,7 +104,9 @@ __all__ = [
     "calendar",
     "channel_tables",
     "child_label",
+    "debezium",
     "draw_shadow_report",
+    "end_offsets",
     "epochs_table",
     "ledger",
     "nested",
@@ -103,13 +115,17 @@ __all__ = [
     "shadow_report",
     "sliding",
     "source_label",
+    "wait_for_end",
+    "wait_for_results",
 ]
 
 #: Where each of them is, and what it is called there if not the same.
 _ORIGINS: Final = {
     "Aggregate": "plan.mergeable",
     "Channel": "channels.channel",
+    "ControlTable": "plan.loads",
     "Counts": "plan.schedule",
+    "EndOffsets": "plan.end_offsets",
     "EVENT_SCHEMA": "datasource.rows",
     "FileChannel": "channels.files",
     "FinishedGroup": "plan.resultfunctions",
@@ -118,10 +134,12 @@ _ORIGINS: Final = {
     "KafkaChannel": "channels.kafka",
     "LATE_SCHEMA": "release.quarantine",
     "LEDGER_SCHEMA": "release.ledger",
+    "Manifests": "plan.loads",
     "Marks": "plan.fronts",
     "NativeWriter": "api.writer",
     "RECEIPT_SCHEMA": "release.receipts",
     "Released": "api.released",
+    "ResultsOf": "plan.results_of",
     "Revision": "release.revisions",
     "SUBSTREAM_SCHEMA": "datasource.rows",
     "Schedule": "plan.schedule",
@@ -131,6 +149,7 @@ _ORIGINS: Final = {
     "Snapshots": "api.snapshots",
     "Substream": "plan.substreams",
     "Substreams": "plan.substreams",
+    "SuccessMarkers": "plan.loads",
     "TRACKER": "plan.substreams",
     "Table": "sinks.tables",
     "TableChannel": "channels.database",
@@ -146,6 +165,7 @@ _ORIGINS: Final = {
     "calendar": "plan.calendars",
     "child_label": "plan.labels",
     "draw_shadow_report": "shadow.picture",
+    "end_offsets": "api.handoffs",
     "epochs_table": "sinks.tables",
     "ledger": "release.ledger",
     "nested": "plan.nested",
@@ -155,6 +175,9 @@ _ORIGINS: Final = {
     "sliding": "plan.sliding",
     "source_label": "plan.labels",
     "aggregates": "aggregates:",
+    "debezium": "debezium:",
+    "wait_for_end": "api.waiting",
+    "wait_for_results": "api.waiting",
 }
 
 

@@ -28,6 +28,7 @@ PACKAGES: Final = (
     "tracker.testing",
     "spark_client",
     "spark_client.aggregates",
+    "spark_client.debezium",
 )
 _LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _CODE: Final = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)

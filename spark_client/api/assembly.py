@@ -91,6 +91,7 @@ class Assembly:
             receipts=writer.to_receipts,
             given_up=writer.given_up,
             upstream=tuple(self.graph.leading_to(stream.segment)),
+            connected=tuple(self.graph.connected(stream.segment)),
             origins=tuple(self.graph.origins_of(stream.segment)),
             state_segment=state_segment(release) if release is not None and writer.routes else None,
         )

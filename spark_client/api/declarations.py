@@ -97,7 +97,9 @@ class Declarations(ABC):
             identity: columns that name a row for ever: (topic, partition, offset), (file, row), a business key. Needed
                 where rows are sent into a channel; without, a row is named by its place in the batch, which only holds
                 if a replay of the batch reads the rows in the same partitions and order.
-            front: what the source can promise: `Schedule`, `Marks`, `Frontier`. None: nothing, until `finish`.
+            front: what the source can promise: `Schedule`, `Marks`, `Frontier`, or one that finds its promises
+                by itself: `ResultsOf`, `SuccessMarkers`, `Manifests`, `ControlTable`, `EndOffsets`. None: nothing,
+                until `finish`.
             on_bad_rows: what happens to rows that belong to no substream: their scope, time or name is null, or is
                 nothing that the tracker takes. ``"fail"``: the batch fails before anything of it is published, unless
                 a step of the stream drops them; the message says how many, why, and what to do. ``"quarantine"``:
@@ -121,7 +123,7 @@ class Declarations(ABC):
         for value in identity:
             resolve(df, value, "identity")
         if front is not None and not isinstance(front, Front):
-            raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier")
+            raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier, ResultsOf, …")
         if front is not None and (rule.slide or rule.shared):
             front.check_overlapping()
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone

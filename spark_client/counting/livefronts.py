@@ -10,21 +10,31 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from spark_client.counting.countreaders import CountReader, Found, FunctionCounts
+from spark_client.counting.loadcounts import ManifestCounts, MarkerCounts
+from spark_client.counting.receiptcounts import ReceiptCounts
+from spark_client.counting.tablecounts import TableCounts
 from spark_client.errors import UsageError
 from spark_client.plan import timetable
+from spark_client.plan.end_offsets import EndOffsets
 from spark_client.plan.fronts import Front, Group, Promises
-from spark_client.plan.schedule import Counts, Rows, Schedule
+from spark_client.plan.loads import ControlTable, Manifests, SuccessMarkers
+from spark_client.plan.results_of import ResultsOf
+from spark_client.plan.schedule import ByCount, Rows, Schedule
 from spark_client.plan.substreams import Substream
+from spark_client.spark_internals.checkpoints import positions
 from tracker.client import Expected, Finish, Frontier
+from tracker.contract.promises import CommitPromise
 
 _log = logging.getLogger("spark_client")
 
 _AT_ONCE = 10_000  #: numbers in one message
-_PATIENCE = 60.0  #: seconds for which a user's function may fail, before the query does
+_PATIENCE = 60.0  #: seconds for which counts may not be found, before the query fails
 
 
 class GivenCounts(Protocol):
@@ -91,11 +101,19 @@ class LiveFront:
             at_once: it is time.
         """
 
-    def due(self) -> Sequence[Expected | Frontier]:
+    def committed(self, checkpoint: Path, epoch: int | None) -> None:
+        """Learns which batch of its query the tracker has for committed.
+
+        Args:
+            checkpoint: the query's.
+            epoch: the batch's number; None: there was none yet.
+        """
+
+    def due(self) -> Sequence[CommitPromise]:
         """Promises that wait for no batch; the next of them, until none are left."""
         return ()
 
-    def promised(self, promises: Sequence[Expected | Frontier]) -> None:
+    def promised(self, promises: Sequence[CommitPromise]) -> None:
         """The tracker has taken these."""
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
@@ -107,15 +125,43 @@ class LiveFront:
         return self.front.of_groups(groups)
 
 
+class LiveEndOffsets(LiveFront):
+    """An `EndOffsets` while its query runs: it finishes when what Spark has committed comes up to the ends.
+
+    Args:
+        front: as it was declared.
+    """
+
+    def __init__(self, front: EndOffsets) -> None:
+        super().__init__(front)
+        self._ends = front
+        self._seen: tuple[Path, int | None] | None = None
+        self._finished = False
+        self._promised = False
+
+    def committed(self, checkpoint: Path, epoch: int | None) -> None:
+        if self._promised or (epoch is not None and self._seen == (checkpoint, epoch)):
+            return
+        self._seen = checkpoint, epoch
+        self._finished = self._finished or any(map(self._ends.reached, positions(checkpoint, epoch)))
+
+    def due(self) -> Sequence[CommitPromise]:
+        return self.finish() if self._finished and not self._promised else ()
+
+    def promised(self, promises: Sequence[CommitPromise]) -> None:  # noqa: ARG002
+        self._promised = True
+
+
 class LiveSchedule(LiveFront):
-    """A `Schedule` while its query runs: the counts that the tracker is to be given.
+    """A front by counts while its query runs: the counts that the tracker is to be given.
 
     Args:
         schedule: as it was declared.
         spark: the session, in which times are read.
+        reader: finds counts while the query runs; None: they are known, or given by `add`.
     """
 
-    def __init__(self, schedule: Schedule, spark: SparkSession) -> None:
+    def __init__(self, schedule: ByCount, spark: SparkSession, reader: CountReader | None) -> None:
         super().__init__(schedule)
         self._schedule = schedule
         self._rule = schedule.rule
@@ -124,12 +170,13 @@ class LiveSchedule(LiveFront):
         self._due: dict[Substream, tuple[int, bool]] = {}  # counts that the tracker has not been given yet
         self._through: int | None = None  # likewise
         self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
-        self._known: dict[Substream, int] = {}  # what the function gave last
+        self._reader = reader
+        self._known: Mapping[Substream, int] = {}  # what the reader found before
+        self._found: Found | None = None  # what it found last, and was refused
         self._ledger: GivenCounts | None = None
         self._next = 0.0
-        self._failing = float("inf")  # since when the function fails
-        if schedule.read_counts is None:
-            self._add(schedule.table)
+        self._failing = float("inf")  # since when the reader fails
+        self._add(schedule.table)
 
     def add(self, rows: Rows, through: datetime | date | None = None, revise: bool = False) -> None:
         """Takes counts, to be given to the tracker.
@@ -180,35 +227,34 @@ class LiveSchedule(LiveFront):
         return max(0, count - (self._ledger.taken.get(substream, 0) if self._ledger is not None else 0))
 
     def look(self, at_once: bool = False) -> None:
-        """Calls the function, if there is one and it is time.
+        """Looks for counts, if they are found somewhere and it is time.
 
         Args:
             at_once: it is time.
 
         Raises:
-            UsageError: what it gives is of another form.
+            UsageError: what is found is of another form, or cannot be promised.
         """
         if self._ledger is not None:
             self._ledger.follow()
-        if self._schedule.read_counts is None or not (at_once or time.monotonic() >= self._next):
+        if self._reader is None or not (at_once or time.monotonic() >= self._next):
             return
         try:
-            given = self._schedule.read_counts()
+            found = self._reader.read()
+        except UsageError:
+            raise
         except Exception as error:
             now = time.monotonic()
             self._next, self._failing = now + self._schedule.refresh, min(self._failing, now)
             if at_once or now - self._failing > _PATIENCE:
-                raise UsageError(
-                    f"{self._schedule!r}: the function that gives the counts has failed: {error}"
-                ) from error
-            _log.warning(
-                "%r: the function that gives the counts has failed, and is called again: %s", self.front, error
-            )
+                raise UsageError(f"{self._schedule!r}: {self._reader.failing}: {error}") from error
+            _log.warning("%r: %s, and is tried again: %s", self.front, self._reader.failing, error)
             return
         self._next, self._failing = time.monotonic() + self._schedule.refresh, float("inf")
-        found = given if isinstance(given, Counts) else Counts(given)
-        rows = found.rows if isinstance(found.rows, DataFrame) else list(found.rows)
-        known = timetable.read(self._spark, rows, self._rule)
+        found = self._found = found or self._found
+        if found is None:
+            return
+        known = found.counts
         news = {substream: count for substream, count in known.items() if self._known.get(substream) != count}
         through = self._promised_through
         left_out = [each for each in news if each not in self._known and each.end_time is not None]
@@ -222,9 +268,9 @@ class LiveSchedule(LiveFront):
             ends = [substream.end_time for substream in known if substream.end_time is not None]
             if self._schedule.complete and ends:
                 self._through = max(ends) if self._through is None else max(*ends, self._through)
-        self._known = known
+        self._known, self._found = dict(known), None
 
-    def due(self) -> list[Expected | Frontier]:
+    def due(self) -> Sequence[CommitPromise]:
         """The next promises to be made: counts first, and how far they are complete when all of them are made."""
         with self._lock:
             some = list(self._due.items())[:_AT_ONCE]
@@ -245,10 +291,12 @@ class LiveSchedule(LiveFront):
             for substream, (count, revise) in some
         ]
 
-    def promised(self, promises: Sequence[Expected | Frontier]) -> None:
+    def promised(self, promises: Sequence[CommitPromise]) -> None:
         """The tracker has taken these."""
         with self._lock:
             for promise in promises:
+                if isinstance(promise, Finish):
+                    continue
                 if isinstance(promise, Frontier):
                     self._promised_through = promise.time
                     if self._through is not None and self._through <= promise.time:
@@ -268,6 +316,19 @@ class LiveSchedule(LiveFront):
         return self.of_observed({})
 
 
+def _reader(front: ByCount, spark: SparkSession) -> CountReader | None:
+    """What finds a front's counts; None: nothing does."""
+    if isinstance(front, ResultsOf):
+        return ReceiptCounts(front, front.rule)
+    if isinstance(front, SuccessMarkers):
+        return MarkerCounts(front, spark)
+    if isinstance(front, Manifests):
+        return ManifestCounts(front, spark)
+    if isinstance(front, ControlTable):
+        return TableCounts(front, spark)
+    return FunctionCounts(front, spark) if isinstance(front, Schedule) and front.looks else None
+
+
 def live(front: Front, spark: SparkSession) -> LiveFront:
     """A declared front, for a query that is to run.
 
@@ -275,7 +336,9 @@ def live(front: Front, spark: SparkSession) -> LiveFront:
         front: bound to its source.
         spark: the session that the query runs in.
     """
-    return LiveSchedule(front, spark) if isinstance(front, Schedule) else LiveFront(front)
+    if isinstance(front, EndOffsets):
+        return LiveEndOffsets(front)
+    return LiveSchedule(front, spark, _reader(front, spark)) if isinstance(front, ByCount) else LiveFront(front)
 
 
 def _refuse(missed: Sequence[Substream]) -> None:

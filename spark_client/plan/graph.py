@@ -118,6 +118,13 @@ class JobGraph:
             found |= more
         return sorted(found - {segment})
 
+    def connected(self, segment: str) -> list[str]:
+        """The segment, those from which it can be reached, and those that can be reached from it."""
+        found = {segment}
+        while more := {fed for name in found for fed in self.segments.get(name, ())} - found:
+            found |= more
+        return sorted(found.union(self.leading_to(segment)))
+
     def origins_of(self, segment: str) -> list[str]:
         """The segments on which what reaches this one entered the job, or left a release that sends its results on."""
         states = {*self.states()}

@@ -1,8 +1,9 @@
 """`Schedule`: how many rows each substream will have, told before, while, or after they come.
 
-Nothing is counted here. The source's rows are counted where all rows are, and the tracker closes a substream when as
-many were sent as its front expects, whoever gave the number and in whatever order. So what is still missing can be seen
-there, of silent tenants, too, and a restart has nothing to find out.
+`ByCount` is what it has in common with fronts that find such numbers by themselves. Nothing is counted here. The
+source's rows are counted where all rows are, and the tracker closes a substream when as many were sent as its front
+expects, whoever gave the number and in whatever order. So what is still missing can be seen there, of silent tenants,
+too, and a restart has nothing to find out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,41 @@ class Counts(NamedTuple):
     through: datetime | date | None = None
 
 
-class Schedule(Front):
+class ByCount(Front):
+    """Base of fronts that promise how many rows each substream will have.
+
+    Args:
+        revise: a count that was given before as another number takes its place, while its substream is open.
+        refresh: seconds between two looks at where the counts are.
+
+    Attributes:
+        table: counts that are known when the source is declared.
+        looks: whether counts are looked for while the query runs.
+        remembers: whether what was given is given again by the next start; else it was given once, by a call.
+        complete: whether there will be no other substreams up to the last window given.
+    """
+
+    counts = True
+    moves_progress = False
+    looks = True
+    remembers = True
+    complete = False
+
+    def __init__(self, revise: bool, refresh: float) -> None:
+        if not refresh > 0:
+            raise UsageError(f"{type(self).__name__}: refresh={refresh!r} seconds: has to be above zero")
+        self.revise = revise
+        self.refresh = refresh
+        self.table: dict[Substream, int] = {}
+
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
+        return Promises()  # it depends on what was promised before: see `spark_client.counting.livefronts`
+
+    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
+        return Promises()
+
+
+class Schedule(ByCount):
     """Counts: how many rows each substream will have.
 
     A substream is closed with the batch that brings its last row, whatever the order of the rows. It is known from the
@@ -58,7 +93,6 @@ class Schedule(Front):
     >>> Schedule(lambda: spark.read.csv("/control", schema="shop string, day date, orders int"))  # doctest: +SKIP
     """
 
-    counts = True
     moves_progress = True
 
     def __init__(
@@ -69,17 +103,15 @@ class Schedule(Front):
         revise: bool = False,
         refresh: float = 1.0,
     ) -> None:
-        if not refresh > 0:
-            raise UsageError(f"Schedule: refresh={refresh!r} seconds: has to be above zero")
+        super().__init__(revise, refresh)
         self.read_counts = expected if callable(expected) else None
+        self.looks = self.read_counts is not None
         # A list, since another source may take the same schedule: an iterator gives its rows once.
         listed = () if callable(expected) else expected
         self._expected: Rows = listed if isinstance(listed, DataFrame) else [tuple(row) for row in listed]
         # What `Tracking.expect` gives is given once; a table, or what a function reads, is given again.
-        self.remembers = self.read_counts is not None or isinstance(listed, DataFrame) or bool(self._expected)
-        self.complete = complete if complete is not None else (self.remembers and self.read_counts is None)
-        self.revise = revise
-        self.refresh = refresh
+        self.remembers = self.looks or isinstance(listed, DataFrame) or bool(self._expected)
+        self.complete = complete if complete is not None else (self.remembers and not self.looks)
 
     def __repr__(self) -> str:
         return "Schedule(<function>)" if self.read_counts is not None else "Schedule(<table>)"
@@ -88,13 +120,7 @@ class Schedule(Front):
         self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
     ) -> None:
         super().bind(name, rows, rule, keys, time)
-        self.table: dict[Substream, int] = {}  # of a table or a list: the counts of the substreams it names
+        self.table = {}  # of this source alone
         if self.read_counts is None:
             self.table = timetable.read(rows.sparkSession, self._expected, rule)
         self._expected = ()  # a table is of the session
-
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
-        return Promises()  # it depends on what was promised before: see `spark_client.counting.livefronts`
-
-    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
-        return Promises()

@@ -38,19 +38,36 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
         UsageError: rows of another form, a time that does not fit the source's, a substream twice, a count that is no
             number of rows.
     """
-    rows = _of_table(expected, rule) if isinstance(expected, DataFrame) else _of_values(spark, expected, rule)
     due: dict[Substream, int] = {}
+    for substream, count in _listed(spark, expected, rule):
+        if substream in due:
+            raise UsageError(f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice")
+        due[substream] = count
+    return due
+
+
+def added_up(spark: SparkSession, expected: Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
+    """The same of rows that may be of one substream: their counts are added up."""
+    due: dict[Substream, int] = {}
+    for substream, count in _listed(spark, expected, rule):
+        due[substream] = due.get(substream, 0) + count
+    return due
+
+
+def _listed(
+    spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams
+) -> list[tuple[Substream, int]]:
+    """The substream and the count of each row."""
+    rows = _of_table(expected, rule) if isinstance(expected, DataFrame) else _of_values(spark, expected, rule)
+    listed = []
     for scope, key, count in rows:
         if key is None or (rule.scope is not None and scope is None) or count is None:
             raise UsageError(
                 f"Schedule: a row of it ({scope!r}, {key!r}, {count!r}) has a null, or a time more than 73,000 years "
                 "from 1970, or a time zone that Spark does not have: drop it, or give it values"
             )
-        substream = rule.substream(scope, key)
-        if substream in due:
-            raise UsageError(f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice")
-        due[substream] = _whole(count)
-    return due
+        listed.append((rule.substream(scope, key), _whole(count)))
+    return listed
 
 
 def _whole(count: Any) -> int:

@@ -21,6 +21,7 @@ from spark_client.runtime.metrics import QueryMetrics
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import Read, TrackedQuery
 from spark_client.runtime.queryplan import QueryPlan
+from spark_client.runtime.within import BatchInHand, within
 from spark_client.spark_internals.checkpoints import query_id
 from spark_client.storage.directories import PARQUET
 from tracker.client import Outcome
@@ -60,6 +61,7 @@ class BatchQuery(TrackedQuery):
         self._read = read
         self._seals = plan.seals
         self._wakes = plan.release is not None
+        self._place = partial(BatchInHand, plan.settings.job, plan.stream.segment, frozenset(plan.connected))
         self.counting = plan.counting()
         self.processor = processor
         self._probe = probe
@@ -122,7 +124,7 @@ class BatchQuery(TrackedQuery):
     def process(self, batch: DataFrame, epoch: int) -> None:
         """Processes a batch, and reports it."""
         run = self.run
-        with self.gate.passed(epoch):
+        with self.gate.passed(epoch), within(self._place(epoch)):
             started, outcomes = time.monotonic(), list[Outcome]()
             if run.failure is not None:
                 raise explained(run.failure)

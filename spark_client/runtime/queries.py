@@ -160,6 +160,7 @@ class TrackedQuery:
         """Makes the promises that have become known meanwhile."""
         try:
             for front in self.fronts:
+                front.committed(self.checkpoint, run.last_epoch)
                 front.look()
                 run.announce(front, patient=False)
         except TrackingError as error:

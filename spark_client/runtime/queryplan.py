@@ -103,6 +103,7 @@ class QueryPlan:
         receipts: where receipts go; None: none are written.
         given_up: whether what it releases are rows that were given up.
         upstream: the segments that lead to the stream's.
+        connected: those, the stream's own, and those that can be reached from it.
         origins: those of them, or the stream's own, on which rows enter the job.
         state_segment: the segment that stands for a release's state, if its results are sent on.
     """
@@ -118,6 +119,7 @@ class QueryPlan:
     receipts: str | os.PathLike[str] | Sink | None = None
     given_up: bool = False
     upstream: tuple[str, ...] = field(default=())
+    connected: tuple[str, ...] = field(default=())
     origins: tuple[str, ...] = field(default=())
     state_segment: str | None = None
 

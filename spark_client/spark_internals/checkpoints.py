@@ -10,6 +10,9 @@ Relies on the files of a checkpoint (``StreamMetadata``, ``OffsetSeqLog``, ``Com
   deleted after a hundred batches; who needs it longer keeps it. Fails open: receipts are without it.
 - A query goes on behind a committed batch from a copy of all files, less the entries of both logs after that batch.
   Fails closed: Spark refuses a checkpoint in which it misses something.
+- ``sources/N/0`` has where a source of Kafka began, in version v1: a line with the version, after a byte of zero, and
+  the offsets. It is there before the first batch, which does not come if there is nothing to read. Fails closed: who
+  waits for that position goes on waiting.
 - An entry is written under another name, ``.N.….tmp``, and renamed (``CheckpointFileManager``). Fails closed: a file of
   another form is left alone, and Spark refuses a checkpoint with it in a sentence of its own (from 4.1 on).
 
@@ -22,9 +25,10 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from spark_client.errors import TrackingError
 
@@ -69,6 +73,28 @@ def _planned(checkpoint: Path, epoch: int) -> tuple[int | None, str | None]:
     if version != "v1":
         return None, None
     return json.loads(metadata)["batchTimestampMs"] * 1000, "\n".join(offsets[:-1])
+
+
+def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
+    """Up to where the sources of a query have been read, as each writes it, with a batch.
+
+    Args:
+        checkpoint: of the query.
+        epoch: the batch's number; None: before the first, where sources of Kafka began.
+    """
+    try:
+        if epoch is None:
+            lines = [path.read_text("utf-8").splitlines()[-1] for path in sorted(checkpoint.glob("sources/*/0"))]
+        else:
+            version, _, *lines = (checkpoint / "offsets" / str(epoch)).read_text("utf-8").splitlines()
+            lines = lines if version == "v1" else []
+    except (FileNotFoundError, ValueError, IndexError):
+        return []
+    found = []
+    for line in lines:
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]
 
 
 def query_id(checkpoint: Path) -> str | None:

@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 
-from spark_client import Frontier, Marks, Released, Schedule, Snapshot, Snapshots, Tracking
+from spark_client import (
+    ControlTable,
+    EndOffsets,
+    Frontier,
+    Manifests,
+    Marks,
+    Released,
+    ResultsOf,
+    Schedule,
+    Snapshot,
+    Snapshots,
+    SuccessMarkers,
+    Tracking,
+)
 from spark_client.api import writer
 from spark_client.datasource.options import WAKE_UP, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
@@ -24,6 +37,11 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
     "Rows that enter the job": Tracking.source,
     "`Marks`": Marks,
     "`Schedule`": Schedule,
+    "`ResultsOf`": ResultsOf,
+    "`SuccessMarkers`": SuccessMarkers,
+    "`Manifests`": Manifests,
+    "`ControlTable`": ControlTable,
+    "`EndOffsets`": EndOffsets,
     "`Frontier`": Frontier,
     "`tracking.channel`": Tracking.channel,
     "`tracking.table_channel`": Tracking.table_channel,

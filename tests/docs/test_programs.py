@@ -72,6 +72,24 @@ def test_the_spark_quickstart_ends_by_itself_and_releases_each_shops_day_once(se
     assert ran.stdout.index("berlin") < arrived < ran.stdout.index("lima") < ran.stdout.index("drained: ")
 
 
+@pytest.mark.spark
+def test_the_chained_jobs_end_an_hour_with_what_the_first_has_written_and_one_without_results(server: Server) -> None:
+    ran = subprocess.run(
+        [sys.executable, "examples/chained_jobs.py", server.address],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 0, ran.stderr
+    table = [line.strip("|").split("|") for line in ran.stdout.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in row] for row in table]
+    assert [(row[0], *row[2:]) for row in rows if row[0] != "shop"] == [("berlin", "2", "4")]
+    assert "berlin: 2 results of the first job were read, of 2\n" in ran.stdout
+    assert "lima: 0 results of the first job were read, of 0\n" in ran.stdout
+
+
 def test_the_reader_that_may_be_away(server: Server) -> None:
     """docs/concepts.md: it sends everything once it has happened, and acknowledges it."""
     [program] = blocks("docs/concepts.md", "Readers that may be away", "python")

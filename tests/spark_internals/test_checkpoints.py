@@ -22,6 +22,7 @@ from spark_client.spark_internals.checkpoints import (
     last_begun,
     last_commit,
     planned,
+    positions,
     query_id,
     started_query,
 )
@@ -51,6 +52,7 @@ def test_a_batch_is_written_down_before_it_begins_and_begins_after_the_commit_of
     own = str(query.id)
     assert seen == [(0, 0, None, own), (1, 1, 0, own), (2, 2, 1, own)]
     assert (last_begun(tmp_path / "cp"), last_commit(tmp_path / "cp")) == (2, 2)
+    assert [positions(tmp_path / "cp", epoch) for epoch in (0, 2, 3)] == [[{"logOffset": 0}], [{"logOffset": 2}], []]
 
 
 def test_a_checkpoint_has_its_querys_id_when_the_start_is_announced(

@@ -1,0 +1,271 @@
+"""Counts from what a load has left beside its files: markers in its directories, and manifests.
+
+Files whose rows nobody has written down are counted: by their footers, or as the user's own reader reads them.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from spark_client.counting.countreaders import Found
+from spark_client.counting.givenvalues import as_column_has_it, count_of, when_of
+from spark_client.errors import UsageError
+from spark_client.plan import timetable
+from spark_client.plan.loads import Manifests, ReadFiles, SuccessMarkers
+from spark_client.plan.substreams import Substream, Substreams
+from spark_client.storage.directories import local_path
+
+_log = logging.getLogger("spark_client")
+
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  #: stands in a path for null
+
+
+class _Parts:
+    """The counts that were found in each place, and what they come to.
+
+    Attributes:
+        changed: whether something is new since they were added up.
+    """
+
+    def __init__(self, front: object) -> None:
+        self._front = front
+        self._found: dict[str, dict[Substream, int]] = {}
+        self.changed = False
+
+    def put(self, place: str, counts: dict[Substream, int]) -> None:
+        """What is found in a place now."""
+        self._found[place] = counts
+        self.changed = True
+
+    def all(self) -> dict[Substream, int]:
+        """All of it.
+
+        Raises:
+            UsageError: two places have one substream, so nobody can tell whether there are others.
+        """
+        places: dict[Substream, str] = {}
+        counts: dict[Substream, int] = {}
+        for place, found in self._found.items():
+            for substream, count in found.items():
+                if substream in places:
+                    raise UsageError(
+                        f"{self._front!r}: {places[substream]} and {place} are both of {substream.name!r} of scope "
+                        f"{substream.scope!r}, so nobody can tell when all of it is there: give each substream one "
+                        "place, or windows that are as short"
+                    )
+                places[substream] = place
+                counts[substream] = count
+        self.changed = False
+        return counts
+
+
+class MarkerCounts:
+    """The rows of directories that have a marker.
+
+    Args:
+        front: that is promised, bound to its source.
+        spark: the session, in which times are read.
+    """
+
+    failing = "the directories that have a marker cannot be read"
+
+    def __init__(self, front: SuccessMarkers, spark: SparkSession) -> None:
+        self._front = front
+        self._spark = spark
+        self._path = local_path(front.path, "the path of SuccessMarkers,")
+        self._keys = [key for key in (front.scope, front.when) if key is not None]
+        self._markers: dict[str, int] = {}  # when the marker of a directory was written
+        self._warned: set[str] = set()
+        self._parts = _Parts(front)
+
+    def read(self) -> Found | None:
+        """Counts the directories whose markers are new.
+
+        Raises:
+            UsageError: two of them are of one substream, or their files cannot be counted.
+        """
+        for directory, values in self._directories(self._path, {}):
+            marker = Path(directory, self._front.marker)
+            try:
+                written = marker.stat().st_mtime_ns
+            except FileNotFoundError:
+                continue
+            if self._markers.get(directory) == written:
+                continue
+            files = sorted(_files(directory))
+            if newer := [file for file in files if os.stat(file).st_mtime_ns > written]:
+                if directory not in self._warned:
+                    self._warned.add(directory)
+                    _log.warning(
+                        "%r: %d files of %s, such as %s, are newer than its marker, so nothing is promised of it: "
+                        "write the marker again when all files are there",
+                        self._front,
+                        len(newer),
+                        directory,
+                        os.path.basename(newer[0]),
+                    )
+                continue
+            row = _row(values, self._keys, rows_in(files, self._front.read_files, repr(self._front)))
+            self._parts.put(directory, timetable.read(self._spark, [_in_form(row, self._front)], self._front.rule))
+            self._markers[directory] = written
+        return Found(self._parts.all()) if self._parts.changed else None
+
+    def _directories(self, path: Path | str, values: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """The directories whose paths have all columns that are asked for, with the columns' values."""
+        try:
+            entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            column, equals, value = entry.name.partition("=")
+            if not equals or entry.name.startswith(("_", ".")) or value == _NO_VALUE or not entry.is_dir():
+                continue
+            known = {**values, unquote(column): unquote(value)}
+            if all(key in known for key in self._keys):
+                yield entry.path, known
+            else:
+                yield from self._directories(entry.path, known)
+
+
+class ManifestCounts:
+    """The rows that manifests have.
+
+    Args:
+        front: that is promised, bound to its source.
+        spark: the session, in which times are read.
+    """
+
+    failing = "the manifests cannot be read"
+
+    def __init__(self, front: Manifests, spark: SparkSession) -> None:
+        self._front = front
+        self._spark = spark
+        self._known: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
+        self._parts = _Parts(front)
+
+    def read(self) -> Found | None:
+        """Reads the manifests that are new, or have changed.
+
+        Raises:
+            UsageError: an entry lacks what is needed, or two manifests are of one substream.
+        """
+        for place in sorted(glob.glob(self._front.path, recursive=True)):
+            if os.path.basename(place).startswith(("_", ".")):
+                continue
+            status = os.stat(place)
+            version = status.st_mtime_ns, status.st_size
+            if self._known.get(place) == version:
+                continue
+            self._parts.put(place, self._counts(place))
+            self._known[place] = version
+        return Found(self._parts.all()) if self._parts.changed else None
+
+    def _counts(self, place: str) -> dict[Substream, int]:
+        front = self._front
+        keys = [key for key in (front.scope, front.when) if key is not None]
+        rows = []
+        for entry in _entries(place):
+            if missing := [key for key in keys if entry.get(key) in (None, "")]:
+                raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}: {entry}")
+            count = count_of(entry.get(front.rows))
+            if count in (None, ""):
+                listed = entry.get(front.files)
+                if listed in (None, ""):
+                    raise UsageError(
+                        f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}"
+                    )
+                names = [listed] if isinstance(listed, str) else list(listed)
+                files = [os.path.join(os.path.dirname(place), name) for name in names]
+                count = rows_in(files, front.read_files, repr(front))
+            rows.append(_in_form(_row(entry, keys, count), front))
+        if front.when is None:
+            name = as_column_has_it(os.path.splitext(os.path.basename(place))[0], front.rule.name_type)
+            rows = [[name, sum(row[-1] for row in rows)]]
+        return timetable.added_up(self._spark, rows, front.rule)
+
+
+def _row(values: Mapping[str, Any], keys: Sequence[str], count: Any) -> list[Any]:
+    """A row of a schedule: the scope, if there is one, the name or time, and the count."""
+    return [*[values[key] for key in keys], count]
+
+
+def _in_form(row: list[Any], front: SuccessMarkers | Manifests) -> list[Any]:
+    """The row with values as a schedule takes them."""
+    rule: Substreams = front.rule
+    if front.scope is not None:
+        row[0] = as_column_has_it(str(row[0]), rule.scope_type)
+    if front.when is not None:
+        value = row[-2]
+        row[-2] = when_of(value if rule.windows else str(value), rule, repr(front))
+    return row
+
+
+def _entries(place: str) -> Iterable[Mapping[str, Any]]:
+    """The entries of a manifest."""
+    suffix = os.path.splitext(place)[1]
+    if suffix == ".parquet":
+        entries: list[Mapping[str, Any]] = pq.ParquetFile(place).read().to_pylist()
+        return entries
+    with open(place, encoding="utf-8", newline="") as file:
+        if suffix == ".csv":
+            return list(csv.DictReader(file))
+        text = file.read()
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        content = [json.loads(line) for line in text.splitlines() if line.strip()]
+    entries = content if isinstance(content, list) else [content]
+    if wrong := [entry for entry in entries if not isinstance(entry, dict)]:
+        raise UsageError(f"manifest {place}: an entry is no object with fields: {wrong[0]!r}")
+    return entries
+
+
+def _files(directory: str) -> Iterator[str]:
+    """The files that Spark reads beneath a directory."""
+    for place, directories, names in os.walk(directory):
+        directories[:] = [name for name in directories if not _hidden(name)]
+        yield from (os.path.join(place, name) for name in names if not _hidden(name))
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+
+
+def rows_in(files: list[str], read: ReadFiles | None, where: str) -> int:
+    """How many rows files have.
+
+    Args:
+        files: their paths.
+        read: makes a DataFrame of them; None: they are of a format whose footers have it.
+        where: for the message.
+
+    Raises:
+        UsageError: the format has no such footers.
+    """
+    if read is not None:
+        return read(files).count() if files else 0
+    rows = 0
+    for file in files:
+        if file.endswith(".parquet"):
+            rows += pq.read_metadata(file).num_rows
+        elif file.endswith(".orc"):
+            from pyarrow import orc
+
+            rows += orc.ORCFile(file).nrows
+        else:
+            raise UsageError(
+                f"{where}: {file} is neither Parquet nor ORC, so its rows have to be counted as the stream reads them: "
+                "give read=lambda files: spark.read.schema(…).json(files)"
+            )
+    return rows

@@ -1,0 +1,242 @@
+"""Counts from the receipts of another job: how many results it has written of each substream.
+
+A directory of receipts appears whole and never changes, so each is read once. What a substream has is added up in the
+order of the job's events, up to the first end that counts: so it is the same number whenever it is found, whatever
+comes after that end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+
+from spark_client.counting.countreaders import Found
+from spark_client.errors import UsageError
+from spark_client.plan import eventtime
+from spark_client.plan.results_of import ResultsOf
+from spark_client.plan.substreams import Substream, Substreams
+from spark_client.storage.directories import local_path
+from tracker.client.receipts import key_of
+
+_log = logging.getLogger("spark_client")
+
+_READ: Final = (
+    *("job", "segment", "scope", "name", "end_time", "revision", "reason"),
+    *("elements", "by_drain", "before", "results", "seq"),
+)
+_COMPLETE: Final = "COMPLETE"
+
+
+class _Receipt(NamedTuple):
+    """What is needed of a receipt; they come in the order of the job's events."""
+
+    seq: int
+    scope: str
+    query: str
+    reason: str
+    by_drain: bool
+    before: int
+    results: int
+
+
+class ReceiptCounts:
+    """The counts that a job's receipts have.
+
+    Args:
+        front: that is promised.
+        rule: of the source that it is bound to; None: substreams are called as in the other job.
+    """
+
+    failing = "the other job's receipts cannot be read"
+
+    def __init__(self, front: ResultsOf, rule: Substreams | None) -> None:
+        self._front = front
+        self._rule = rule
+        self._path = None if callable(front.receipts) else local_path(front.receipts, "the path of the receipts,")
+        self._seen: set[str] = set()
+        self._receipts: dict[Substream, list[_Receipt]] = {}
+        self._counts: dict[Substream, int] = {}
+        self._changed: set[Substream] = set()  # whose receipts are not added up yet
+        self._open: set[Substream] = set()  # that have ended without being complete
+
+    def read(self) -> Found | None:
+        """Adds up what is new.
+
+        Raises:
+            UsageError: the receipts are of other substreams than the source's, or contradict each other.
+        """
+        changed = self._changed
+        for query, receipt in self._given() if self._path is None else self._new(self._path):
+            front = self._front
+            if (receipt["job"], receipt["segment"]) != (front.job, front.segment) or receipt["revision"]:
+                continue
+            if front.query not in (None, query) or key_of(receipt).name != receipt["name"]:
+                continue  # what the other releases of the job have left for a revision is no end of its substream
+            substream = self._substream(receipt)
+            one = _Receipt(
+                receipt["seq"],
+                receipt["scope"],
+                query,
+                receipt["reason"],
+                bool(receipt["by_drain"]),
+                receipt["before"] or 0,
+                receipt["results"],
+            )
+            known = self._receipts.setdefault(substream, [])
+            if one not in known:
+                known.append(one)
+                known.sort()
+                changed.add(substream)
+        if not changed:
+            return None
+        for substream in changed:
+            self._add_up(substream)
+        self._warn(changed)
+        self._changed = set()
+        return Found(self._counts)
+
+    def results(self, scope: str, name: str) -> int | None:
+        """How many results a substream has; None: it has not ended, or not so that it counts."""
+        self.read()
+        return next((count for each, count in self._counts.items() if each[:2] == (scope, name)), None)
+
+    def outcome(self, scope: str, name: str) -> str | None:
+        """How a substream has ended whose end does not count; None: there is no such end."""
+        return next((self._outcome(each) for each in self._open if each[:2] == (scope, name)), None)
+
+    def _outcome(self, substream: Substream) -> str:
+        first, *_, last = [*self._receipts[substream][:1], *self._receipts[substream]]
+        return "drained, and the receipt of that is gone" if first.before else _how(last)
+
+    def _add_up(self, substream: Substream) -> None:
+        """How many results it has, up to the first end that counts."""
+        receipts = self._receipts[substream]
+        if len(scopes := sorted({each.scope for each in receipts})) > 1:
+            raise UsageError(
+                f"{self._front!r}: {_shown(substream)} is what {scopes[0]!r} and {scopes[1]!r} of the other job are "
+                "called here, and nobody could tell when both have ended: change scopes=, so that each has its own name"
+            )
+        whole = {each.query for each in receipts if each.reason == _COMPLETE and not each.by_drain}
+        if len(whole) > 1:
+            raise UsageError(
+                f"{self._front!r}: {_shown(substream)} has receipts of two queries, {' and '.join(sorted(whole))}: the "
+                "job was started again with new checkpoints, and may have written its results twice. Give query=, or "
+                "another directory of receipts, and let the source read the results of that query alone"
+            )
+        if receipts[0].before:  # the receipt of what a drain had released of it is gone, and with it a part of the sum
+            self._open.add(substream)
+            return
+        results = 0
+        for each in receipts:
+            results += each.results
+            ended = _how(each)
+            if ended == _COMPLETE or ended in self._front.accept:
+                self._counts[substream] = results
+                self._open.discard(substream)
+                return
+            if ended != "drained":
+                self._open.add(substream)
+                return
+        self._open.add(substream)
+
+    def _warn(self, changed: set[Substream]) -> None:
+        for substream in sorted(self._open & changed)[:1]:
+            _log.warning(
+                "%r: %d substreams have ended there without being complete, such as %s (%s), and stay open here: give "
+                "accept=, or the number of their results with tracking.expect(…), or wait until a later deployment has "
+                "released the rest",
+                self._front,
+                len(self._open),
+                _shown(substream),
+                self._outcome(substream),
+            )
+
+    def _substream(self, receipt: Mapping[str, Any]) -> Substream:
+        """What the source calls the substream of a receipt."""
+        scope, name, end = self._front.scopes.get(receipt["scope"], receipt["scope"]), receipt["name"], _micros(receipt)
+        rule = self._rule
+        if rule is None:
+            return Substream(scope or "", name, end)
+        if rule.scope is None and scope:
+            raise UsageError(
+                f"{self._front!r}: the other job has scopes, such as {scope!r}, and this source has none, so nobody "
+                "can tell when the last of them has ended: give source(…, scope=…)"
+            )
+        if rule.by_end:
+            fits = end is not None and (end - rule.offset) % rule.length == 0 and rule.window_name(end) == name
+        else:
+            fits = (end is not None) == rule.windows
+        if not fits:
+            own = f"windows such as {rule.window_name(rule.offset)}" if rule.by_end else _kind(rule.windows)
+            raise UsageError(
+                f"{self._front!r}: the other job's {name!r} is none of this source's substreams, which are {own}: "
+                "declare the source with the same windows, or names. For longer ones, release the same ones here, and "
+                "longer ones in a step behind"
+            )
+        return Substream(scope or "", name, end if rule.windows else None)
+
+    # ---------------------------------------------------------------- where they are
+
+    def _given(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """All receipts that a function gives."""
+        assert callable(self._front.receipts)
+        found = self._front.receipts()
+        listed = _listed(found.select(*_READ, "query").toArrow()) if isinstance(found, DataFrame) else found
+        for row in listed:
+            if missing := [name for name in (*_READ, "query") if name not in row]:
+                raise UsageError(f"{self._front!r}: the receipts have no column {missing[0]!r}: see RECEIPT_SCHEMA")
+            yield str(row["query"]), row
+
+    def _new(self, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The receipts in directories that were not there before."""
+        for query in _directories(path, "query="):
+            for epoch in _directories(path / query, "epoch="):
+                place = f"{query}/{epoch}"
+                if place in self._seen:
+                    continue
+                found = []
+                for file in sorted((path / place).glob("*.parquet")):
+                    found += _listed(pq.ParquetFile(file).read(columns=[*_READ]))
+                yield from ((query.removeprefix("query="), each) for each in found)
+                self._seen.add(place)
+
+
+def _directories(path: Path, beginning: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(path) if name.startswith(beginning))
+    except FileNotFoundError:
+        return []  # the other job has not written any yet
+
+
+def _listed(table: pa.Table) -> list[dict[str, Any]]:
+    """Receipts with the ends of windows in microseconds, since no datetime has those after the year 9999."""
+    at = table.schema.get_field_index("end_time")
+    times = table["end_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    found: list[dict[str, Any]] = table.set_column(at, "end_time", times).to_pylist()
+    return found
+
+
+def _micros(receipt: Mapping[str, Any]) -> int | None:
+    """The end of a receipt's window, in microseconds."""
+    end = receipt["end_time"]
+    return end if end is None or isinstance(end, int) else eventtime.micros_of(end)
+
+
+def _how(receipt: _Receipt) -> str:
+    """How a substream has ended."""
+    return "drained" if receipt.by_drain and receipt.reason == _COMPLETE else receipt.reason
+
+
+def _kind(windows: bool) -> str:
+    return "windows of a calendar" if windows else "names, not windows"
+
+
+def _shown(substream: Substream) -> str:
+    return f"{substream.name!r} of scope {substream.scope!r}"

@@ -1,0 +1,331 @@
+"""Markers, manifests and control tables: a load ends with its last row, whichever of both is found first."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.orc as po  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import ControlTable, Front, Manifests, SuccessMarkers, Tracking, TrackingError, UsageError
+from spark_client.counting.livefronts import live
+from spark_client.plan.substreams import Substreams
+from tests.client.processes import Server
+from tests.spark.dying import Driver, KilledError
+from tests.spark.feed import Feed, row, rows_of
+from tests.spark.waiting import soon
+
+pytestmark = pytest.mark.spark
+
+NAMED = Substreams("shop", "string", "load", "string", 0, 0)
+DAYS = Substreams(None, "string", None, "string", 86_400_000_000, 0)
+
+
+def load(directory: Path, name: str, rows: int, marker: bool = False) -> None:
+    """A file of so many rows, and after it the marker."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if rows:
+        pq.write_table(pa.table({"amount": range(rows)}), directory / f".{name}")
+        (directory / f".{name}").rename(directory / f"{name}.parquet")
+    if marker:
+        (directory / "_SUCCESS").touch()
+
+
+def by_load(spark: SparkSession, address: str, job: str, path: Path, front: Front) -> Tracking:
+    """A job that adds up each load's rows, a file a batch."""
+    tracking = Tracking(spark, job, address)
+    raw = spark.readStream.schema("amount long, shop string, load string").option("maxFilesPerTrigger", 1)
+    source = tracking.source(
+        raw.parquet(str(path / "in")), "loads", scope="shop", substream="load", front=front, on_bad_rows="quarantine"
+    )
+    released = tracking.release(source, aggs={"rows": F.count("*"), "amount": F.sum("amount")})
+    released.writeStream.option("checkpointLocation", path / "cp").start(path / "out")
+    return tracking
+
+
+def out(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
+    return rows_of(path / "out", spark, "shop", "load", "rows", "amount")
+
+
+def of_batch(spark: SparkSession, path: Path, *loads: str) -> list[tuple[Any, ...]]:
+    """What those loads come to as a batch."""
+    raw = spark.read.schema("amount long, shop string, load string").parquet(str(path / "in"))
+    found = raw.groupBy("shop", "load").agg(F.count("*"), F.sum("amount")).collect()
+    return sorted(tuple(r) for r in found if f"{r[0]}/{r[1]}" in loads)
+
+
+def ended(tracking: Tracking) -> set[str]:
+    found = tracking.client.substreams(tracking.job, include_ended=True)
+    return {f"{each.scope}/{each.name}" for each in found if all(account.ended for account in each.segments)}
+
+
+def test_a_marker_ends_its_directory_with_its_last_row_however_early_it_is_found(
+    spark: SparkSession, tracker: Server, job: str, tmp_path: Path
+) -> None:
+    berlin, lima = tmp_path / "in" / "shop=berlin", tmp_path / "in" / "shop=lima"
+    load(berlin / "load=a b", "1", 3)
+    load(berlin / "load=a b", "2", 4)
+    load(berlin / "load=a b", "3", 2, marker=True)  # all are there before the first is read
+    load(berlin / "load=07", "1", 5)
+    load(lima / "load=07", "1", 0, marker=True)
+    front = SuccessMarkers(tmp_path / "in", "load", "shop", refresh=0.05)
+    with by_load(spark, tracker.address, job, tmp_path, front) as tracking:
+        tracking.process_all_available()
+        soon(lambda: ended(tracking) == {"berlin/a b", "lima/07"})
+        tracking.process_all_available()
+        assert out(spark, tmp_path) == of_batch(spark, tmp_path, "berlin/a b")
+    load(berlin / "load=07", "2", 6, marker=True)
+    with by_load(spark, tracker.address, job, tmp_path, front) as tracking:  # the promises come again
+        tracking.process_all_available()
+        soon(lambda: ended(tracking) == {"berlin/a b", "lima/07", "berlin/07"})
+        tracking.process_all_available()
+        assert out(spark, tmp_path) == of_batch(spark, tmp_path, "berlin/a b", "berlin/07")
+        status = tracking.client.job(job)
+        assert (status.open_substreams, status.late_reports) == (0, 0)
+
+
+def dying_at(step: int, spark: SparkSession, address: str, job: str, path: Path) -> bool:
+    """A driver that dies before a step and starts again; whether it has died."""
+    for number in range(3):
+        load(path / "in" / "shop=berlin" / f"load={number}", "1", number + 1)
+        load(path / "in" / "shop=berlin" / f"load={number}", "2", 2, marker=True)
+    driver = Driver(path)
+    whole = {f"berlin/{number}" for number in range(3)}
+    for dies_at in (step, None):
+        failing = (KilledError, TrackingError, StreamingQueryException, UsageError)
+        with driver.living(dies_at), suppress(*(failing if dies_at is not None else ())):
+            front = SuccessMarkers(path / "in", "load", "shop", refresh=0.05)
+            with by_load(spark, address, job, path, front) as tracking:
+                tracking.process_all_available()
+                if dies_at is None:
+                    assert ended(tracking) == whole
+        if not driver.dead:
+            break
+    assert out(spark, path) == of_batch(spark, path, *whole), f"it died before step {step}"
+    return driver.dead or dies_at is None
+
+
+def test_a_driver_that_dies_changes_nothing(spark: SparkSession, tracker: Server, job: str, tmp_path: Path) -> None:
+    assert dying_at(25, spark, tracker.address, job, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_driver_may_die_at_any_step(spark: SparkSession, tracker: Server, job: str, tmp_path: Path) -> None:
+    step = 2
+    while dying_at(step, spark, tracker.address, f"{job}-{step}", tmp_path / str(step)):
+        step += 5
+
+
+def test_a_manifest_and_a_control_table_end_what_they_count(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """One source of each over the same rows, in one job."""
+    manifests, database = tmp_path / "manifests", tmp_path / "control.db"
+    manifests.mkdir()
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table control (tenant text, hour text, orders numeric, whole text)")
+    tables = ControlTable(
+        lambda: sqlite3.connect(database),
+        "select tenant, hour, orders from control",
+        through="select max(whole) from control",
+        refresh=0.05,
+    )
+    read = spark.read.schema("row_id long").json
+    with Tracking(spark, job, tracker.address) as tracking:
+        raw = feed.stream(spark)
+        kinds = tracking.source(
+            raw, "kinds", substream="kind", front=Manifests(f"{manifests}/*.json", read=read, refresh=0.05)
+        )
+        hours = tracking.source(raw, "hours", scope="tenant", window=("ts", "1 hour"), front=tables)
+        for number, stream in enumerate((kinds, hours)):
+            writer = tracking.release(stream, aggs={"rows": F.count("*")}).writeStream
+            writer.option("checkpointLocation", tmp_path / f"cp{number}").start(tmp_path / f"out{number}")
+        feed.put(row(1, 1), row(2, 61, kind="y"))
+        feed.put(row(3, 2, kind="y"), row(4, 3, "b", kind="y"))
+        tracking.process_all_available()
+        manifest = {"files": [str(feed.path / "000001.json")], "note": "x"}
+        (manifests / "x.json").write_text('{"rows": 1')  # half of it: it is read again
+        with sqlite3.connect(database) as connection:
+            counts = [("a", "2024-01-01T00:00:00Z", 2), ("a", "2024-01-01T01:30:00Z", 2)]
+            connection.executemany("insert into control values (?, ?, ?, '2024-01-01T01:00:00Z')", counts)
+        soon(lambda: ("a", 2) in rows_of(tmp_path / "out1", spark, "tenant", "rows") or tracking.check())
+        (manifests / "y.json").write_text(json.dumps([{**manifest, "files": "../raw/000002.json"}, {"rows": 1}]))
+        (manifests / "x.json").write_text('{"rows": 1}')
+        soon(lambda: len(rows_of(tmp_path / "out0", spark, "kind", "rows")) == 2 or tracking.check())
+        feed.put(row(5, 4, "b"), row(6, 62))  # of "b" the table has nothing up to one o'clock: it is late
+        tracking.process_all_available()
+        assert rows_of(tmp_path / "out0", spark, "kind", "rows") == [("x", 1), ("y", 3)]
+        hour_of = F.col("window.start")
+        assert rows_of(tmp_path / "out1", spark, "tenant", hour_of, "rows") == [  # type: ignore[arg-type]
+            ("a", datetime(2024, 1, 1), 2), ("a", datetime(2024, 1, 1, 1), 2)
+        ]  # fmt: skip
+        assert {each.front: each.frontiers for each in tracking.client.job(job).fronts}["hours"] == {
+            "*": int(datetime(2024, 1, 1, 2, tzinfo=UTC).timestamp() * 1_000_000)
+        }
+
+
+# ---------------------------------------------------------------- what is found, without Spark
+
+
+class NoRows:
+    """Stands for the source's rows."""
+
+    sparkSession = None  # noqa: N815
+    columns = ()
+
+
+def found(front: Any, rule: Substreams) -> Callable[[], dict[str, int]]:
+    """What a front finds; each call looks again and returns what is new."""
+    nothing: Any = None
+    front.bind("in", NoRows, rule, (nothing, nothing), None)
+    living: Any = live(front, nothing)
+
+    def look() -> dict[str, int]:
+        living.look(at_once=True)
+        due = [each for each in living.due() if hasattr(each, "elements")]
+        living.promised(due)
+        return {"/".join(filter(None, (each.scope, each.name[:10]))): each.elements for each in due}
+
+    return look
+
+
+def test_a_file_that_is_newer_than_its_marker_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    day = tmp_path / "dt=2026-03-01"
+    load(day / "hour=7", "deep", 4)
+    load(day, "1", 3, marker=True)
+    later = time.time() + 10
+    load(day, "copied after it", 2)
+    os.utime(day / "copied after it.parquet", (later, later))
+    look = found(SuccessMarkers(tmp_path, "dt"), DAYS)
+    with caplog.at_level(logging.WARNING, "spark_client"):
+        assert look() == {}
+    assert "copied after it.parquet, are newer than its marker" in caplog.text
+    os.utime(day / "_SUCCESS", (later + 1, later + 1))
+    assert look() == {"2026-03-01": 9}
+    load(tmp_path, "beside", 3, marker=True)  # of the whole directory: it names no substream
+    load(tmp_path / "dt=__HIVE_DEFAULT_PARTITION__", "1", 3, marker=True)
+    (tmp_path / "_temporary" / "dt=2026-03-02").mkdir(parents=True)
+    assert look() == {}
+    po.write_table(pa.table({"x": [1, 2]}), tmp_path / "two.orc")
+    (tmp_path / "dt=2026-03-03").mkdir()
+    (tmp_path / "two.orc").rename(tmp_path / "dt=2026-03-03" / "two.orc")
+    load(tmp_path / "dt=2026-03-03", "", 0, marker=True)
+    assert look() == {"2026-03-03": 2}
+    load(day, "1", 8, marker=True)
+    os.utime(day / "_SUCCESS", (later + 2, later + 2))
+    assert look() == {"2026-03-01": 14}, "which the tracker refuses, unless it was declared with revise=True"
+
+
+def test_a_number_in_a_path_is_the_one_that_spark_reads(tmp_path: Path) -> None:
+    load(tmp_path / "shop=08" / "load=007", "1", 3, marker=True)
+    rule = Substreams("shop", "int", "load", "int", 0, 0)
+    assert found(SuccessMarkers(tmp_path, "load", "shop"), rule)() == {"8/7": 3}
+    assert found(SuccessMarkers(tmp_path, "load", "shop"), NAMED)() == {"08/007": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("m.jsonl", '{"s": "a", "d": "1", "n": 3}\n{"s": "a", "d": "1", "n": 2}\n{"s": "b", "d": "2", "n": 0}\n'),
+        ("m.csv", "s,d,n\na,1,3\na,1,2\nb,2,0\n"),
+        ("m.parquet", pa.table({"s": ["a", "a", "b"], "d": [1, 1, 2], "n": [3, 2, 0]})),
+    ],
+)
+def test_manifests_of_each_format_add_up_entries_of_a_substream(tmp_path: Path, name: str, content: Any) -> None:
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    else:
+        pq.write_table(content, tmp_path / name)
+    look = found(Manifests(tmp_path / f"*{Path(name).suffix}", "d", "s", rows="n"), NAMED)
+    assert look() == {"a/1": 5, "b/2": 0}
+    assert look() == {}
+
+
+def refusing(look: Callable[[], object], message: str) -> None:
+    """It is refused, and again: nothing of it is promised meanwhile."""
+    for _ in range(2):
+        with pytest.raises(UsageError, match=message):
+            look()
+
+
+def test_loads_that_promise_nothing_certain_are_refused(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"{number}.json").write_text('{"d": "2026-03-01", "rows": 3}')
+    refusing(found(Manifests(tmp_path / "*.json", "d"), DAYS), r"1.json and .*2.json are both of '2026-03-01")
+    for name, content, message in [
+        ("a.json", '{"rows": 3}', "has no 'd'"),
+        ("b.json", '{"d": "2026-03-01"}', "neither 'rows' nor 'files'"),
+        ("c.json", "[3]", "no object with fields"),
+        ("d.json", '{"d": "monday", "rows": 1}', "no time in ISO 8601"),
+        ("e.json", '{"d": "2026-03-01", "rows": -1}', "0 or more"),
+        ("f.json", '{"d": "2026-03-01", "files": "f.json"}', "neither Parquet nor ORC.*give read="),
+        ("g.json", '{"d": "2026-03-01", "files": "gone.parquet"}', r"cannot be read.*gone.parquet"),
+    ]:
+        (tmp_path / name).write_text(content)
+        refusing(found(Manifests(tmp_path / name, "d"), DAYS), message)
+    for hour in (7, 8):
+        load(tmp_path / "in" / f"at=2026-03-01T0{hour}:00:00Z", "1", 1, marker=True)
+    refusing(found(SuccessMarkers(tmp_path / "in", "at"), DAYS), "both of .*windows that are as short")
+
+
+def test_a_control_table_is_read_after_the_time_up_to_which_it_is_complete(tmp_path: Path) -> None:
+    """A count that comes between the two statements is found, whether or not the time covers it."""
+    statements: list[str] = []
+
+    class Cursor:
+        def execute(self, sql: str) -> None:
+            statements.append(sql)
+
+        def fetchone(self) -> Sequence[Any]:
+            return (None,)
+
+        def fetchall(self) -> list[Sequence[Any]]:
+            return [("2026-03-01", "3")]
+
+    class Connection:
+        def cursor(self) -> Cursor:
+            return Cursor()
+
+        def rollback(self) -> None:
+            statements.append("rollback")
+
+        def close(self) -> None:
+            statements.append("close")
+
+    look = found(ControlTable(Connection, "counts", through="time"), DAYS)
+    assert (look(), look()) == ({"2026-03-01": 3}, {})
+    assert statements == ["time", "rollback", "counts", "close"] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SuccessMarkers("/in", "dt", marker="done"), "begins with _ or"),
+        (lambda: Manifests("/in/manifests"), "pattern of files"),
+        (lambda: ControlTable("dsn", "select 1"), "makes a connection"),  # type: ignore[arg-type]
+        (lambda: SuccessMarkers("/in", "dt", refresh=0), "above zero"),
+        (lambda: found(SuccessMarkers("/in", "dt", "shop"), DAYS), "this front has a scope, and the source has none"),
+        (lambda: found(SuccessMarkers("/in", "dt"), NAMED), "the source has a scope, and this front has none"),
+        (lambda: found(SuccessMarkers("s3://in", "dt"), DAYS), "file system"),
+        (lambda: found(Manifests("/in/*.json"), DAYS), "give when="),
+        (lambda: found(ControlTable(dict, "x", through="y"), NAMED), "through= is a time"),
+    ],
+)
+def test_declarations_that_cannot_work_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
