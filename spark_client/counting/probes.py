@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import Accumulator, TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.counting.folding import Key, fold_labels, unite
+from spark_client.counting.folding import Key, fold_labels, fold_table, unite
 from spark_client.counting.groups import add_groups, groups_of
 from spark_client.counting.manifest import Units
 from spark_client.errors import UsageError
+from spark_client.plan.fronts import Front, Promiser
 from spark_client.plan.outputs import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
@@ -39,6 +42,48 @@ def _client(trackers: Trackers) -> JobClient:
 
 
 @dataclass(frozen=True)
+class TaskPromises:
+    """What tasks promise for a source, of the rows that pass: it rides in the unit that counts them.
+
+    Attributes:
+        front: the front's name.
+        values: what the front needs of each row; each is in a column of this name.
+        promiser: what makes promises of the greatest of each substream.
+    """
+
+    front: str
+    values: tuple[str, ...]
+    promiser: Promiser
+
+    @classmethod
+    def of(cls, front: Front) -> TaskPromises:
+        """Those of a front that is bound to its source."""
+        return cls(front.name, tuple(front.values()), front.promiser)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that rows have for it."""
+        return [f"{TRACKER}{name}" for name in self.values]
+
+    def see(self, seen: dict[Key, dict[str, Any]], batch: pa.RecordBatch, scopes: pa.Array, keys: pa.Array) -> None:
+        """Keeps the greatest values of each substream.
+
+        Args:
+            seen: so far.
+            batch: of rows.
+            scopes, keys: of its rows' substreams.
+        """
+        if not self.values or not batch.num_rows:
+            return
+        columns = {name: batch.column(column) for name, column in zip(self.values, self.columns, strict=True)}
+        table = pa.table({"_scope": scopes, "_key": keys, "_rows": np.ones(batch.num_rows, np.int64), **columns})
+        for key, values in fold_table(table, None, self.values).items():
+            had = seen.setdefault(key, values)
+            for name in self.values:
+                had[name] = max((each[name] for each in (had, values) if each[name] is not None), default=None)
+
+
+@dataclass(frozen=True)
 class ExecutorProbe:
     """Counts the rows of one partition as they pass, and reports them as one unit of the epoch.
 
@@ -52,6 +97,7 @@ class ExecutorProbe:
         kept: told which units each partition has reported, in attempts that Spark keeps.
         seals: whether the query seals its batches: units are then each attempt's own.
         largest: what one report may have.
+        promises: what the tasks promise of the rows; None: the driver does, or nobody.
     """
 
     trackers: Trackers
@@ -63,33 +109,46 @@ class ExecutorProbe:
     kept: Accumulator[Units] | None = None
     seals: bool = False
     largest: Largest = _USUAL
+    promises: TaskPromises | None = None
 
     @property
     def place(self) -> str:
         """Its name within the query."""
         return f"{self.direction}:{self.segment}"
 
-    def on(self, rows: DataFrame) -> DataFrame:
-        """The same rows, counted on their way."""
+    def on(self, rows: DataFrame, values: Mapping[str, Column] | None = None) -> DataFrame:
+        """The same rows, counted on their way.
+
+        Args:
+            rows: with `_tracker`.
+            values: what `promises` needs of each row, by name.
+        """
         # A task that reads several partitions (``coalesce``) has one number, and they have one each.
-        return rows.withColumn(_PARTITION, F.spark_partition_id()).mapInArrow(self, rows.schema)
+        own = {
+            _PARTITION: F.spark_partition_id(),
+            **{f"{TRACKER}{name}": each for name, each in (values or {}).items()},
+        }
+        return rows.withColumns(own).mapInArrow(self, rows.schema)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted: dict[Key, tuple[int, int]] = {}
+        seen: dict[Key, dict[str, Any]] = {}
         partition: int | None = None
+        own = [_PARTITION, *([] if self.promises is None else self.promises.columns)]
         for batch in batches:
             if batch.num_rows:
                 partition = batch.column(_PARTITION)[0].as_py()
-            unite(counted, self._fold(batch))
-            yield batch.drop_columns([_PARTITION])
-        self._report(counted, partition)
+            tracked = batch.column(TRACKER)
+            scopes, keys = tracked.field("scope"), tracked.field(self.rule.keys[1])
+            unite(counted, fold_labels(scopes, keys, None if self.direction == "passing" else tracked.field("label")))
+            if self.promises is not None:
+                self.promises.see(seen, batch, scopes, keys)
+            yield batch.drop_columns(own)
+        self._report(counted, seen, partition)
 
-    def _fold(self, batch: pa.RecordBatch) -> dict[Key, tuple[int, int]]:
-        tracked = batch.column(TRACKER)
-        labels = None if self.direction == "passing" else tracked.field("label")
-        return fold_labels(tracked.field("scope"), tracked.field(self.rule.keys[1]), labels)
-
-    def _report(self, counted: Mapping[Key, tuple[int, int]], partition: int | None) -> None:
+    def _report(
+        self, counted: Mapping[Key, tuple[int, int]], seen: Mapping[Key, Mapping[str, Any]], partition: int | None
+    ) -> None:
         task = TaskContext.get()
         if task is None:
             raise UsageError("a probe runs inside a Spark task")
@@ -105,8 +164,11 @@ class ExecutorProbe:
         if partition is not None:  # else it had no rows, and the task may have others under this number
             producer = _client(self.trackers).producer(self.job, query, run, keep_apart=self.seals)
             report = producer.epoch(epoch)
-            groups = groups_of(((key, {"_rows": rows, "_xor": xor}) for key, (rows, xor) in counted.items()), self.rule)
+            folded = ((key, {"_rows": rows, "_xor": xor, **seen.get(key, {})}) for key, (rows, xor) in counted.items())
+            groups = groups_of(folded, self.rule)
             add_groups(report, self.segment, self.direction, groups, self.rule)
+            if self.promises is not None:
+                self.promises.promiser(groups).add_to(report, self.promises.front)
             unit = f"{place}#{task.taskAttemptId()}" if self.seals else place
             sent = report.report_in_pieces(unit, partial(split, largest=self.largest))
             units = tuple(name for name, _ in sent)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -48,6 +48,54 @@ class Promises:
             report.frontier(frontier.front, frontier.time, frontier.scope)
         for scope, name, end_time in self.closed:
             report.close(scope, name, end_time, front)
+
+
+Promiser: TypeAlias = Callable[[Sequence[Group]], Promises]  #: what a front makes of groups; can be pickled
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """What `Marks` promises."""
+
+    def __call__(self, groups: Sequence[Group]) -> Promises:
+        return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """What a `BoundedOutOfOrderness` promises of the newest times.
+
+    Attributes:
+        names: of the fronts, one for each partition.
+        delay: that is allowed, in microseconds.
+        per_scope: whether it promises for each scope by itself.
+    """
+
+    names: tuple[str, ...]
+    delay: int
+    per_scope: bool
+
+    def __call__(self, groups: Sequence[Group]) -> Promises:
+        if not self.per_scope:
+            return Promises(frontiers=self.frontiers([aggregates for _, aggregates in groups], None))
+        by_scope: dict[str, list[Mapping[str, Any]]] = {}
+        for substream, aggregates in groups:
+            by_scope.setdefault(substream.scope, []).append(aggregates)
+        return Promises(frontiers=[f for scope, rows in by_scope.items() for f in self.frontiers(rows, scope)])
+
+    def frontiers(self, rows: Sequence[Mapping[str, Any]], scope: str | None) -> list[Frontier]:
+        """The times that can be promised for a scope; None: for all."""
+        frontiers = []
+        for number, name in enumerate(self.names):
+            times = [row[f"_newest_{number}"] for row in rows if row[f"_newest_{number}"] is not None]
+            if times:
+                frontiers.append(Frontier(name, max(max(times) - self.delay, -eventtime.LIMIT), scope))
+        return frontiers
+
+
+def _nothing(groups: Sequence[Group]) -> Promises:  # noqa: ARG001
+    """What a front promises that no row moves."""
+    return Promises()
 
 
 class Front(ABC):
@@ -130,17 +178,26 @@ class Front(ABC):
         collected = rows.agg(*[value.alias(name) for name, value in aggregates.items()]).collect()[0]
         return cast(Mapping[str, Any], collected.asDict())
 
+    def values(self) -> dict[str, Column]:
+        """The values it needs of each row: the greatest of each substream in a batch are what it is asked about."""
+        return {}
+
     def grouped(self) -> dict[str, Column]:
         """The aggregates it needs of each substream in a batch."""
-        return {}
+        return {name: F.max(value) for name, value in self.values().items()}
+
+    @property
+    def promiser(self) -> Promiser:
+        """What makes promises of `grouped` aggregates, without columns: tasks have no session."""
+        return _nothing
 
     @abstractmethod
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
         """The promises that a batch's global aggregates allow."""
 
-    @abstractmethod
     def of_groups(self, groups: Sequence[Group]) -> Promises:
         """The promises that a batch's aggregates by substream allow; each `_rows` says how many rows there were."""
+        return self.promiser(groups)
 
 
 class ManualFront(Front):
@@ -152,9 +209,6 @@ class ManualFront(Front):
         """Takes them: all of them are promised at once."""
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
-        return Promises()
-
-    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
         return Promises()
 
 
@@ -209,17 +263,21 @@ class Marks(Front):
     def _marked(self) -> Column:
         return column(self._last) & self._keys[1].isNotNull()
 
+    def values(self) -> dict[str, Column]:
+        return {"_last": column(self._last)}
+
     def grouped(self) -> dict[str, Column]:
         return {"_last": F.bool_or(column(self._last))}
+
+    @property
+    def promiser(self) -> Promiser:
+        return _Marked()
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
         keys = row.get("keys")
         if keys is None:
             keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
         return Promises(closed=[self.rule.substream(scope, key) for scope, key in keys])
-
-    def of_groups(self, groups: Sequence[Group]) -> Promises:
-        return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])
 
 
 class BoundedOutOfOrderness(Front):
@@ -297,29 +355,19 @@ class BoundedOutOfOrderness(Front):
     def observed(self) -> dict[str, Column] | None:
         return None if self._per_scope else self.grouped()
 
-    def grouped(self) -> dict[str, Column]:
+    def values(self) -> dict[str, Column]:
         if self._partition is None:
-            return {"_newest_0": F.max(self._time)}
+            return {"_newest_0": self._time}
         partition = column(self._partition)
-        return {
-            f"_newest_{number}": F.max(F.when(partition == number, self._time)) for number in range(self._partitions)
-        }
+        return {f"_newest_{number}": F.when(partition == number, self._time) for number in range(self._partitions)}
+
+    @property
+    def promiser(self) -> Promiser:
+        return self._newest
+
+    @property
+    def _newest(self) -> _Newest:
+        return _Newest(tuple(self.names), self._delay, self._per_scope)
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        return Promises(frontiers=self._frontiers([row], None))
-
-    def of_groups(self, groups: Sequence[Group]) -> Promises:
-        if not self._per_scope:
-            return Promises(frontiers=self._frontiers([aggregates for _, aggregates in groups], None))
-        by_scope: dict[str, list[Mapping[str, Any]]] = {}
-        for substream, aggregates in groups:
-            by_scope.setdefault(substream.scope, []).append(aggregates)
-        return Promises(frontiers=[f for scope, rows in by_scope.items() for f in self._frontiers(rows, scope)])
-
-    def _frontiers(self, rows: Sequence[Mapping[str, Any]], scope: str | None) -> list[Frontier]:
-        frontiers = []
-        for number, name in enumerate(self.names):
-            times = [row[f"_newest_{number}"] for row in rows if row[f"_newest_{number}"] is not None]
-            if times:
-                frontiers.append(Frontier(name, max(max(times) - self._delay, -eventtime.LIMIT), scope))
-        return frontiers
+        return Promises(frontiers=self._newest.frontiers([row], None))

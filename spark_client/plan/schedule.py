@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 
 from spark_client.errors import UsageError
 from spark_client.plan import timetable
-from spark_client.plan.fronts import Front, Group, Promises
+from spark_client.plan.fronts import Front, Promises
 from spark_client.plan.substreams import Substream, Substreams
 
 Rows: TypeAlias = DataFrame | Iterable[Sequence[Any]]
@@ -64,9 +64,6 @@ class ByCount(Front):
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         return Promises()  # it depends on what was promised before: see `spark_client.counting.livefronts`
-
-    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
-        return Promises()
 
 
 class Schedule(ByCount):
