@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -15,25 +14,16 @@ from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
 from spark_client.plan.outputs import BatchId
-from spark_client.runtime.failures import shortened
-from spark_client.runtime.gate import Stopped
-from spark_client.runtime.metrics import QueryMetrics
+from spark_client.runtime.functions import FunctionQuery
 from spark_client.runtime.processor import BatchProcessor
-from spark_client.runtime.queries import Read, TrackedQuery
+from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.runtime.within import BatchInHand, within
 from spark_client.spark_internals.checkpoints import query_id
-from spark_client.storage.directories import PARQUET
 from tracker.client import Outcome
 
-#: What batches are run with, in the copy of the session that Spark makes for a query.
-_CONF = {
-    "spark.sql.adaptive.enabled": "true",  # few files for few rows
-    **PARQUET,
-}
 
-
-class BatchQuery(TrackedQuery):
+class BatchQuery(FunctionQuery):
     """A query whose batches are processed by this package: it sends rows on, or releases results.
 
     Args:
@@ -43,9 +33,6 @@ class BatchQuery(TrackedQuery):
         processor: what it does with its batches.
         probe: makes the executors' probe of a batch; None: the driver counts.
         manifest: records whose reports are kept; None: the driver counts.
-
-    Attributes:
-        metrics: counts the batches; None: nobody does.
     """
 
     def __init__(
@@ -67,7 +54,6 @@ class BatchQuery(TrackedQuery):
         self._probe = probe
         self._manifest = manifest
         self._swept = False
-        self.metrics: QueryMetrics | None = None
 
     @property
     def outlives_its_sources(self) -> bool:
@@ -89,38 +75,6 @@ class BatchQuery(TrackedQuery):
         if self.metrics is not None and result is not None:
             self.metrics.done(self.run.query, result, self.processor.state_size())
 
-    @property
-    def function(self) -> Callable[[DataFrame, int], None]:
-        """The function for `foreachBatch`; it works while somebody keeps this object.
-
-        Spark keeps it for as long as it keeps its query. This object keeps Spark's query in turn, and the collectors of
-        the JVM and of Python cannot see a circle through both. So the function does not keep this object; whoever
-        follows the query does.
-        """
-        kept_by_others = weakref.ref(self)
-
-        def process(batch: DataFrame, epoch: int) -> None:
-            query = kept_by_others()
-            if query is None:
-                raise Stopped
-            try:
-                query.process(batch, epoch)
-            except Stopped:
-                raise
-            except Exception as error:
-                if (short := query.failure_of(error)) is not error:
-                    raise short from None  # Spark shows the whole chain, with the sentence at its end
-                raise
-
-        return process
-
-    def failure_of(self, error: Exception) -> Exception:
-        """Notes what has ended a batch, and returns what Spark is to show of it."""
-        self.failed = error
-        if self.metrics is not None and self._run is not None:
-            self.metrics.failed(self._run.query)
-        return shortened(error)
-
     def process(self, batch: DataFrame, epoch: int) -> None:
         """Processes a batch, and reports it."""
         run = self.run
@@ -133,8 +87,7 @@ class BatchQuery(TrackedQuery):
             if epoch:
                 run.await_committed(epoch - 1)  # else Spark would not have begun this one
             spark = batch.sparkSession
-            for key, value in _CONF.items():
-                spark.conf.set(key, value)
+            self.configure(spark)
             if self._manifest is not None:
                 self._manifest.begin()
             batch_input = self._input(batch, run, epoch)

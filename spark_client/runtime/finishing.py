@@ -12,7 +12,6 @@ from spark_client.counting.livefronts import LiveFront
 from spark_client.errors import TrackingError
 from spark_client.runtime.attempts import Attempt, Queries
 from spark_client.runtime.draining import Drain
-from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import DrainMode
@@ -64,7 +63,7 @@ class Finishing(Attempt):
         runs = [tracked.run for tracked in queries if tracked.outlives_its_sources]
         drain = Drain(self._client, self._job, self._deployment, runs, self._stopped)
         for tracked in entries:
-            if isinstance(tracked, NativeQuery):
+            if tracked.has_operators:
                 for front in tracked.fronts:
                     self._finish(front)  # it goes on, until what it holds has come out
             else:
@@ -80,7 +79,7 @@ class Finishing(Attempt):
         drain.await_ends()
         for tracked in queries:
             drain.check()
-            if tracked not in entries or isinstance(tracked, NativeQuery):
+            if tracked not in entries or tracked.has_operators:
                 tracked.settle()
                 self._must_be_well(tracked)
                 tracked.stop()

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from spark_client.errors import TrackingError
 from spark_client.runtime.attempts import Attempt, Queries
 from spark_client.runtime.hand_over_progress import GUARD, all_have_acted, is_quiet, missing
-from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.trackers.jobclient import JobClient, JobProducer
 from tracker.client import (
@@ -165,7 +164,7 @@ class HandingOver(Attempt):
     def _settle(self, queries: Sequence[TrackedQuery]) -> bool:
         """Waits until all have acted on what has been announced, and tells whether they have."""
         for query in queries:
-            if isinstance(query, NativeQuery):
+            if query.has_operators:
                 continue  # nothing waits for what it sends, and its source may never be at rest
             try:
                 query.settle()

@@ -20,6 +20,7 @@ _log = logging.getLogger("spark_client")
 class NativeQuery(TrackedQuery):
     """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
 
+    has_operators = True
     outlives_its_sources = True
     _last_promised: int | None = None  # the last batch whose promises have been made
 

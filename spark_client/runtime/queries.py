@@ -49,7 +49,13 @@ class TrackedQuery:
         reads: the streams it takes its rows from.
         checkpoint: its own.
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
+
+    Attributes:
+        has_operators: Spark's own operators keep its state: while its job drains it goes on until what they hold has
+            come out.
     """
+
+    has_operators = False
 
     def __init__(self, reads: Sequence[Read], checkpoint: Path, open_run: Callable[[str, str, int], Run]) -> None:
         self.reads = reads
