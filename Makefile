@@ -14,7 +14,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
+.PHONY: help install doctor demo demo-delays demo-kafka demo-state test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ demo-hand-over: $(STAMP) ## the flights in three deployments that hand over, the
 demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, while everything is killed
 	@bash scripts/fetch_jars.sh >/dev/null
 	@$(BIN)/python -m examples.flights_kafka.demo
+
+demo-state: $(STAMP) ## rows of keyed state over time, ended by the tracker, by a time to live and by a watermark, as a picture
+	@$(BIN)/python -m examples.state.demo
 
 test: $(STAMP) ## everything that has to hold, except what takes very long
 	@$(DOCTESTS)

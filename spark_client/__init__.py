@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from spark_client import aggregates, debezium
     from spark_client.api.handoffs import end_offsets
+    from spark_client.api.keyed import KeyedResults, KeyedWriter
     from spark_client.api.released import Released
     from spark_client.api.session import Tracking
     from spark_client.api.snapshots import Snapshot, Snapshots
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from spark_client.plan.end_offsets import EndOffsets
     from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
     from spark_client.plan.fronts import Front, Marks
+    from spark_client.plan.keyed import SubstreamEnd, SubstreamKey, SubstreamProcessor
     from spark_client.plan.labels import child_label, source_label
     from spark_client.plan.loads import ControlTable, Manifests, SuccessMarkers
     from spark_client.plan.mergeable import Aggregate
@@ -76,6 +78,8 @@ __all__ = [
     "Front",
     "Frontier",
     "KafkaChannel",
+    "KeyedResults",
+    "KeyedWriter",
     "Manifests",
     "Marks",
     "NativeWriter",
@@ -88,6 +92,9 @@ __all__ = [
     "Snapshot",
     "Snapshots",
     "Substream",
+    "SubstreamEnd",
+    "SubstreamKey",
+    "SubstreamProcessor",
     "Substreams",
     "SuccessMarkers",
     "Table",
@@ -132,6 +139,8 @@ _ORIGINS: Final = {
     "Front": "plan.fronts",
     "Frontier": "plan.fronts:BoundedOutOfOrderness",
     "KafkaChannel": "channels.kafka",
+    "KeyedResults": "api.keyed",
+    "KeyedWriter": "api.keyed",
     "LATE_SCHEMA": "release.quarantine",
     "LEDGER_SCHEMA": "release.ledger",
     "Manifests": "plan.loads",
@@ -148,6 +157,9 @@ _ORIGINS: Final = {
     "Snapshot": "api.snapshots",
     "Snapshots": "api.snapshots",
     "Substream": "plan.substreams",
+    "SubstreamEnd": "plan.keyed",
+    "SubstreamKey": "plan.keyed",
+    "SubstreamProcessor": "plan.keyed",
     "Substreams": "plan.substreams",
     "SuccessMarkers": "plan.loads",
     "TRACKER": "plan.substreams",

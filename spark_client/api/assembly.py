@@ -10,24 +10,29 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.api.keyed import KeyedWriter, check_provider
 from spark_client.api.reading import Readable, Reader, SourceReader, events_of, wake_ups
 from spark_client.api.writer import TrackedWriter
+from spark_client.counting.probes import TaskPromises
+from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.errors import UsageError
+from spark_client.plan.belonging import required
 from spark_client.plan.graph import JobGraph, state_of
+from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import check_sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.stateshapes import placed
 from spark_client.plan.substreams import TRACKER, session_zone
-from spark_client.release.declaring import results_schema
+from spark_client.release.keyed import with_ends
 from spark_client.runtime import assembly as runtime
 from spark_client.runtime import declared
-from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.definition import Definition
+from spark_client.runtime.functions import FunctionQuery
 from spark_client.runtime.metrics import JobMetrics
 from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import Read
@@ -96,7 +101,7 @@ class Assembly:
             state_segment=state_segment(release) if release is not None and writer.routes else None,
         )
 
-    def query(self, writer: TrackedWriter, checkpoint: Path) -> tuple[BatchQuery, Start]:
+    def query(self, writer: TrackedWriter, checkpoint: Path) -> tuple[FunctionQuery, Start]:
         """Makes the query that a writer describes, and what starts it. The job is defined already.
 
         Args:
@@ -109,13 +114,21 @@ class Assembly:
         rows = writer.rows
         check_zone(rows)
         plan = self.plan(writer, checkpoint)
-        tracked = runtime.batch_query(plan, self.spark, self.client, rows.front, self.definition.largest)
+        tracked: FunctionQuery
+        if isinstance(writer, KeyedWriter):
+            check_provider(self.spark)
+            tracked = runtime.keyed_query(plan, writer.keyed, self.client, rows.front)
+            self._check_declared(plan, tracked, 0 if last_commit(checkpoint) is None else 1)
+            read = self._with_state(rows, writer.keyed, checkpoint)
+        else:
+            batches = tracked = runtime.batch_query(plan, self.spark, self.client, rows.front, self.definition.largest)
+            last = last_commit(checkpoint)
+            self._check_declared(plan, tracked, batches.processor.kept(0 if last is None else last + 1))
+            read = _reader_of(plan, rows.reader).stream(wake_ups(plan, self.spark), batches.counting.observed)
         if self.metrics is not None:
             tracked.metrics = self.metrics.query(writer.name)
-        self._check_declared(plan, tracked)
         if rows.front is not None:
             rows.front.look(at_once=True)
-        read = _reader_of(plan, rows.reader).stream(wake_ups(plan, self.spark), tracked.counting.observed)
         return tracked, _start(writer, read, tracked, checkpoint)
 
     def native(self, reads: Sequence[Readable], checkpoint: Path) -> NativeQuery:
@@ -164,20 +177,34 @@ class Assembly:
         if rows.plan.input.direction == "received":
             data = runtime.probe_of(self.settings, rule, segment, "received", None, self.definition.largest).on(data)
         data = rows.plan.apply(data).drop(TRACKER)
-        subscribed = {"subscription": f"watermark of {segment}"}
-        if self.settings.max_away is not None:
-            subscribed["max_away"] = str(self.settings.max_away / timedelta(days=1))
-        advanced = self.events(kinds="Advanced", segments=json.dumps([segment]), **subscribed)
+        advanced = self._kept_events("Advanced", segment, f"watermark of {segment}")
         return with_progress(data, advanced, time, over, segment)
+
+    def _kept_events(self, kinds: str, segment: str, subscription: str, **options: str) -> DataFrame:
+        """The events of a segment, which the tracker keeps while the query is away."""
+        options = {"kinds": kinds, "segments": json.dumps([segment]), "subscription": subscription, **options}
+        if self.settings.max_away is not None:
+            options["max_away"] = str(self.settings.max_away / timedelta(days=1))
+        return self.events(**options)
+
+    def _with_state(self, rows: Readable, keyed: KeyedPlan, checkpoint: Path) -> DataFrame:
+        """What comes of a stream's rows and of the ends of its substreams, with the state of a user's processor."""
+        stream = rows.plan
+        segment, front, direction = stream.segment, stream.input.front, stream.input.direction
+        probe = runtime.probe_of(self.settings, keyed.rule, segment, direction, None, self.definition.largest)
+        values: dict[str, Column] = {}
+        if front is not None:
+            probe, values = replace(probe, promises=TaskPromises.of(front)), front.values()
+        counted = probe.on(rows.reader.native(), values)
+        ends = self._kept_events("Ended,Late", segment, f"state of {segment}", **{AWAITS: str(checkpoint)})
+        return with_ends(keyed, required(stream.apply(counted), keyed.rule), ends)
 
     def _destination(self, writer: TrackedWriter) -> Destination:
         """Where the rows go: what cannot be written there is refused."""
         if writer.routes:
             return ToChannels(tuple(writer.routes), writer.ordinal)
         if writer.to_sink is not None:
-            rows, release = writer.rows, writer.release
-            schema = rows.df.schema if release is None else results_schema(release, rows.df)
-            check_sink(writer.to_sink, schema, self.spark)
+            check_sink(writer.to_sink, writer.schema, self.spark)
             return ToSink(writer.to_sink)
         if writer.function is not None:
             return ToFunction(writer.function)
@@ -185,16 +212,13 @@ class Assembly:
         check_store(path, "the path of the results,")
         options = {key: value for key, value in writer.options_given.items() if key not in _OWN_OPTIONS}
         to = ToFiles(path, writer.file_format or "parquet", options, writer.partition_columns)
-        assert writer.release is not None
         output = FileOutput(to.path, to.file_format, to.options, to.partition_by)
-        output.check(results_schema(writer.release, writer.rows.df), self.spark)
+        output.check(writer.schema, self.spark)
         return to
 
-    def _check_declared(self, plan: QueryPlan, tracked: BatchQuery) -> None:
-        """Whether the query is still what it was when it wrote its checkpoint."""
+    def _check_declared(self, plan: QueryPlan, tracked: FunctionQuery, kept: int) -> None:
+        """Whether the query is still what it was when it wrote its checkpoint; its state holds so many substreams."""
         described = declared.described(self.settings.job, plan.stream, plan.release)
-        last = last_commit(plan.checkpoint)
-        kept = tracked.processor.kept(0 if last is None else last + 1)
         declared.check(_note(plan.checkpoint), described, kept, tracked.interrupted)
 
 
@@ -231,7 +255,7 @@ def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
     return reader.pruned(release.reads) if release is not None and not plan.stream.steps else reader
 
 
-def _start(writer: TrackedWriter, read: DataFrame, tracked: BatchQuery, checkpoint: Path) -> Start:
+def _start(writer: TrackedWriter, read: DataFrame, tracked: FunctionQuery, checkpoint: Path) -> Start:
     writing = read.writeStream.foreachBatch(tracked.function).option("checkpointLocation", str(checkpoint))
     if writer.name is not None:
         writing = writing.queryName(writer.name)

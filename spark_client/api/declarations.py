@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.assembly import Assembly, state_segment
+from spark_client.api.keyed import KeyedResults, declared
 from spark_client.api.reading import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
@@ -27,6 +29,7 @@ from spark_client.plan.belonging import OnBadRows, belonging, in_range
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.graph import JobGraph
+from spark_client.plan.keyed import SubstreamProcessor
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import check_columns
@@ -319,6 +322,26 @@ class Declarations(ABC):
                 "doubled ones: release them, or send them through a channel of files"
             )
         return self._assembly.watermarked(stream.readable, field.name, over)
+
+    def transform_with_state(
+        self, stream: TrackedStream, processor: SubstreamProcessor, schema: T.StructType | str
+    ) -> KeyedResults:
+        """Your own state for each substream, in Spark's state store, removed when the substream has ended.
+
+        Spark's ``transformWithState`` with substreams as keys: no time to live and no watermark has to be guessed.
+
+        Args:
+            stream: of `source` or `receive`.
+            processor: keeps the state, and makes the final rows in ``handleEnd``.
+            schema: of the rows that it makes; results have the columns of their substream beside them.
+
+        Raises:
+            UsageError: Spark is older than 4.1, its state store is not RocksDB, or something does not fit.
+
+        >>> made = tracking.transform_with_state(flights, Longest(), "carrier string, delay double")  # doctest: +SKIP
+        >>> made.writeStream.option("checkpointLocation", "cp").start("longest")                      # doctest: +SKIP
+        """
+        return declared(stream, processor, schema)
 
     def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
         """Begins the output of a query with Spark's own stateful operators.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.reading import Readable
@@ -16,6 +17,7 @@ from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
+from spark_client.release.declaring import results_schema
 from spark_client.storage.directories import local_path
 from spark_client.trackers.jobclient import JobClient
 
@@ -63,12 +65,18 @@ class TrackedWriter:
     a batch.
 
     >>> query = daily.writeStream.option("checkpointLocation", "cp").format("parquet").start("daily")  # doctest: +SKIP
+
+    Attributes:
+        writes_files: whether what it writes are results, which may go to files.
     """
+
+    writes_files = False
 
     def __init__(self, tracking: Starter, rows: Readable, release: ReleasePlan | None = None) -> None:
         self._tracking = tracking
         self.rows = rows
         self.release = release
+        self.writes_files = self.writes_files or release is not None
         self.options_given: dict[str, str] = {}
         self.file_format: str | None = None
         self.function: BatchFunction | None = None
@@ -80,6 +88,11 @@ class TrackedWriter:
         self.partition_columns: tuple[str, ...] = ()
         self.name: str | None = None
         self.trigger_given: dict[str, Any] = {}
+
+    @property
+    def schema(self) -> T.StructType:
+        """Of the rows that are written."""
+        return self.rows.df.schema if self.release is None else results_schema(self.release, self.rows.df)
 
     def option(self, key: str, value: Any) -> TrackedWriter:
         """One option, as Spark's."""
@@ -123,7 +136,7 @@ class TrackedWriter:
 
     def format(self, file_format: str) -> TrackedWriter:
         """Files of this format: ``parquet``, ``orc``, ``json`` or ``csv``; each epoch is a directory ``epoch=N``."""
-        if self.release is None:
+        if not self.writes_files:
             raise UsageError(
                 "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
                 "function (.foreachBatch(…)); .format(…) is for the results of tracking.release"

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition,
 from spark_client.datasource.merging import offset_of, oldest, read_between
 from spark_client.datasource.options import ReaderOptions, explained
 from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA, event_row, substream_rows
-from spark_client.datasource.streams import EventStream, WakeUps
+from spark_client.datasource.streams import EventStream, OwnEnds, WakeUps
 from spark_client.trackers.eventlogs import EventLogs, newest
 
 FORMAT: Final = "tracker"
@@ -62,7 +62,9 @@ class TrackerDataSource(DataSource):
 
     def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
         wanted = ReaderOptions(self.options)
-        return WakeUps(wanted) if wanted.wake_up else EventStream(wanted)
+        if wanted.wake_up:
+            return WakeUps(wanted)
+        return OwnEnds(wanted) if wanted.awaits else EventStream(wanted)
 
 
 def register(spark: SparkSession) -> None:

@@ -29,6 +29,7 @@ from tracker.client import (
 )
 
 _ORDERINGS: Final = ("none", "scope", "global")
+AWAITS: Final = "awaits"  #: an option of this package's own: what a query's commits bring about is waited for
 WAKE_UP: Final = "wakes"  #: an option of this package's own: its rows only make batches happen, and none is missing
 
 _KINDS: Final = {
@@ -66,6 +67,7 @@ class ReaderOptions:
             "up_to_seq",
             "include_ended",
             "path",
+            AWAITS,
             WAKE_UP,
             *OPTIONS.values(),
         ]
@@ -75,7 +77,7 @@ class ReaderOptions:
         refuse_secrets(options)
         unknown = sorted(key for key in options if key.lower() not in self.KNOWN)
         if unknown:
-            known = ", ".join(sorted(self.KNOWN - {"path", WAKE_UP}))
+            known = ", ".join(sorted(self.KNOWN - {"path", AWAITS, WAKE_UP}))
             raise UsageError(f'format("tracker") knows no option {unknown[0]!r}; it knows {known}')
         self.job = options.get("job", "")
         if not self.job:
@@ -107,6 +109,7 @@ class ReaderOptions:
         self.after_seq = int(options.get("after_seq", "0"))
         self.up_to_seq = int(options.get("up_to_seq", "0"))
         self.wake_up = options.get(WAKE_UP, "")
+        self.awaits = options.get(AWAITS, "")
         self.include_ended = options.get("include_ended", "false").lower() == "true"
 
     @property

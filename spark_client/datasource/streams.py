@@ -14,6 +14,7 @@ from spark_client.datasource.merging import Offset, kept_from, offset_of, oldest
 from spark_client.datasource.options import ReaderOptions, explained
 from spark_client.datasource.rows import WOKEN, event_row
 from spark_client.errors import TrackingError
+from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.readers import LastingReader
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient
@@ -180,6 +181,27 @@ class EventStream(LastingReader):
         if self._subscriptions is not None:
             with explained(self._options.job, self._options.subscription):
                 self._subscriptions.ack(kept_from(end, self._options.ordered))
+
+
+class OwnEnds(EventStream):
+    """Events for a query whose commits bring them about: a batch has all that the batches before it have caused.
+
+    So what is in one batch with an end has come after it.
+    """
+
+    _caused: int | None = None  # the last of the query's batches that the tracker has learnt of
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The run takes the ends that its own batches bring about, too."""
+
+    def read(self, start: Offset) -> _Rows:
+        options, checkpoint = self._options, Path(self._options.awaits)
+        last = last_commit(checkpoint)
+        if last != self._caused:
+            with explained(options.job):
+                await_commits(self.client, options.job, checkpoint, options.retry_for)
+            self._caused = last
+        return super().read(start)
 
 
 class WakeUps(EventStream):

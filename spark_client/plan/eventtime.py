@@ -114,6 +114,19 @@ def micros_in(text: str) -> int:
     return seconds * 1_000_000 + int((match[7] or "").ljust(6, "0"))
 
 
+def datetime_of(micros: int, kind: str = INSTANT) -> datetime | None:
+    """Microseconds since 1970 as a datetime: in UTC, or of a wall clock without a zone; None: it lies beyond its years.
+
+    >>> datetime_of(1_356_998_400_000_000, WALL)
+    datetime.datetime(2013, 1, 1, 0, 0)
+    """
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+    return moment.replace(tzinfo=None) if kind == WALL else moment
+
+
 def micros_of(value: datetime, kind: str = INSTANT) -> int:
     """Microseconds since 1970 of a datetime.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -249,6 +250,13 @@ class Substreams:
     def interval(self, start: int, end: int) -> str:
         """What the tracker calls a window, by its bounds."""
         return f"{eventtime.iso(start, self.time)}/{eventtime.iso(end, self.time)}"
+
+    def bounds(self, substream: Substream) -> tuple[datetime | None, datetime | None]:
+        """Where a window begins and ends, as far as a datetime can hold it; None of what is no window."""
+        if substream.end_time is None:
+            return None, None
+        start = eventtime.micros_in(substream.name.partition("/")[0])
+        return eventtime.datetime_of(start, self.time), eventtime.datetime_of(substream.end_time, self.time)
 
     def end_or_name(self, struct: str = TRACKER) -> Column:
         """The key that tells substreams of a scope apart."""

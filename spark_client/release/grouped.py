@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from inspect import Parameter, signature
 from typing import Any, Final
 
@@ -12,13 +11,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError
-from spark_client.plan import eventtime
-from spark_client.plan.eventtime import WALL
 from spark_client.plan.resultfunctions import FinishedGroup, ResultFunction
 from spark_client.plan.substreams import Substreams
 from spark_client.spark_internals.arrow import arrow_schema
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 REPAIR: Final = (
     "Nothing of the batch was published, and nothing is lost: repair the function and start the query again, with the "
     "same checkpoint"
@@ -92,17 +88,7 @@ class GroupFunction:
         if self.rule.by_end:
             key = key.cast(pa.timestamp("us", key.type.tz)).cast(pa.int64())
         substream = self.rule.substream(scope, key[0].as_py())
-        if substream.end_time is None:
-            return FinishedGroup(scope, substream.name, None, None, keys)
-        start = eventtime.micros_in(substream.name.partition("/")[0])
-        return FinishedGroup(scope, substream.name, self._moment(start), self._moment(substream.end_time), keys)
-
-    def _moment(self, micros: int) -> datetime | None:
-        try:
-            moment = _EPOCH + timedelta(microseconds=micros)
-        except OverflowError:
-            return None
-        return moment.replace(tzinfo=None) if self.rule.time == WALL else moment
+        return FinishedGroup(scope, substream.name, *self.rule.bounds(substream), keys)
 
 
 def takes_group(function: Callable[..., Any]) -> bool:

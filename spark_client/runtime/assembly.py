@@ -17,6 +17,7 @@ from spark_client.counting.livefronts import LiveFront, live
 from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
+from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import BatchId, Output
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import Substreams
@@ -26,6 +27,7 @@ from spark_client.release.receipts import Receipts
 from spark_client.release.revisions import Revisions
 from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.forwarding import Forward
+from spark_client.runtime.keyed import KeyedQuery
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import JobSettings, QueryPlan, ToChannels, ToFunction, ToSink
@@ -75,6 +77,20 @@ def batch_query(
         partial(probed, stream.segment, stream.input.direction) if by_executors else None,
         manifest,
     )
+
+
+def keyed_query(plan: QueryPlan, keyed: KeyedPlan, client: JobClient, front: LiveFront | None) -> KeyedQuery:
+    """The runtime of a query with a user's own state. Its job is defined already.
+
+    Args:
+        plan: of the query.
+        keyed: of its state.
+        client: of the job.
+        front: of its source; None: it receives from a channel.
+    """
+    quarantine = Quarantine(plan.checkpoint, plan.late, None)
+    opens = partial(open_run, client, plan.settings.job, False)
+    return KeyedQuery(Read(plan.stream, front), plan, keyed, opens, _output(plan, quarantine, None), quarantine)
 
 
 def probe_of(

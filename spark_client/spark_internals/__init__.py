@@ -15,6 +15,9 @@ Other rooms rely on what Spark does, through public interfaces, and promises now
 - ``noop`` reads all rows (`counting.intake`). Where it did not, rows would be missing, and substreams stay open;
 - a query's session is its own, and settings that a batch makes there hold (`runtime.batches`). Where they did not,
   there would be more and smaller files;
+- keyed state: ``transformWithState`` keeps the key in hand while what its processor returns is read, and a batch that
+  is repeated finds the state that it found before (`release.keyed`). Where it did not, state would be another key's, or
+  have rows twice;
 - progress: ``batchId``, ``observedMetrics``, ``numRowsDroppedByWatermark`` (`runtime.native`). Where they are missing,
   the thread that follows the query ends it with an error;
 - forms that outlive a release: Parquet with times of 96 bits (`counting.folding`), ``xxhash64`` in labels

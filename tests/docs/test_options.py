@@ -25,7 +25,7 @@ from spark_client import (
     Tracking,
 )
 from spark_client.api import writer
-from spark_client.datasource.options import WAKE_UP, ReaderOptions
+from spark_client.datasource.options import AWAITS, WAKE_UP, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
 from tracker.client import JobSpec
 
@@ -52,6 +52,7 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
     "`export` of it": Snapshots.export,
     "`restore` of a snapshot": Snapshot.restore,
     "`state` of a release": Released.state,
+    "State of your own": Tracking.transform_with_state,
     "A stream with an exact watermark": Tracking.with_watermark,
     "```": JobSpec,
 }
@@ -93,7 +94,7 @@ def test_the_writers_options_are_those_of_the_page() -> None:
 
 def test_the_options_of_the_format_are_those_of_the_page() -> None:
     rows = dict(table("The tracker's events as rows"))
-    assert set(rows) == ReaderOptions.KNOWN - {"path", WAKE_UP}
+    assert set(rows) == ReaderOptions.KNOWN - {"path", AWAITS, WAKE_UP}
     wanted = ReaderOptions({"job": "shop"})
     for name, value in {
         "server": wanted.server,

@@ -1,0 +1,130 @@
+"""The results of a user's own keyed state, as users hold them, and their output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import pyspark
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.api.reading import Readable
+from spark_client.api.streams import TrackedStream
+from spark_client.api.writer import Starter, TrackedWriter
+from spark_client.channels.channel import Channel
+from spark_client.channels.received import Received
+from spark_client.errors import UsageError
+from spark_client.plan.keyed import KeyedPlan, declare
+from spark_client.plan.outputs import Sink
+from spark_client.plan.substreams import TRACKER
+from spark_client.spark_internals.state_stores import PROVIDER, ROCKSDB, is_rocksdb, provider_of
+
+
+class KeyedResults:
+    """What a processor makes of its state: see `Tracking.transform_with_state`.
+
+    Attributes:
+        stream: whose rows the state is made of.
+        keyed: what is declared of it.
+    """
+
+    def __init__(self, stream: TrackedStream, keyed: KeyedPlan) -> None:
+        self.stream = stream
+        self.keyed = keyed
+
+    def __repr__(self) -> str:
+        return f"KeyedResults(segment={self.stream.segment!r}, columns={self.columns})"
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the results: the scope, ``window`` or the substream's name, and those of the schema."""
+        return schema_of(self.keyed, self.stream.readable).fieldNames()
+
+    @property
+    def writeStream(self) -> KeyedWriter:  # noqa: N802 - Spark's name
+        """Begins the query's output, as ``DataFrame.writeStream`` does."""
+        return KeyedWriter(self.stream.tracking, self.stream.readable, self.keyed)
+
+
+class KeyedWriter(TrackedWriter):
+    """States where the results of keyed state go, and starts the query: to files, a `sink` or a function.
+
+    As `TrackedWriter` of a release, whose options `checkpointLocation`, `queryName` and `late_path` it has.
+    """
+
+    writes_files = True
+
+    def __init__(self, tracking: Starter, rows: Readable, keyed: KeyedPlan) -> None:
+        super().__init__(tracking, rows)
+        self.keyed = keyed
+
+    def option(self, key: str, value: Any) -> KeyedWriter:
+        """One option: of a release's, all but those that are about its own state."""
+        if key.lower() in ("compact_from", "seal"):
+            raise UsageError(f"option({key!r}) is of queries whose state and reports are this package's; leave it out")
+        super().option(key, value)
+        return self
+
+    @property
+    def schema(self) -> T.StructType:
+        return schema_of(self.keyed, self.rows)
+
+    def receipts(self, to: str | os.PathLike[str] | Sink, *, given_up: bool = False) -> NoReturn:  # noqa: ARG002
+        """Refused: nobody counts what a processor makes of a substream's rows."""
+        raise UsageError("receipts are for what tracking.release has released; write what handleEnd is told instead")
+
+    def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> NoReturn:  # noqa: ARG002
+        raise UsageError(
+            "results of keyed state go to files, a sink or a function: in a channel nothing would tell those of one "
+            "substream apart"
+        )
+
+
+def schema_of(keyed: KeyedPlan, rows: Readable) -> T.StructType:
+    """Of the results of keyed state of some rows."""
+    tracked = F.col(TRACKER)
+    own = keyed.rule.result_columns(tracked["scope"], tracked[keyed.rule.keys[1]])
+    return T.StructType([*rows.df.select(*own).schema.fields, *keyed.made.fields])
+
+
+def declared(stream: TrackedStream, processor: Any, schema: T.StructType | str) -> KeyedResults:
+    """Declares keyed state.
+
+    Raises:
+        UsageError: something does not fit, or this Spark does not have it.
+    """
+    source = stream.readable.plan.input
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
+        raise UsageError(
+            f"transform_with_state needs Spark 4.1, which has transformWithState for rows in Python; this is "
+            f"{pyspark.__version__}. Until you upgrade, keep the rows and make the results at the end: "
+            "tracking.release(stream, columns=[…]).applyInPandas(…)"
+        )
+    if source.rule.shared:
+        raise UsageError(
+            f"transform_with_state: {stream.segment!r} has {source.rule.called}, which release makes: give the source "
+            "a window=(…) or a substream= of which each row has one"
+        )
+    check_provider(stream.readable.df.sparkSession)
+    if isinstance(source, Received) and not source.channel.exact:
+        raise UsageError(
+            f"transform_with_state: the rows of {stream.segment!r} come at least once, and the processor would be "
+            "given some twice: release them, or send them through a channel of files"
+        )
+    return KeyedResults(stream, declare(stream.readable.plan, stream.readable.df, processor, schema))
+
+
+def check_provider(spark: SparkSession) -> None:
+    """Refuses a session whose state store has no keyed state.
+
+    Raises:
+        UsageError: it is not that of RocksDB.
+    """
+    if not is_rocksdb(spark):
+        raise UsageError(
+            f"transform_with_state: Spark keeps such state in RocksDB only, and {PROVIDER} is {provider_of(spark)}. "
+            f"Set it, before the query's first start: spark.conf.set({PROVIDER!r}, {ROCKSDB!r})"
+        )

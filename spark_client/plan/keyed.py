@@ -1,0 +1,237 @@
+"""What is declared of a user's own keyed state: whose code works on it, and what it is called for."""
+
+# ruff: noqa: ARG002, N802, N803, N815 - methods and arguments have the names that Spark gives them
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple, cast
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.plan.names import alike, check_columns
+from spark_client.plan.streams import Stream
+from spark_client.plan.substreams import TRACKER, Substreams
+
+OWN_STATES: Final = "tracker_"  #: what the names of this package's own state begin with
+
+
+class SubstreamKey(NamedTuple):
+    """The substream that a processor is called for: its grouping key.
+
+    Attributes:
+        scope: of the substream, as text; empty if the source has none.
+        name: of the substream, as text; of a window its ISO 8601 interval.
+        start: of the window, in UTC, or without a zone over a ``timestamp_ntz``; None: the substream is no window, or
+            begins beyond the years 1 to 9999.
+        end: likewise.
+    """
+
+    scope: str
+    name: str
+    start: datetime | None
+    end: datetime | None
+
+    def __str__(self) -> str:
+        return f"the substream {self.name!r} of the scope {self.scope!r}"
+
+
+class SubstreamEnd(NamedTuple):
+    """How a substream has ended.
+
+    Attributes:
+        elements: how many were sent on the segment in all: rows that a step has dropped are among them.
+        by_drain: a drain closed it before its sources did: more of it may follow in the next deployment.
+        reason: ``COMPLETE``; ``EXPIRED`` or ``ABANDONED`` if elements are missing.
+        at: when the tracker found it, in UTC.
+    """
+
+    elements: int
+    by_drain: bool
+    reason: str
+    at: datetime | None
+
+
+class SubstreamProcessor(ABC):
+    """Base of what `Tracking.transform_with_state` takes: as Spark's ``StatefulProcessor``, with a method for the end.
+
+    All state that it takes of its handle belongs to one substream, and is removed when that has ended: it clears
+    nothing itself. Tasks have copies of the object.
+
+    >>> class Longest(SubstreamProcessor):                                                 # doctest: +SKIP
+    ...     def init(self, handle):
+    ...         self.longest = handle.getMapState("longest", "carrier string", "delay double")
+    ...     def handleInputRows(self, key, rows, timerValues):
+    ...         for row in rows:
+    ...             known = self.longest.getValue((row.carrier,))
+    ...             if known is None or row.delay > known[0]:
+    ...                 self.longest.updateValue((row.carrier,), (row.delay,))
+    ...         return iter([])
+    ...     def handleEnd(self, key, end):
+    ...         for (carrier,), (delay,) in self.longest.iterator():
+    ...             yield Row(carrier=carrier, delay=delay)
+    """
+
+    @abstractmethod
+    def init(self, handle: Any) -> None:
+        """Takes its state, in each task.
+
+        Args:
+            handle: gives it, as Spark's ``StatefulProcessorHandle`` does: ``getValueState``, ``getListState``,
+                ``getMapState``.
+        """
+        ...
+
+    @abstractmethod
+    def handleInputRows(self, key: SubstreamKey, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        """Takes rows of a substream in.
+
+        Args:
+            key: the substream.
+            rows: its rows of a batch, in no order, each once. The first rows of a substream come with its next ones, or
+                just before its end: until then it is not certain that they are not late.
+            timerValues: as Spark gives it.
+
+        Returns:
+            Rows that are results at once; mostly none.
+        """
+        ...
+
+    @abstractmethod
+    def handleEnd(self, key: SubstreamKey, end: SubstreamEnd) -> Iterable[Row]:
+        """Makes the final rows of a substream, whose state is removed after that.
+
+        Called once for each substream of which a row was taken in.
+
+        Args:
+            key: the substream.
+            end: how it has ended.
+
+        Returns:
+            Rows with the fields of the output schema.
+        """
+        ...
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to do
+        """A task has done its work. There is nothing to do unless the processor has opened something."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedPlan:
+    """Keyed state of a stream.
+
+    Attributes:
+        stream: whose rows it is made of.
+        processor: the user's.
+        made: the schema of what the processor makes.
+        rows: the schema of the rows that it takes.
+    """
+
+    stream: Stream
+    processor: SubstreamProcessor
+    made: T.StructType
+    rows: T.StructType
+
+    @property
+    def rule(self) -> Substreams:
+        """How rows fall into substreams."""
+        return self.stream.input.rule
+
+
+def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType | str) -> KeyedPlan:
+    """Checks a user's declaration.
+
+    Args:
+        stream: whose rows it is about.
+        df: with its columns.
+        processor: the user's.
+        schema: of what it makes.
+
+    Raises:
+        UsageError: something does not fit.
+    """
+    if not isinstance(processor, SubstreamProcessor):
+        raise UsageError(
+            f"transform_with_state takes an object of a class of yours that extends spark_client.SubstreamProcessor, "
+            f"which is like Spark's StatefulProcessor and has a method handleEnd; this is {processor!r}"
+        )
+    try:
+        made = schema if isinstance(schema, T.StructType) else cast(T.StructType, T.StructType.fromDDL(schema))
+        made.fieldNames()
+    except Exception as error:
+        raise UsageError(
+            f"transform_with_state: {schema!r} is no schema: give 'carrier string, delay double'"
+        ) from error
+    belonging = stream.input.belonging
+    if belonging is not None and belonging.sets_aside:
+        raise UsageError(
+            f"transform_with_state reads {stream.segment!r}, whose bad rows are set aside: on_bad_rows='quarantine' "
+            "works with channels and releases. Drop such rows before source(…), or send them through a channel first"
+        )
+    check_columns(df, "transform_with_state")
+    rows = T.StructType([field for field in df.schema.fields if field.name != TRACKER])
+    if not rows.fields:
+        raise UsageError("transform_with_state: the stream has no columns left for the processor: keep one in select")
+    rule = stream.input.rule
+    own = [*([] if rule.scope is None else [rule.scope]), "window" if rule.windows else str(rule.name)]
+    if doubled := alike([*own, *made.fieldNames()], df.sparkSession):
+        raise UsageError(
+            f"transform_with_state: results have the columns {', '.join(own)} of their substream beside those of the "
+            f"schema, and {doubled} would be there twice: leave them out of the schema, or call them otherwise"
+        )
+    copy.copy(processor).init(_Trial())
+    return KeyedPlan(stream, processor, made, rows)
+
+
+def check_state(name: str, ttl: Any) -> None:
+    """Refuses state that would go by itself, or has a name of this package's own.
+
+    Args:
+        name: of the state.
+        ttl: milliseconds after which it would go; None: it stays.
+
+    Raises:
+        UsageError: it does.
+    """
+    if ttl is not None:
+        raise UsageError(
+            f"the state {name!r} has ttlDurationMs={ttl}: it would be lost while its substream is open. Leave it out: "
+            "the state goes when its substream has ended"
+        )
+    if name.startswith(OWN_STATES):
+        raise UsageError(f"the state {name!r} begins with {OWN_STATES!r}, which is reserved: call it otherwise")
+
+
+def no_timers() -> UsageError:
+    """The refusal of a timer."""
+    return UsageError("a timer guesses when nothing more comes: give the final rows in handleEnd, which is told it")
+
+
+class _Trial:
+    """A handle on which `init` is tried where the state is declared: it has no state, and refuses what tasks would."""
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: Any = None) -> None:
+        check_state(stateName, ttlDurationMs)
+
+    getListState = getValueState
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: Any,
+        valueSchema: Any,
+        ttlDurationMs: Any = None,
+    ) -> None:
+        check_state(stateName, ttlDurationMs)
+
+    def deleteIfExists(self, stateName: str) -> None:
+        check_state(stateName, None)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        raise no_timers()

@@ -1,0 +1,128 @@
+"""Queries that keep a user's own state in Spark's state store: their batches are what has come of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.advice import explained
+from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.runs import Run
+from spark_client.plan.belonging import of_steps, tells_of_bad_rows
+from spark_client.plan.keyed import KeyedPlan
+from spark_client.plan.outputs import Output
+from spark_client.plan.substreams import Substream, named
+from spark_client.release.keyed import KEY, LATE, MADE, SCOPE
+from spark_client.release.parts import RowTally
+from spark_client.release.quarantine import Quarantine
+from spark_client.runtime.functions import FunctionQuery
+from spark_client.runtime.queries import Read
+from spark_client.runtime.queryplan import QueryPlan
+from spark_client.spark_internals.checkpoints import query_id
+
+_ROWS = "rows"
+
+
+class KeyedQuery(FunctionQuery):
+    """A query that keeps a user's own state. Tasks count its rows and make its promises.
+
+    Args:
+        read: the stream that it reads.
+        plan: of the query.
+        keyed: of its state.
+        open_run: opens a run at the tracker: (query id, run id, resume epoch).
+        output: where its results go.
+        quarantine: where late rows go.
+    """
+
+    has_operators = True
+    outlives_its_sources = True
+
+    def __init__(
+        self,
+        read: Read,
+        plan: QueryPlan,
+        keyed: KeyedPlan,
+        open_run: Callable[[str, str, int], Run],
+        output: Output,
+        quarantine: Quarantine,
+    ) -> None:
+        super().__init__([read], plan.checkpoint, open_run)
+        self._keyed = keyed
+        self._output = output
+        self._quarantine = quarantine
+        self._swept = False
+
+    def begun(self, epoch: int) -> bool:
+        query = query_id(self.checkpoint)
+        return query is not None and self._output.begun(query, epoch)
+
+    def rest(self) -> None:
+        """It goes on, as it has to act on what ends."""
+
+    def process(self, batch: DataFrame, epoch: int) -> None:
+        """Writes what has come of a batch."""
+        run = self.run
+        with self.gate.passed(epoch):
+            started = time.monotonic()
+            if run.failure is not None:
+                raise explained(run.failure)
+            if not self._swept:
+                self._sweep(run)
+            if epoch:
+                run.await_committed(epoch - 1)
+            run.expect(epoch)
+            self.configure(batch.sparkSession)
+            try:
+                result = self._written(batch, run, epoch)
+            except Exception as error:
+                if not tells_of_bad_rows(error):
+                    raise
+                raise of_steps(self._keyed.stream.segment) from None
+            self.gate.done(epoch)
+            if self.metrics is not None:
+                self.metrics.processed(run.query, time.monotonic() - started, [], result, None)
+
+    def _written(self, batch: DataFrame, run: Run, epoch: int) -> BatchResult:
+        # Once: what is written must be of the same run of the tasks as the state.
+        kept = batch.persist()
+        try:
+            late = F.col(LATE).isNotNull()
+            counted = kept.groupBy(late.alias(LATE), *[F.when(late, named(name)).alias(name) for name in (SCOPE, KEY)])
+            numbers = counted.agg(F.count("*").alias(_ROWS)).collect()
+            too_late = {
+                self._keyed.rule.substream(row[SCOPE], row[KEY]): RowTally(row[_ROWS]) for row in numbers if row[LATE]
+            }
+            if too_late:
+                self._set_aside(kept.where(late), too_late, epoch)
+            if any(not row[LATE] for row in numbers):
+                self._output.write(results(self._keyed, kept.where(~late)), run.batch(epoch))
+        finally:
+            kept.unpersist()
+        return BatchResult(set_aside={"late": sum(tally.rows for tally in too_late.values())})
+
+    def _set_aside(self, rows: DataFrame, late: dict[Substream, RowTally], epoch: int) -> None:
+        name, end = self._keyed.rule.name_and_end(_key(self._keyed))
+        data = F.to_json(F.struct(f"{LATE}.*")).alias("data")
+        table = rows.select(F.col(SCOPE).alias("scope"), name.alias("name"), end.alias("end_time"), data)
+        self._quarantine.put(epoch, "row", table, table, late)
+
+    def _sweep(self, run: Run) -> None:
+        """Removes what drivers that were killed have left half written, unless this one has been superseded itself."""
+        if run.is_current():
+            self._output.sweep(run.query)
+            self._quarantine.sweep()
+        self._swept = True
+
+
+def results(keyed: KeyedPlan, rows: DataFrame) -> DataFrame:
+    """The results among what has come of a batch, with the columns of their substreams."""
+    own = keyed.rule.result_columns(F.col(SCOPE), _key(keyed))
+    return rows.select(*own, *[F.col(MADE).getField(name).alias(name) for name in keyed.made.fieldNames()])
+
+
+def _key(keyed: KeyedPlan) -> Column:
+    return F.timestamp_micros(F.col(KEY)) if keyed.rule.by_end else F.col(KEY)

@@ -1,0 +1,22 @@
+"""The state store of RocksDB is still called so, and a session with it is known."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_client.spark_internals.state_stores import PROVIDER, ROCKSDB, is_rocksdb, provider_of
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_state_store_of_rocksdb_is_called_so(spark: SparkSession) -> None:
+    assert not is_rocksdb(spark)
+    spark.conf.set(PROVIDER, ROCKSDB)
+    try:
+        assert is_rocksdb(spark)
+        assert provider_of(spark) == ROCKSDB
+        assert spark._jvm is not None
+        assert spark._jvm.java.lang.Class.forName(ROCKSDB) is not None
+    finally:
+        spark.conf.unset(PROVIDER)
