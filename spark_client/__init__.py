@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spark_client.api.keyed import KeyedResults, KeyedWriter
     from spark_client.api.released import Released
     from spark_client.api.session import Tracking
+    from spark_client.api.several import SeveralWriter
     from spark_client.api.snapshots import Snapshot, Snapshots
     from spark_client.api.streams import TrackedStream
     from spark_client.api.waiting import wait_for_end, wait_for_results
@@ -87,6 +88,7 @@ __all__ = [
     "ResultsOf",
     "Revision",
     "Schedule",
+    "SeveralWriter",
     "ShadowedJob",
     "Sink",
     "Snapshot",
@@ -152,6 +154,7 @@ _ORIGINS: Final = {
     "Revision": "release.revisions",
     "SUBSTREAM_SCHEMA": "datasource.rows",
     "Schedule": "plan.schedule",
+    "SeveralWriter": "api.several",
     "ShadowedJob": "shadow.job",
     "Sink": "plan.outputs",
     "Snapshot": "api.snapshots",

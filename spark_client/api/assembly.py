@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.keyed import KeyedWriter, check_provider
+from spark_client.api.queryoptions import OWN
 from spark_client.api.reading import Readable, Reader, SourceReader, events_of, wake_ups
+from spark_client.api.several import SeveralWriter
 from spark_client.api.writer import TrackedWriter
 from spark_client.counting.probes import TaskPromises
 from spark_client.datasource.options import AWAITS
@@ -23,12 +24,13 @@ from spark_client.errors import UsageError
 from spark_client.plan.belonging import required
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
-from spark_client.plan.outputs import check_sink
+from spark_client.plan.outputs import check_early, check_sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.stateshapes import placed
 from spark_client.plan.substreams import TRACKER, session_zone
 from spark_client.release.keyed import with_ends
+from spark_client.release.single import kept_at, substreams_kept
 from spark_client.runtime import assembly as runtime
 from spark_client.runtime import declared
 from spark_client.runtime.definition import Definition
@@ -36,14 +38,21 @@ from spark_client.runtime.functions import FunctionQuery
 from spark_client.runtime.metrics import JobMetrics
 from spark_client.runtime.native import NativeQuery
 from spark_client.runtime.queries import Read
-from spark_client.runtime.queryplan import Destination, JobSettings, QueryPlan, ToChannels, ToFiles, ToFunction, ToSink
+from spark_client.runtime.queryplan import (
+    Destination,
+    JobSettings,
+    QueryPlan,
+    ToChannels,
+    ToFiles,
+    ToFunction,
+    ToSeveral,
+    ToSink,
+)
 from spark_client.sinks.outputs import FileOutput
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path, read_json
 from spark_client.trackers.jobclient import JobClient
-
-_OWN_OPTIONS: Final = frozenset({"checkpointlocation", "path", "late_path", "compact_from", "seal"})
 
 Start = Callable[[], StreamingQuery]
 
@@ -68,7 +77,7 @@ class Assembly:
     definition: Definition
     metrics: JobMetrics | None = None
 
-    def plan(self, writer: TrackedWriter, checkpoint: Path) -> QueryPlan:
+    def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> QueryPlan:
         """The plan of the query that a writer describes.
 
         Args:
@@ -78,17 +87,40 @@ class Assembly:
         Raises:
             UsageError: something does not fit, or cannot be written.
         """
-        options, release = writer.options_given, writer.release
+        if isinstance(writer, TrackedWriter):
+            return self._plan(writer, checkpoint, writer.options_given, self._destination(writer, checkpoint))
+        plans = []
+        for name, places in writer.outputs.items():
+            given = list(places.values())
+            to = ToSeveral(
+                tuple(
+                    (place, _out_of_the_job(self._destination(each, checkpoint, name)))
+                    for place, each in places.items()
+                )
+            )
+            options = {
+                **{key: value for each in given for key, value in each.options_given.items()},
+                **writer.options_given,
+            }
+            receipts = next((each for each in given if each.to_receipts is not None), given[0])
+            plans.append(self._plan(receipts, checkpoint, options, to, name))
+        return replace(plans[0], beside=tuple(plans[1:]))
+
+    def _plan(
+        self, writer: TrackedWriter, checkpoint: Path, options: Mapping[str, str], to: Destination, name: str = ""
+    ) -> QueryPlan:
+        """The plan of a query that passes its rows on, or of one release."""
+        release = writer.release
         late = local_path(options.get("late_path") or checkpoint / "tracker" / "late", "late_path")
         check_store(late, "late_path")
         if release is not None:
-            release = placed(release, read_json(_note(checkpoint)))
+            release = placed(release, read_json(_note(checkpoint, name)))
         stream = writer.rows.plan if release is None else release.stream
         return QueryPlan(
             self.settings,
             stream,
             release,
-            self._destination(writer),
+            to,
             checkpoint,
             late,
             seals=options.get("seal", "false") == "true",
@@ -99,9 +131,10 @@ class Assembly:
             connected=tuple(self.graph.connected(stream.segment)),
             origins=tuple(self.graph.origins_of(stream.segment)),
             state_segment=state_segment(release) if release is not None and writer.routes else None,
+            name=name,
         )
 
-    def query(self, writer: TrackedWriter, checkpoint: Path) -> tuple[FunctionQuery, Start]:
+    def query(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> tuple[FunctionQuery, Start]:
         """Makes the query that a writer describes, and what starts it. The job is defined already.
 
         Args:
@@ -118,12 +151,11 @@ class Assembly:
         if isinstance(writer, KeyedWriter):
             check_provider(self.spark)
             tracked = runtime.keyed_query(plan, writer.keyed, self.client, rows.front)
-            self._check_declared(plan, tracked, 0 if last_commit(checkpoint) is None else 1)
+            self._check_declared(plan, tracked, {plan.name: 0 if last_commit(checkpoint) is None else 1})
             read = self._with_state(rows, writer.keyed, checkpoint)
         else:
             batches = tracked = runtime.batch_query(plan, self.spark, self.client, rows.front, self.definition.largest)
-            last = last_commit(checkpoint)
-            self._check_declared(plan, tracked, batches.processor.kept(0 if last is None else last + 1))
+            self._check_declared(plan, tracked, batches.processor.kept(_next_epoch(checkpoint)))
             read = _reader_of(plan, rows.reader).stream(wake_ups(plan, self.spark), batches.counting.observed)
         if self.metrics is not None:
             tracked.metrics = self.metrics.query(writer.name)
@@ -199,32 +231,75 @@ class Assembly:
         ends = self._kept_events("Ended,Late", segment, f"state of {segment}", **{AWAITS: str(checkpoint)})
         return with_ends(keyed, required(stream.apply(counted), keyed.rule), ends)
 
-    def _destination(self, writer: TrackedWriter) -> Destination:
+    def _destination(self, writer: TrackedWriter, checkpoint: Path, name: str = "") -> Destination:
         """Where the rows go: what cannot be written there is refused."""
         if writer.routes:
             return ToChannels(tuple(writer.routes), writer.ordinal)
         if writer.to_sink is not None:
             check_sink(writer.to_sink, writer.schema, self.spark)
+            if writer.release is not None and writer.release.early is not None:
+                check_early(writer.to_sink, writer.schema, self.spark)
             return ToSink(writer.to_sink)
         if writer.function is not None:
             return ToFunction(writer.function)
         path = local_path(writer.options_given["path"], "the path of the results,")
         check_store(path, "the path of the results,")
-        options = {key: value for key, value in writer.options_given.items() if key not in _OWN_OPTIONS}
-        to = ToFiles(path, writer.file_format or "parquet", options, writer.partition_columns)
+        options = {key: value for key, value in writer.options_given.items() if key not in OWN}
+        early = None
+        if writer.release is not None and writer.release.early is not None:
+            given = writer.options_given.get("early_path") or kept_at(checkpoint, name) / "early"
+            early = local_path(given, "early_path")
+            check_store(early, "early_path")
+        to = ToFiles(path, writer.file_format or "parquet", options, writer.partition_columns, early)
         output = FileOutput(to.path, to.file_format, to.options, to.partition_by)
         output.check(writer.schema, self.spark)
         return to
 
-    def _check_declared(self, plan: QueryPlan, tracked: FunctionQuery, kept: int) -> None:
-        """Whether the query is still what it was when it wrote its checkpoint; its state holds so many substreams."""
-        described = declared.described(self.settings.job, plan.stream, plan.release)
-        declared.check(_note(plan.checkpoint), described, kept, tracked.interrupted)
+    def _check_declared(self, plan: QueryPlan, tracked: FunctionQuery, kept: Mapping[str, int]) -> None:
+        """Whether the query is still what it was when it wrote its checkpoint.
+
+        Args:
+            plan: of the query.
+            tracked: it.
+            kept: how many substreams its state holds, by the name of each release.
+        """
+        checkpoint = plan.checkpoint
+        described = declared.described(self.settings.job, plan.stream, None)
+        if plan.name:
+            known = declared.releases_of(_note(checkpoint))
+            epoch, gone = _next_epoch(checkpoint), set(known or ()) - kept.keys()
+            left = {name: substreams_kept(kept_at(checkpoint, name), epoch) for name in gone}
+            declared.check_releases(_note(checkpoint), known, kept, left)
+            described["releases"] = sorted(kept)
+        else:
+            declared.check_alone(_note(checkpoint))
+        shapes = {each.name: each.release.described() for each in plan.releases if each.release is not None}
+        noted = {_note(checkpoint): (described, max(kept.values(), default=0))}
+        for name, shape in shapes.items():
+            own, note = noted.get(_note(checkpoint, name), ({}, kept[name]))[0], _note(checkpoint, name)
+            noted[note] = ({**own, **shape}, kept[name])
+        checked = [
+            (note, declared.checked(note, now, number, tracked.interrupted, checkpoint))
+            for note, (now, number) in noted.items()
+        ]
+        for note, now in checked:  # when nothing is refused
+            declared.write(note, now)
 
 
-def _note(checkpoint: Path) -> Path:
-    """Where a query has written down what it is."""
-    return checkpoint / "tracker" / "query.json"
+def _note(checkpoint: Path, name: str = "") -> Path:
+    """Where a query, or one of its releases, has written down what it is."""
+    return kept_at(checkpoint, name) / "query.json"
+
+
+def _next_epoch(checkpoint: Path) -> int:
+    """The epoch after the last one that Spark has committed."""
+    last = last_commit(checkpoint)
+    return 0 if last is None else last + 1
+
+
+def _out_of_the_job(to: Destination) -> ToSink | ToFunction | ToFiles:
+    assert isinstance(to, ToSink | ToFunction | ToFiles), "a writer of several outputs has refused channels"
+    return to
 
 
 def state_segment(release: ReleasePlan) -> str:
@@ -248,14 +323,18 @@ def check_zone(rows: Readable) -> None:
 
 def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
     """Reads what the plan needs: of a source that is released as it is, only the columns that are used."""
-    source, release = plan.stream.input, plan.release
+    source = plan.stream.input
     if not isinstance(reader, SourceReader) or not isinstance(source, Source):
         return reader
     reader = replace(reader, source=source)
-    return reader.pruned(release.reads) if release is not None and not plan.stream.steps else reader
+    if plan.stream.steps or not plan.releases:
+        return reader
+    used = [each.release.reads if each.release is not None else None for each in plan.releases]
+    known = [names for names in used if names is not None]
+    return reader.pruned(frozenset().union(*known) if len(known) == len(used) else None)
 
 
-def _start(writer: TrackedWriter, read: DataFrame, tracked: FunctionQuery, checkpoint: Path) -> Start:
+def _start(writer: TrackedWriter | SeveralWriter, read: DataFrame, tracked: FunctionQuery, checkpoint: Path) -> Start:
     writing = read.writeStream.foreachBatch(tracked.function).option("checkpointLocation", str(checkpoint))
     if writer.name is not None:
         writing = writing.queryName(writer.name)

@@ -15,6 +15,7 @@ from spark_client.api.assembly import Assembly, state_segment
 from spark_client.api.keyed import KeyedResults, declared
 from spark_client.api.reading import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
+from spark_client.api.several import Outputs, SeveralWriter
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.channels.channel import Channel
@@ -26,6 +27,7 @@ from spark_client.counting.livefronts import live
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
 from spark_client.plan.belonging import OnBadRows, belonging, in_range
+from spark_client.plan.durations import Duration
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.graph import JobGraph
@@ -67,8 +69,8 @@ class Declarations(ABC):
         """Defines the job at the tracker, with all that is declared; the first start of a query does so."""
 
     @abstractmethod
-    def start(self, writer: TrackedWriter) -> StreamingQuery:
-        """Starts what a `TrackedWriter` describes."""
+    def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
+        """Starts what a writer describes."""
 
     @abstractmethod
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
@@ -249,6 +251,7 @@ class Declarations(ABC):
         revisions: bool = False,
         completeness: bool = False,
         on_overflow: OnOverflow = "fail",
+        early: Duration | None = None,
     ) -> Released:
         """An aggregation by substream and keys whose rows come out once, when their substream has ended.
 
@@ -268,13 +271,16 @@ class Declarations(ABC):
             on_overflow: what a sum or mean becomes that does not fit its type. ``"fail"``: what Spark's own becomes:
                 in ANSI mode the query fails, and can be started again with the other choice; else it is null, or
                 wrapped for integers. ``"null"``: null.
+            early: open substreams are shown before they have ended, by batches that are at least so long apart: rows
+                with ``final`` false and, in ``as_of``, the last batch whose rows are in them. The final row, in which
+                ``final`` is true, replaces them. None: there are only final rows, without these columns.
 
         Raises:
             UsageError: a column is not there; an aggregate cannot be merged from parts (the message lists those that
                 can).
         """
         rows = stream.readable
-        plan = declare_release(rows.plan, rows.df, keys, aggs, columns, revisions, completeness, on_overflow)
+        plan = declare_release(rows.plan, rows.df, keys, aggs, columns, revisions, completeness, on_overflow, early)
         return Released(stream, plan)
 
     def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:
@@ -352,6 +358,25 @@ class Declarations(ABC):
         """
         streams = [reads] if isinstance(reads, TrackedStream) else list(reads)
         return NativeWriter(self, df, [stream.readable for stream in streams])
+
+    def write_together(self, outputs: Outputs) -> SeveralWriter:
+        """Begins the output of one query that makes several releases of one stream, or writes one to several places.
+
+        Each batch is read and counted once, and acts on the same ends for all. Each output has each result once.
+
+        Args:
+            outputs: by name, which its part of the checkpoint is kept by: ``released.writeStream`` with where its
+                results go; or, of one release, several such by the place's name.
+
+        Raises:
+            UsageError: they are not of one stream, or one of them needs a query of its own.
+
+        >>> tracking.write_together({                                                      # doctest: +SKIP
+        ...     "by_kind": by_kind.writeStream.format("parquet").option("path", "/data/by_kind"),
+        ...     "by_shop": {"table": by_shop.writeStream.sink(tables), "topic": by_shop.writeStream.sink(topic)},
+        ... }).option("checkpointLocation", "/cp").start()
+        """
+        return SeveralWriter(self, outputs)
 
     def events(self, **options: str) -> DataFrame:
         """The job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""

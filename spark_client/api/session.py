@@ -7,12 +7,14 @@ from datetime import date, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.assembly import Assembly
+from spark_client.api.checkpoints import Checkpoints
 from spark_client.api.declarations import Declarations
 from spark_client.api.refusals import check_session, check_start
+from spark_client.api.several import SeveralWriter
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.counting.countingplan import CountingMode
@@ -24,7 +26,7 @@ from spark_client.plan.durations import Duration
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
 from spark_client.plan.schedule import Rows
-from spark_client.release.revisions import Revision, Revisions, late_rows
+from spark_client.release.revisions import Revision, Revisions
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.drains import Drains
 from spark_client.runtime.exposing import Exposure
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class Tracking(Declarations):
+class Tracking(Declarations, Checkpoints):
     """Tracks the queries of one job in one Spark session.
 
     Declare sources, channels and releases first, then start the queries: the first start defines the job with the graph
@@ -175,21 +177,6 @@ class Tracking(Declarations):
         return self._running.queries
 
     # ---------------------------------------------------------------- what came late
-
-    def late(self, checkpoint: str, late_path: str | None = None) -> DataFrame:
-        """What a query has set aside: late rows, and rows of no substream: `LATE_SCHEMA`, with ``revision``.
-
-        Args:
-            checkpoint: of the query, which need not run.
-            late_path: the query's option, if it was given.
-
-        Returns:
-            One row for each late row (``kind`` ``row``), or for each result row that late rows would have made
-            (``aggregate``); ``revision`` is null for what was not reopened. And one for each row that belongs to no
-            substream (``bad``), with the reason: see `source`, on_bad_rows.
-        """
-        path = local_path(checkpoint, "checkpoint")
-        return late_rows(self.spark, path, local_path(late_path or path / "tracker" / "late", "late_path"))
 
     def reopen(
         self,
@@ -360,13 +347,14 @@ class Tracking(Declarations):
 
     # ---------------------------------------------------------------- starting
 
-    def start(self, writer: TrackedWriter) -> StreamingQuery:
-        """Starts what a `TrackedWriter` describes."""
+    def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
+        """Starts what a writer describes."""
         checkpoint = local_path(writer.options_given["checkpointlocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
         check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
-        for channel, _ in writer.routes:
-            channel.check_session(self.spark)
+        if isinstance(writer, TrackedWriter):
+            for channel, _ in writer.routes:
+                channel.check_session(self.spark)
         self.define()
         tracked, start = self._assembly.query(writer, checkpoint)
         return self._launch(tracked, start)

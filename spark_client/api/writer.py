@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.api.queryoptions import QueryOptions
 from spark_client.api.reading import Readable
 from spark_client.api.refusals import check_option, check_trigger
 from spark_client.channels.channel import Channel
@@ -48,7 +49,7 @@ class Starter(Protocol):
         ...
 
 
-class TrackedWriter:
+class TrackedWriter(QueryOptions):
     """Says where the rows of a tracked query go, and starts it.
 
     Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. What goes where:
@@ -59,7 +60,8 @@ class TrackedWriter:
 
     Options: ``checkpointLocation`` (required), ``queryName``, and for files those of Spark's batch writer; for a
     release ``late_path`` (where the table of rows that come after their substream's end is; default ``tracker/late`` in
-    the checkpoint) and ``compact_from`` (how many parts of state there may be before they are made one; default 24).
+    the checkpoint), ``early_path`` (where early results of files are; default ``tracker/early``) and ``compact_from``
+    (how many parts of state there may be before they are made one; default 24).
     ``seal`` (default false): what counts of a batch is fixed at the tracker before Spark commits it, by the attempts
     whose work Spark has kept. It is needed where the work is not deterministic and executors count it; it costs a call
     a batch.
@@ -73,11 +75,11 @@ class TrackedWriter:
     writes_files = False
 
     def __init__(self, tracking: Starter, rows: Readable, release: ReleasePlan | None = None) -> None:
+        super().__init__()
         self._tracking = tracking
         self.rows = rows
         self.release = release
         self.writes_files = self.writes_files or release is not None
-        self.options_given: dict[str, str] = {}
         self.file_format: str | None = None
         self.function: BatchFunction | None = None
         self.routes: list[tuple[Channel, Column | None]] = []  #: channels, with the condition of those that have one
@@ -86,42 +88,11 @@ class TrackedWriter:
         self.given_up = False
         self.ordinal: tuple[str, ...] = ()
         self.partition_columns: tuple[str, ...] = ()
-        self.name: str | None = None
-        self.trigger_given: dict[str, Any] = {}
 
     @property
     def schema(self) -> T.StructType:
         """Of the rows that are written."""
         return self.rows.df.schema if self.release is None else results_schema(self.release, self.rows.df)
-
-    def option(self, key: str, value: Any) -> TrackedWriter:
-        """One option, as Spark's."""
-        check_option(key, value)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        self.options_given[key.lower() if key.lower() in _OWN else key] = text
-        return self
-
-    def options(self, **options: Any) -> TrackedWriter:
-        """Several options."""
-        for key, value in options.items():
-            self.option(key, value)
-        return self
-
-    def queryName(self, name: str) -> TrackedWriter:  # noqa: N802
-        """The query's name, in Spark's pages and in logs."""
-        self.name = name
-        return self
-
-    def trigger(self, **trigger: Any) -> TrackedWriter:
-        """When batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there, ``availableNow``.
-
-        With ``availableNow`` the backlog is taken in batches if its source bounds them (``maxFilesPerTrigger``,
-        ``maxOffsetsPerTrigger``, `receive`'s ``max_epochs_per_trigger``), and a last one releases what they have ended,
-        before the run ends. Before Spark 4.2 it is one batch, and the next start releases.
-        """
-        check_trigger(trigger)
-        self.trigger_given = trigger
-        return self
 
     def partitionBy(self, *columns: str) -> TrackedWriter:  # noqa: N802
         """Partitions the files of a release."""
@@ -251,6 +222,11 @@ class TrackedWriter:
                 f"{self.release.rule.called} go to files, a sink or a function: in a channel they would be elements of "
                 "substreams that may be over"
             )
+        if self.release is not None and self.release.early is not None:
+            raise UsageError(
+                "a release with early=… writes to files, a sink or a function: in a channel early results would be "
+                "elements of their own"
+            )
         if self.release is not None and self.release.completeness:
             raise UsageError(
                 "a release with completeness=True writes to files, a sink or a function: who receives from a channel "
@@ -282,6 +258,21 @@ class TrackedWriter:
         """
         if path is not None:
             self.options_given["path"] = os.fspath(path)
+        self.check_place()
+        if "checkpointlocation" not in self.options_given:
+            raise UsageError(
+                "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
+                "live there"
+            )
+        local_path(self.options_given["checkpointlocation"], "checkpointLocation")
+        return self._tracking.start(self)
+
+    def check_place(self) -> None:
+        """Whether it is said where the rows go, and once.
+
+        Raises:
+            UsageError: it is not.
+        """
         to_files = self.file_format is not None or "path" in self.options_given
         if sum([to_files, bool(self.routes), self.to_sink is not None, self.function is not None]) != 1:
             raise UsageError(
@@ -293,16 +284,6 @@ class TrackedWriter:
                 raise UsageError("give the files a place: .start('path')")
             if self.file_format is None:
                 self.format("parquet")
-        if "checkpointlocation" not in self.options_given:
-            raise UsageError(
-                "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
-                "live there"
-            )
-        local_path(self.options_given["checkpointlocation"], "checkpointLocation")
-        return self._tracking.start(self)
-
-
-_OWN = ("checkpointlocation", "path", "late_path", "compact_from", "seal")
 
 
 class NativeWriter:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.errors import UsageError
 from spark_client.plan.fronts import Group
 from spark_client.plan.layouts import DerivedLayout
+from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL
 from spark_client.plan.substreams import TRACKER
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
@@ -65,6 +67,26 @@ class Output(Protocol):
         ...
 
 
+class EarlyOutput(Protocol):
+    """Shows early results until the final ones are there.
+
+    Attributes:
+        takes_all: whether each writing is of all that is open; else of what has changed since the last one.
+    """
+
+    takes_all: bool
+
+    def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
+        """Shows them, unless later ones or final ones are there.
+
+        Args:
+            rows: with the columns ``final`` and ``as_of``, and the hidden ``_scope`` and ``_key``.
+            query: the query's id.
+            as_of: the last batch whose rows are in them.
+        """
+        ...
+
+
 class SetAside(Protocol):
     """Keeps rows that must not go on."""
 
@@ -79,6 +101,9 @@ class SetAside(Protocol):
 
 class Sink(Protocol):
     """What `….writeStream.sink(…)` takes.
+
+    For early results (`Tracking.release`, early) it also has a method ``write_early(rows, query, as_of)``, that puts
+    rows where later ones of the same key, and final ones, are not yet.
 
     One that has an attribute ``reads_all = True`` reads all rows whenever it is called, so that what rides in their
     reading need not be read again. One that has a method ``check(rows)`` is called with rows of the same columns, and
@@ -112,3 +137,46 @@ def check_sink(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
     if callable(check):
         own = T.StructType([field for field in schema.fields if field.name != TRACKER])
         check(spark.createDataFrame([], own))
+
+
+def check_early(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
+    """Lets a sink refuse early results: it cannot take them, or the final ones would not replace them.
+
+    Args:
+        sink: it.
+        schema: of the rows.
+        spark: the session.
+
+    Raises:
+        UsageError: of the sink; or it takes none.
+    """
+    if not callable(getattr(sink, "write_early", None)):
+        raise UsageError(
+            f"early results: {type(sink).__name__} has no method write_early(rows, query, as_of), which puts rows "
+            "where no later and no final ones of the same key are: add one, or leave release(…, early=…) out"
+        )
+    check = getattr(sink, "check_early", None)
+    if callable(check):
+        check(spark.createDataFrame([], schema))
+
+
+def check_replaced(what: str, columns: Collection[str], key: Collection[str]) -> None:
+    """Refuses a key by which final results would not replace early ones.
+
+    Args:
+        what: has the key, for the message.
+        columns: of its rows.
+        key: columns.
+
+    Raises:
+        UsageError: a column is missing, or the key has one that differs between the two.
+    """
+    if not key:
+        raise UsageError(f"{what}: early results need a key, by which the final ones replace them: Table(…, key=[…])")
+    if missing := [name for name in (FINAL, AS_OF) if name not in columns]:
+        raise UsageError(f"{what}: early results need the column {missing[0]!r} among {', '.join(columns)}: keep it")
+    if apart := [name for name in key if name in (FINAL, AS_OF, COMPLETENESS)]:
+        raise UsageError(
+            f"{what}: key={apart[0]!r} differs between an early and the final result, which would stand side by side: "
+            "leave it out of the key"
+        )

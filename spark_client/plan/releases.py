@@ -19,6 +19,8 @@ OnOverflow: TypeAlias = Literal["fail", "null"]
 REVISION: Final = "revision"  #: the results' column that tells their revision
 LEVEL: Final = "level"  #: the results' column that tells of which length their window is, if there are several
 COMPLETENESS: Final = "completeness"  #: the results' column that tells what of their substream they are of
+FINAL: Final = "final"  #: the results' column that tells final ones from early ones
+AS_OF: Final = "as_of"  #: the results' column with the last batch whose rows may be in them
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class ReleasePlan:
         on_overflow: what a sum or mean becomes that does not fit its type.
         kept: the columns of rows that are kept as they are, by name; then there are no measures.
         function: what makes the results of these, or of the aggregates; None: they are the results.
+        early: how many microseconds lie at least between two writings of early results; None: there are none.
     """
 
     stream: Stream
@@ -76,6 +79,7 @@ class ReleasePlan:
     on_overflow: OnOverflow
     kept: tuple[tuple[str, Column], ...] = ()
     function: ResultFunction | None = None
+    early: int | None = None
 
     @property
     def rule(self) -> Substreams:
@@ -85,7 +89,8 @@ class ReleasePlan:
     @property
     def added(self) -> list[str]:
         """The results' columns that were asked for beside the aggregates."""
-        return [*([REVISION] if self.revisions else []), *([COMPLETENESS] if self.completeness else [])]
+        early = [] if self.early is None else [FINAL, AS_OF]
+        return [*([REVISION] if self.revisions else []), *([COMPLETENESS] if self.completeness else []), *early]
 
     @property
     def own(self) -> list[str]:

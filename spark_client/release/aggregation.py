@@ -16,7 +16,7 @@ from spark_client.counting.groups import groups_of
 from spark_client.counting.written import files
 from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
-from spark_client.plan.releases import COMPLETENESS, REVISION, Measure, ReleasePlan
+from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, REVISION, Measure, ReleasePlan
 from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, Substreams, named
 from spark_client.release.parts import Selection
 from spark_client.storage.directories import parquet_of
@@ -149,7 +149,7 @@ class Aggregation:
         Args:
             rows: with the columns of the stream.
         """
-        kinds = {REVISION: F.lit(0), COMPLETENESS: F.lit("")}
+        kinds = {REVISION: F.lit(0), COMPLETENESS: F.lit(""), FINAL: F.lit(True), AS_OF: F.lit(0).cast("bigint")}
         added = [kinds[name].alias(name) for name in self.plan.added]
         return self.results(self.partial(rows, {}, labels=False), added).schema
 

@@ -71,6 +71,12 @@ def committed(checkpoint: Path) -> Iterator[CommittedState]:
         TrackingError: its state is damaged, or cannot be linked.
     """
     query = read_json(checkpoint / "tracker" / "query.json")
+    if query is not None and "releases" in query:
+        raise UsageError(
+            f"{checkpoint} is of a query that writes {', '.join(query['releases'])} together: the state of several "
+            "releases cannot be read or exported yet. Let a drain end what is open (tracking.drain()), or release into "
+            "a query of its own what has to be read"
+        )
     if query is None or "aggregates" not in query:
         raise UsageError(
             f"{checkpoint} is not the checkpoint of a release that has run: give the path that its query has as "

@@ -10,8 +10,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
+from spark_client.plan import durations
 from spark_client.plan.belonging import no_revision
 from spark_client.plan.decomposition import decompose, result_field, storable
+from spark_client.plan.durations import Duration
 from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import alike, check_columns
 from spark_client.plan.releases import Measure, OnOverflow, ReleasePlan
@@ -33,13 +35,14 @@ def declare(
     revisions: bool = False,
     completeness: bool = False,
     on_overflow: OnOverflow = "fail",
+    early: Duration | None = None,
 ) -> ReleasePlan:
     """Resolves a release as a user declares it against the rows it is for.
 
     Args:
         stream: that is released.
         rows: with its columns.
-        keys, aggs, columns, revisions, completeness, on_overflow: as for `Tracking.release`.
+        keys, aggs, columns, revisions, completeness, on_overflow, early: as for `Tracking.release`.
 
     Raises:
         UsageError: a column is not there, an aggregate cannot be merged from parts, a name is taken.
@@ -51,9 +54,17 @@ def declare(
         )
     if on_overflow not in ("fail", "null"):
         raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
+    if early is not None and columns:
+        raise UsageError(
+            "release(…, columns=…, early=…): rows that are kept have no key by which the final ones could replace "
+            "early ones: give aggs={…}, or leave early out"
+        )
+    every = None if early is None else durations.microseconds(rows.sparkSession, early, "early")
+    if every is not None and every < 0:
+        raise UsageError(f"early={early!r}: the time between two early results is not below zero; '0 seconds': always")
     rule, belonging = stream.input.rule, stream.input.belonging
     if rule.shared:
-        _check_shared(stream, rows, revisions, bool(columns))
+        _check_shared(stream, rows, revisions, bool(columns), early is not None)
     check_columns(rows, f"release of {stream.segment!r}")  # what comes late is kept by its columns' names
     if revisions and not rule.windows and belonging is not None and isinstance(stream.input, Source):
         stricter = replace(stream.input, belonging=belonging.requiring(no_revision(str(rule.name))))
@@ -86,6 +97,7 @@ def declare(
         completeness,
         on_overflow,
         tuple(zip([field.name for field in kept], map(column, columns), strict=True)),
+        early=every,
     )
     taken = {*alike(plan.columns, rows.sparkSession), *(name for name in plan.columns if name.startswith("_"))}
     if taken:
@@ -102,13 +114,18 @@ def declare(
     return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
 
 
-def _check_shared(stream: Stream, rows: DataFrame, revisions: bool, kept: bool) -> None:
+def _check_shared(stream: Stream, rows: DataFrame, revisions: bool, kept: bool, early: bool) -> None:
     """Refuses what cannot be made of sessions, or of windows within windows.
 
     Raises:
-        UsageError: rows are to be kept, or reopened, or have lost their time.
+        UsageError: rows are to be kept, reopened, or shown early, or have lost their time.
     """
     rule = stream.input.rule
+    if early:
+        raise UsageError(
+            f"release of {stream.segment!r}: early=… shows windows and named substreams that are open; {rule.called} "
+            "are made when they end: leave early out"
+        )
     if kept or revisions:
         raise UsageError(
             f"release of {stream.segment!r}: {rule.called} are aggregated, aggs={{'name': F.count('*'), …}}, and what "
@@ -152,6 +169,11 @@ def with_function(
         raise UsageError(f"apply takes a function, not {function!r}")
     if plan.function is not None:
         raise UsageError(f"the results are made by {plan.function.name} already: call both in one function")
+    if plan.early is not None:
+        raise UsageError(
+            "apply: of a release with early=… a function would be called for what is not whole, and its results have "
+            "no key by which the final ones could replace them: leave early out, or the function"
+        )
     spark = rows.sparkSession
     made = _schema_of(plan, rows, function) if schema is None else _parsed(schema)
     names = made.fieldNames()

@@ -73,6 +73,11 @@ class EpochEnds:
     results: dict[tuple[Substream, int], int] = field(default_factory=dict)
 
     @property
+    def over(self) -> set[Substream]:
+        """What has ended at the tracker, as it knows it."""
+        return self.ended or self.gone
+
+    @property
     def late_rows(self) -> int:
         """How many rows came after the end."""
         return sum(tally.rows for _, tally in self.late.values())

@@ -35,11 +35,11 @@ _DRAIN: Final = "drain"  #: in the note of a batch in whose place a drain acts: 
 
 
 class Inbox:
-    """What one release has heard, and has to act on.
+    """What a query's releases have heard, and have to act on.
 
     Args:
         path: the directory of its notes: one for each of the newest batches.
-        state: the release's, which has its place in the events, too.
+        states: the releases', each of which has its place in the events, too.
         segment: whose ends release.
         segments: whose events it reads: that one, and others.
         rule: how rows fall into substreams.
@@ -49,14 +49,14 @@ class Inbox:
     def __init__(
         self,
         path: Path,
-        state: PartialState,
+        states: Sequence[PartialState],
         segment: str,
         segments: Sequence[str],
         rule: Substreams,
         max_away: timedelta | None,
     ) -> None:
         self._path = path
-        self._state = state
+        self._states = states
         self._segment = segment
         self._segments = list(segments)
         self._rule = rule
@@ -67,13 +67,21 @@ class Inbox:
         self._taken: tuple[int, Place] | None = None  # a batch that acts, and up to where
         self._acknowledge_at = 0.0
 
+    @property
+    def _state(self) -> PartialState:
+        """The one that is furthest behind: all are at the same place, unless a driver died while it drained."""
+        behind = self._states[0]
+        for state in self._states[1:]:
+            if behind.place is not None and state.is_before(behind.place):
+                behind = state
+        return behind
+
     def take(self, run: Run, epoch: int) -> list[Event]:
         """The events that an epoch acts on: fixed by its first attempt, before it acts.
 
         Raises:
             TrackingError: the tracker refuses, or cannot be reached.
         """
-        state = self._state
         if self._subscription is None:
             self._subscribe(run)
         note = self._note(epoch)
@@ -94,7 +102,8 @@ class Inbox:
         place = Place.of(chosen["up_to"], chosen["log_id"])
         if events is None:
             events, _ = run.events(Place.of(chosen["after"], chosen["log_id"]), place, self._segments)
-        state.place = place
+        for each in self._states:
+            each.place = place
         self._lost = False
         with self._lock:
             self._taken = epoch, place

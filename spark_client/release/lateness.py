@@ -19,14 +19,21 @@ class LateRows:
     Args:
         aggregation: the release's.
         quarantine: where they go.
+        name: of the release, among several of its query.
+        counts: whether it is the release that counts the query's rows: late ones are counted once, and shown once as
+            they came.
     """
 
-    def __init__(self, aggregation: Aggregation, quarantine: Quarantine) -> None:
+    def __init__(self, aggregation: Aggregation, quarantine: Quarantine, name: str = "", counts: bool = True) -> None:
         self._aggregation = aggregation
         self._quarantine = quarantine
+        self._name = name
+        self._counts = counts
 
     def rows(self, rows: DataFrame | None, partials: DataFrame, late: Mapping[Substream, RowTally], epoch: int) -> None:
         """Rows whose substream is known to be over; None: no step has left any."""
+        if not self._counts:
+            return
         table = None
         if rows is not None:
             own = [name for name in rows.columns if name != TRACKER]
@@ -43,7 +50,11 @@ class LateRows:
             own = [*plan.own, *plan.keys, *plan.values]
             keyed = self._aggregation.results(merged, keep=("_scope", "_key"), checked=False)
             table = self._table(keyed.select("_scope", "_key", _json(own)))
-        self._quarantine.put(epoch, "kept" if self._aggregation.plan.kept else "aggregate", table, merged, late)
+        kind = "kept" if self._aggregation.plan.kept else "aggregate"
+        if self._counts:
+            self._quarantine.put(epoch, kind, table, merged, late)
+        elif table is not None:
+            self._quarantine.put_beside(epoch, f"{kind}-{self._name}", table)
 
     def _table(self, flat: DataFrame) -> DataFrame:
         """The columns of `LATE_SCHEMA` that are in the files."""

@@ -39,8 +39,9 @@ LATE_SCHEMA: Final = T.StructType(
     [
         T.StructField("epoch", T.LongType()),  # of the release's query, that set it aside
         # row: late, as it came; aggregate: the result row that late rows would have made; kept: a row that was late, as
-        # the state had kept it; bad: a row that belongs to no substream, as it came; doubled-<segment>: one that the
-        # channel would take for the copy of another
+        # the state had kept it (aggregate-<name>, kept-<name>: the same for another release of the query); bad: a row
+        # that belongs to no substream, as it came; doubled-<segment>: one that the channel would take for the copy of
+        # another
         T.StructField("kind", T.StringType()),
         T.StructField("scope", T.StringType()),
         T.StructField("name", T.StringType()),  # of the substream; null for windows
@@ -138,6 +139,20 @@ class Quarantine:
                 write_json(Path(path) / _INDEX, index)
 
             publish(_part(_mergeable(self._path), epoch, kind), write)
+
+    def put_beside(self, epoch: int, kind: str, rows: DataFrame) -> None:
+        """Sets aside what another release of the query would have made of rows that are counted already.
+
+        Args:
+            epoch: of the batch.
+            kind: with the release's name.
+            rows: of the table: scope, name, end_time, data.
+
+        Raises:
+            UsageError: the table is another query's.
+        """
+        self._own()
+        publish(_part(self._table, epoch, kind), write_parquet(rows))
 
     def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
         """Sets rows aside that belong to no substream; what the epoch's first attempt has set aside stands.

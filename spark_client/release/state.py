@@ -41,6 +41,7 @@ class PartialState:
         self._epoch: int | None = None
         self._driver = 0  # ours among all that have had this state; 0: not claimed yet
         self._parts: dict[str, Part] = {}
+        self.version = -1  #: the batch after which it was published last; -1: never
         self.place: Place | None = None  #: after the last events that have been taken
         self.bad = 0  #: rows that were set aside since they belong to no substream, in all
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
@@ -65,6 +66,7 @@ class PartialState:
         versions = [version for version in versions_of(self._path) if version.epoch < epoch]
         self._parts = {}
         if versions:
+            self.version = max(versions).epoch
             version, self._parts = max(versions).read(self._path)
             self.place = Place.of(version["position"], version["log_id"]) if version["log_id"] else None
             self.bad = version.get("bad", 0)
@@ -74,6 +76,17 @@ class PartialState:
             self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
             self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
         self._epoch = epoch - 1
+
+    def join(self, other: PartialState) -> None:
+        """Takes over from another release of the query what does not depend on the release: this one has begun later.
+
+        Args:
+            other: that release's state, after the same batch.
+        """
+        self.place, self.bad = other.place, other.bad
+        self.lost, self.drained = dict(other.lost), dict(other.drained)
+        self.ended = dict(other.ended)
+        self.upstream = {substream: dict(counts) for substream, counts in other.upstream.items()}
 
     def write_part(self, epoch: int, partials: DataFrame) -> Path:
         """Writes a batch's partial aggregates; they are part of the state once `add` has indexed them."""
@@ -244,7 +257,7 @@ class PartialState:
             "lost": [[list(key), elements] for key, elements in self.lost.items()],
         }
         write_json(Version(epoch, self._driver).file(self._path), version)
-        self._epoch = epoch
+        self._epoch = self.version = epoch
         published = versions_of(self._path)
         earlier = [version for version in published if version.epoch < epoch]
         if not earlier:

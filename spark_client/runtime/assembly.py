@@ -18,20 +18,31 @@ from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
 from spark_client.plan.keyed import KeyedPlan
-from spark_client.plan.outputs import BatchId, Output
+from spark_client.plan.outputs import BatchId, EarlyOutput, Output
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import Substreams
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import ReleaseQuery
 from spark_client.release.receipts import Receipts
 from spark_client.release.revisions import Revisions
+from spark_client.release.single import SingleRelease
 from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.forwarding import Forward
 from spark_client.runtime.keyed import KeyedQuery
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import Read
-from spark_client.runtime.queryplan import JobSettings, QueryPlan, ToChannels, ToFunction, ToSink
-from spark_client.sinks.outputs import FileOutput, ForeachBatchOutput, SinkOutput
+from spark_client.runtime.queryplan import (
+    Destination,
+    JobSettings,
+    QueryPlan,
+    ToChannels,
+    ToFiles,
+    ToFunction,
+    ToSeveral,
+    ToSink,
+)
+from spark_client.sinks.early import EarlyFiles, EarlySink, Several, ToEarlyFunction, ToEarlySink
+from spark_client.sinks.outputs import FileOutput, ForeachBatchOutput, SeveralOutputs, SinkOutput
 from spark_client.trackers.jobclient import JobClient
 from tracker.client.pieces import Largest
 
@@ -155,22 +166,30 @@ def _processor(
 ) -> BatchProcessor:
     if plan.release is None:
         return Forward(output, quarantine, has_fronts)
-    receipts = None
-    if plan.receipts is not None:
-        receipts = Receipts(plan.receipts, plan.checkpoint, plan.given_up, plan.origins)
-    if receipts is not None:
-        receipts.check(spark)
-    release = ReleaseQuery(
-        plan.release,
-        output,
-        plan.checkpoint,
-        plan.late,
-        plan.state_segment,
-        plan.compact_from,
-        receipts,
-        plan.upstream,
-        plan.settings.max_away,
-    )
+    shape = plan.release.described() if plan.release.revisions else None
+    aside = Quarantine(plan.checkpoint, plan.late, shape)
+    releases: list[SingleRelease] = []
+    for each in plan.releases:
+        assert each.release is not None
+        receipts = None
+        if each.receipts is not None:
+            receipts = Receipts(each.receipts, plan.checkpoint, each.given_up, plan.origins)
+            receipts.check(spark)
+        releases.append(
+            SingleRelease(
+                each.release,
+                each.name,
+                output if each is plan else _output(each, quarantine, None),
+                plan.checkpoint,
+                aside,
+                sent_on=each.state_segment is not None,
+                compact_from=each.compact_from,
+                receipts=receipts,
+                counts=not releases,
+                early=_early(each.destination),
+            )
+        )
+    release = ReleaseQuery(releases, plan.checkpoint, aside, plan.state_segment, plan.upstream, plan.settings.max_away)
     Revisions(plan.checkpoint).tell(client)
     return release
 
@@ -180,12 +199,10 @@ def _output(
 ) -> Output:
     """Where the rows go."""
     to = plan.destination
-    if isinstance(to, ToSink):
-        return SinkOutput(to.sink)
-    if isinstance(to, ToFunction):
-        return ForeachBatchOutput(to.function)
+    if isinstance(to, ToSeveral):
+        return SeveralOutputs({name: _place(place) for name, place in to.places})
     if not isinstance(to, ToChannels):
-        return FileOutput(to.path, to.file_format, to.options, to.partition_by)
+        return _place(to)
     belongs = plan.stream.input.belonging
     aside = quarantine if belongs is not None and belongs.sets_aside else None
 
@@ -199,3 +216,24 @@ def _output(
         return RoutedOutput([(condition, sending(channel)) for condition, channel in conditional], path)
     ((channel, _),) = to.routes
     return sending(channel)
+
+
+def _place(to: ToSink | ToFunction | ToFiles) -> Output:
+    """A place out of the job."""
+    if isinstance(to, ToSink):
+        return SinkOutput(to.sink)
+    if isinstance(to, ToFunction):
+        return ForeachBatchOutput(to.function)
+    return FileOutput(to.path, to.file_format, to.options, to.partition_by)
+
+
+def _early(to: Destination) -> EarlyOutput | None:
+    """Where early results are shown, of what is written there; None: nowhere."""
+    if isinstance(to, ToSeveral):
+        places = {name: _early(place) for name, place in to.places}
+        return Several({name: place for name, place in places.items() if place is not None})
+    if isinstance(to, ToSink):
+        return ToEarlySink(to.sink) if isinstance(to.sink, EarlySink) else None
+    if isinstance(to, ToFunction):
+        return ToEarlyFunction(to.function)
+    return EarlyFiles(to.early) if isinstance(to, ToFiles) and to.early is not None else None

@@ -97,7 +97,7 @@ class BatchQuery(FunctionQuery):
                     report = run.report(epoch)
                     result.add_to(report, batch_input, self._read.stream.input.rule)
                     outcomes = run.send(report, epoch)
-                    self.processor.reported(epoch, spark)
+                    self.processor.reported(run, epoch, spark)
             except Exception as error:
                 explanation = error if batch_input is None else batch_input.explained(error)
                 if explanation is error:

@@ -6,7 +6,7 @@ what is done in `foreachBatch`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +37,10 @@ def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str
     }
 
 
-def check(note: Path, now: Mapping[str, object], kept: int, interrupted: int | None) -> None:
-    """Compares a query with what its checkpoint says it was, and writes down what it is.
+def checked(
+    note: Path, now: Mapping[str, object], kept: int, interrupted: int | None, checkpoint: Path
+) -> Mapping[str, object]:
+    """Compares a query, or one of its releases, with what its checkpoint says it was.
 
     While its state holds something, aggregates may be renamed, moved or left out, but none may be new: what is open
     holds no part of it.
@@ -48,6 +50,10 @@ def check(note: Path, now: Mapping[str, object], kept: int, interrupted: int | N
         now: what it is, by aspect: plain data.
         kept: how many substreams its state holds; aspects that only shape the state may change while it holds none.
         interrupted: a batch that has published something and is not committed: it is to be run again as it was.
+        checkpoint: the query's.
+
+    Returns:
+        What is to be written down there.
 
     Raises:
         UsageError: it differs; every difference is named.
@@ -70,15 +76,74 @@ def check(note: Path, now: Mapping[str, object], kept: int, interrupted: int | N
             differences += _of_aggregates(known, now, interrupted)
         if differences:
             holds = f" The state holds {kept} substreams, which would be abandoned." if kept else ""
+            which = "" if note.parent.parent == checkpoint else f" in its release {note.parent.name!r}"
             raise UsageError(
-                f"the query has changed since its checkpoint {note.parent.parent} was written: "
+                f"the query has changed{which} since its checkpoint {checkpoint} was written: "
                 f"{'; '.join(differences)}.{holds} Drain the job before you change it, or start with a new job and new "
                 "checkpoints"
             )
         if "parts" in now:
             now = {**now, "parts": {**part_numbers(known), **part_numbers(now)}}
-    if known != now:
+    return now
+
+
+def write(note: Path, now: Mapping[str, object]) -> None:
+    """Writes down what a query, or one of its releases, is; nothing of it is refused."""
+    if read_json(note) != now:
         write_json(note, now)
+
+
+def releases_of(note: Path) -> list[str] | None:
+    """The names of the releases that a query had when it wrote its checkpoint; None: it is new."""
+    known = read_json(note)
+    return None if known is None else list(known.get(_RELEASES, []))
+
+
+def check_alone(note: Path) -> None:
+    """Refuses to go on with one output where there were several.
+
+    Raises:
+        UsageError: the checkpoint is of a query with several releases.
+    """
+    if names := releases_of(note):
+        raise UsageError(
+            f"the checkpoint {note.parent.parent} is of a query that writes {', '.join(names)} together: start it with "
+            "tracking.write_together(…), or give this query a checkpoint of its own"
+        )
+
+
+def check_releases(note: Path, known: Sequence[str] | None, kept: Mapping[str, int], left: Mapping[str, int]) -> None:
+    """Compares the releases of a query with those that its checkpoint has, by name.
+
+    Args:
+        note: a file in its checkpoint.
+        known: the names that the checkpoint has; None: it is new.
+        kept: how many substreams the state of each holds.
+        left: likewise of those that are not among them any more.
+
+    Raises:
+        UsageError: one is new while others hold something that it has no part of, or one is gone that holds something.
+    """
+    if known is None:
+        return
+    if not known:
+        raise UsageError(
+            f"the checkpoint {note.parent.parent} is of a query that writes one output: give write_together(…) a "
+            "checkpoint of its own"
+        )
+    if abandoned := [f"{name!r} holds {number} substreams" for name, number in sorted(left.items()) if number]:
+        raise UsageError(
+            f"the query has changed since its checkpoint {note.parent.parent} was written: the release "
+            f"{', '.join(abandoned)}, which would be abandoned, and is not written any more. Start it with that "
+            "output, let a drain end what is open (tracking.drain()), and leave it out then"
+        )
+    new, still_open = sorted(kept.keys() - set(known)), max(kept.values())
+    if new and still_open:
+        raise UsageError(
+            f"the query has changed since its checkpoint {note.parent.parent} was written: the output {new[0]!r} is "
+            f"new, and holds no part of the {still_open} substreams that are open. Let a drain end them first "
+            "(tracking.drain()), or release it in a query of its own, with a channel and a checkpoint of its own"
+        )
 
 
 def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], interrupted: int | None) -> list[str]:
@@ -106,7 +171,8 @@ def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], inter
     ]
 
 
-_SHAPES = ("keys", "aggregates", "parts")
+_RELEASES: Final = "releases"  #: the aspect that names the releases of a query that has several
+_SHAPES = (_RELEASES, "keys", "aggregates", "parts")
 #: What notes of earlier versions lack, and what it was then.
 _ADDED: Final[Mapping[str, Mapping[str, object]]] = {"substreams": {"time": "timestamp", "zone": None}}
 

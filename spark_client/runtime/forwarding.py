@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import SparkSession
 
 from spark_client.counting.batch_input import BatchInput
@@ -43,7 +45,7 @@ class Forward:
         groups = batch_input.count() if batch_input.plan.by_substream else None
         return BatchResult(sent, groups=groups, set_aside={"quarantined": quarantined})
 
-    def reported(self, epoch: int, spark: SparkSession) -> None:
+    def reported(self, run: Run, epoch: int, spark: SparkSession) -> None:
         pass
 
     def committed(self, epoch: int) -> None:
@@ -58,8 +60,8 @@ class Forward:
     def state_size(self) -> StateSize | None:
         return None
 
-    def kept(self, epoch: int) -> int:  # noqa: ARG002
-        return 0
+    def kept(self, epoch: int) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
 
     def sweep(self, query: str) -> None:
         self._output.sweep(query)

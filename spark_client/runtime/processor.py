@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ class BatchProcessor(Protocol):
         """
         ...
 
-    def reported(self, epoch: int, spark: SparkSession) -> None:
+    def reported(self, run: Run, epoch: int, spark: SparkSession) -> None:
         """The tracker has taken a batch's report."""
         ...
 
@@ -67,8 +68,8 @@ class BatchProcessor(Protocol):
         """How much its state holds after the last batch; None: it has none."""
         ...
 
-    def kept(self, epoch: int) -> int:
-        """How many substreams its state holds before an epoch."""
+    def kept(self, epoch: int) -> Mapping[str, int]:
+        """How many substreams its state holds before an epoch, by the name of the release; nothing: it has none."""
         ...
 
     def sweep(self, query: str) -> None:

@@ -76,15 +76,28 @@ class ToFiles:
         file_format: as Spark calls it.
         options: of Spark's writer.
         partition_by: columns.
+        early: where early results are, beside the table; None: there are none.
     """
 
     path: Path
     file_format: str
     options: Mapping[str, str]
     partition_by: tuple[str, ...]
+    early: Path | None = None
 
 
-Destination: TypeAlias = ToChannels | ToSink | ToFunction | ToFiles
+@dataclass(frozen=True, eq=False)
+class ToSeveral:
+    """Results are written to several places, one after the other.
+
+    Attributes:
+        places: by name. The name tells them apart where they keep which epochs they have.
+    """
+
+    places: tuple[tuple[str, ToSink | ToFunction | ToFiles], ...]
+
+
+Destination: TypeAlias = ToChannels | ToSink | ToFunction | ToFiles | ToSeveral
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +119,9 @@ class QueryPlan:
         connected: those, the stream's own, and those that can be reached from it.
         origins: those of them, or the stream's own, on which rows enter the job.
         state_segment: the segment that stands for a release's state, if its results are sent on.
+        name: of the release, among several; empty: there is one.
+        beside: further releases of the same stream, each with a name and a destination of its own. They are made of the
+            same batches: `stream`, `settings`, `checkpoint` and `late` are the same.
     """
 
     settings: JobSettings
@@ -122,6 +138,14 @@ class QueryPlan:
     connected: tuple[str, ...] = field(default=())
     origins: tuple[str, ...] = field(default=())
     state_segment: str | None = None
+    name: str = ""
+    beside: tuple[QueryPlan, ...] = field(default=())
+
+    @property
+    def releases(self) -> list[QueryPlan]:
+        """The plan of each release; the first one's aggregation counts the rows, if any aggregates."""
+        plans = [each for each in (self, *self.beside) if each.release is not None]
+        return sorted(plans, key=lambda each: (bool(each.release and each.release.kept), each.name))
 
     def counting(self) -> CountingPlan:
         """What of its batches is counted."""
@@ -130,6 +154,6 @@ class QueryPlan:
             self.settings.mode,
             released=self.release is not None,
             sends=isinstance(self.destination, ToChannels),
-            xor=self.release is not None and self.receipts is not None and self.stream.input.named,
-            aggregated=self.release is not None and not self.release.kept,
+            xor=any(each.receipts is not None for each in self.releases) and self.stream.input.named,
+            aggregated=any(each.release is not None and not each.release.kept for each in self.releases),
         )

@@ -17,7 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.outputs import BatchFunction, BatchId, Counted, Sink
+from spark_client.plan.outputs import BatchFunction, BatchId, Counted, Output, Sink
 from spark_client.plan.substreams import TRACKER
 from spark_client.storage.directories import is_table_of, publish, sweep
 
@@ -133,3 +133,41 @@ class SinkOutput:
 
     def sweep(self, query: str) -> None:
         pass
+
+
+class SeveralOutputs:
+    """Several outputs of the same rows, written one after the other.
+
+    Args:
+        outputs: by name. What each keeps of its epochs it keeps under this name, so that two may share a database.
+    """
+
+    concurrent = False
+
+    def __init__(self, outputs: Mapping[str, Output]) -> None:
+        self._outputs = outputs
+        self.reads_all = any(output.reads_all for output in outputs.values())
+
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
+        """Writes them to each that has not got them. Nothing is sent on: none is a channel."""
+        several = len(self._outputs) > 1
+        rows = rows.persist() if several else rows
+        try:
+            for name, output in self._outputs.items():
+                output.write(rows, BatchId(_named(batch.query, name), batch.run, batch.epoch), layout)
+        finally:
+            if several:
+                rows.unpersist()
+        return {}
+
+    def begun(self, query: str, epoch: int) -> bool:
+        return any(output.begun(_named(query, name), epoch) for name, output in self._outputs.items())
+
+    def sweep(self, query: str) -> None:
+        for name, output in self._outputs.items():
+            output.sweep(_named(query, name))
+
+
+def _named(query: str, name: str) -> str:
+    """What one of several outputs knows its query by."""
+    return f"{query}.{name}"

@@ -23,6 +23,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.names import alike
+from spark_client.plan.outputs import check_replaced
+from spark_client.plan.releases import AS_OF, FINAL
 from spark_client.plan.streams import Step
 from spark_client.plan.substreams import named, quoted
 from spark_client.sinks.collected import values_of
@@ -78,17 +80,22 @@ class Table:
             raise UsageError(f"table {self.name}: key={missing[0]!r} is none of its columns: {', '.join(flat.columns)}")
         return flat
 
-    def insert(self, columns: Sequence[str], placeholder: str) -> str:
-        """The statement that puts a row into it."""
+    def insert(self, columns: Sequence[str], placeholder: str, early: bool = False) -> str:
+        """The statement that puts a row into it; an early one only where no later and no final one of its key is."""
         names = ", ".join(name_in(placeholder, name) for name in columns)
         table = in_statement(placeholder, self.name)
-        sql = f"insert into {table} ({names}) values ({', '.join([placeholder] * len(columns))})"
+        alias = " as stored" if early else ""
+        sql = f"insert into {table}{alias} ({names}) values ({', '.join([placeholder] * len(columns))})"
         if not self.key:
             return sql
         pairs = [(name, name_in(placeholder, name)) for name in columns]
         rest = [f"{sql} = excluded.{sql}" for name, sql in pairs if name not in self.key]
         action = f"update set {', '.join(rest)}" if rest else "nothing"
-        return f"{sql} on conflict ({', '.join(name_in(placeholder, name) for name in self.key)}) do {action}"
+        upsert = f"{sql} on conflict ({', '.join(name_in(placeholder, name) for name in self.key)}) do {action}"
+        if not early:
+            return upsert
+        final, as_of = name_in(placeholder, FINAL), name_in(placeholder, AS_OF)
+        return f"{upsert} where stored.{final} = false and stored.{as_of} <= excluded.{as_of}"
 
 
 class Tables:
@@ -148,6 +155,26 @@ class Tables:
             UsageError: a column is missing, or the connection commits by itself.
             TrackingError: a value is none that Python holds: a time after the year 9999, a text that is not UTF-8.
         """
+        self._write(rows, lambda shard: self._begin(shard, query, epoch), early=False)
+
+    def check_early(self, rows: DataFrame) -> None:
+        """Refuses early results that the final ones would not replace; called with none when the query starts.
+
+        Raises:
+            UsageError: a table has no key, or one that differs between the two.
+        """
+        for table in self._tables:
+            check_replaced(f"table {table.name}", table.shape(rows).columns, table.key)
+
+    def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:  # noqa: ARG002
+        """Writes early results, each unless a later or a final one of its key is there.
+
+        Raises:
+            UsageError, TrackingError: as of `write`.
+        """
+        self._write(rows, self._connected, early=True)
+
+    def _write(self, rows: DataFrame, begin: Callable[[Any], _Transaction], early: bool) -> None:
         several = len(self._tables) > 1
         if several:
             rows = rows.persist()
@@ -155,11 +182,11 @@ class Tables:
         try:
             for table in self._tables:
                 shaped = table.shape(rows)
-                insert = table.insert(shaped.columns, self._placeholder)
+                insert = table.insert(shaped.columns, self._placeholder, early)
                 for chunk in _chunks(shaped, table):
                     for shard, values in self._by_shard(chunk, shaped.columns, table).items():
                         if shard not in transactions:
-                            transactions[shard] = self._begin(shard, query, epoch)
+                            transactions[shard] = begin(shard)
                         transactions[shard].add(insert, values)
             for transaction in transactions.values():
                 transaction.commit()
@@ -185,11 +212,19 @@ class Tables:
         if self._shard is not None and self._shard not in columns:
             raise UsageError(f"table {table.name}: shard={self._shard!r} is none of its columns: {', '.join(columns)}")
 
-    def _begin(self, shard: Any, query: str, epoch: int) -> _Transaction:
+    def _connected(self, shard: Any) -> _Transaction:
         connection = self._connect() if self._shard is None else self._connect(shard)
         transaction = _Transaction(connection)
         try:
             check_transactions(connection)
+        except BaseException:
+            transaction.close()
+            raise
+        return transaction
+
+    def _begin(self, shard: Any, query: str, epoch: int) -> _Transaction:
+        transaction = self._connected(shard)
+        try:
             if self._epochs is not None:
                 transaction.enter(self._epochs, self._placeholder, query, epoch)
         except BaseException:

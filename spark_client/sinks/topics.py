@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
+from spark_client.plan.outputs import check_replaced
 from spark_client.plan.streams import Step
 from spark_client.plan.substreams import named
 from spark_client.storage import topics
@@ -75,3 +76,16 @@ class Topic:
         )
         records = rows.select(key, jsonrows.to_json(rows.columns).alias("value"), headers)
         topics.write(records, self._topic, self._servers, self._options)
+
+    def check_early(self, rows: DataFrame) -> None:
+        """Refuses early results that the final ones would not replace.
+
+        Raises:
+            UsageError: the key differs between the two.
+        """
+        check_replaced(f"topic {self._topic!r}", self._shaped(rows).columns, self._key)
+
+    def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
+        """Writes early results under the keys of the final ones. Of one key the record counts whose ``final`` is true,
+        else the one with the largest ``as_of``: a driver that was superseded may write one after those."""
+        self.write(rows, query, as_of)

@@ -24,7 +24,7 @@ from spark_client import (
     SuccessMarkers,
     Tracking,
 )
-from spark_client.api import writer
+from spark_client.api import queryoptions
 from spark_client.datasource.options import AWAITS, WAKE_UP, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
 from tracker.client import JobSpec
@@ -54,6 +54,7 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
     "`state` of a release": Released.state,
     "State of your own": Tracking.transform_with_state,
     "A stream with an exact watermark": Tracking.with_watermark,
+    "One query for [several results": Tracking.write_together,
     "```": JobSpec,
 }
 
@@ -88,7 +89,7 @@ def test_a_signatures_options_and_defaults_are_those_of_the_page(beginning: str)
 
 def test_the_writers_options_are_those_of_the_page() -> None:
     rows = dict(table("`channel`, `route`"))
-    assert {name.lower() for name in rows} == set(writer._OWN)
+    assert {name.lower() for name in rows} == set(queryoptions.OWN)
     assert rows["compact_from"] == f"`{QueryPlan.compact_from}`"
 
 

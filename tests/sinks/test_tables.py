@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,49 @@ def test_a_driver_killed_after_the_databases_commit_writes_each_row_once(
     sums = ask(postgres.dsn, "select tenant, sum(rows) from totals group by tenant order by tenant")
     assert [(tenant, int(rows)) for tenant, rows in sums] == [("a", 20), ("b", 20)]
     assert len(hourly(postgres.dsn, "unprotected")) > len(wanted)  # the kill did hit where it hurts
+
+
+def test_an_early_row_takes_the_place_of_an_older_one_and_of_no_final_one(
+    spark: SparkSession, postgres: Postgres
+) -> None:
+    """Two drivers of one query, one of which was superseded: its row comes while the other's transaction is open."""
+    make(
+        postgres.dsn,
+        epochs_table("early_epochs"),
+        'create table "early%s" (tenant text primary key, n bigint, final boolean, as_of bigint)',
+    )
+    connect = lambda: psycopg.connect(postgres.dsn)  # noqa: E731
+    sink = Tables(connect, Table('"early%s"', key=["tenant"]), epochs="early_epochs")
+
+    def rows(n: int, final: bool, as_of: int) -> DataFrame:
+        return spark.createDataFrame([("a", n, final, as_of)], "tenant string, n long, final boolean, as_of long")
+
+    def there() -> list[tuple[Any, ...]]:
+        return ask(postgres.dsn, 'select n, final, as_of from "early%s"')
+
+    sink.write_early(rows(1, False, 5), "q", 5)
+    sink.write_early(rows(2, False, 4), "q", 4)
+    assert there() == [(1, False, 5)]
+    begun, committed = threading.Event(), threading.Event()
+
+    class Slow(psycopg.Connection[Any]):
+        def commit(self) -> None:
+            begun.set()
+            committed.wait(60)
+            super().commit()
+
+    slow = Tables(lambda: Slow.connect(postgres.dsn), Table('"early%s"', key=["tenant"]), epochs="early_epochs")
+    final = threading.Thread(target=lambda: slow.write(rows(3, True, 7), "q", 7))
+    final.start()
+    begun.wait(60)
+    late = threading.Thread(target=lambda: sink.write_early(rows(4, False, 8), "q", 8))
+    late.start()  # it waits for the row that is being written
+    committed.set()
+    final.join()
+    late.join()
+    assert there() == [(3, True, 7)]
+    sink.write(rows(3, True, 7), "q", 7)
+    assert there() == [(3, True, 7)]
 
 
 def sinks(connect: Callable[[], Any], last: Callable[[], Any] | None = None) -> Each:

@@ -60,7 +60,7 @@ def goes_through(
             runs += 1
             run = Run(client, job, "query", str(runs), epochs)
             state = PartialState(tmp_path / "state", compact_from=4)
-            inbox = Inbox(tmp_path / "events", state, "in", ["in"], NAMED, None)
+            inbox = Inbox(tmp_path / "events", [state], "in", ["in"], NAMED, None)
         epoch = epochs
         state.load(epoch)
         kinds = [event.kind for event in inbox.take(run, epoch)]
@@ -110,7 +110,7 @@ def goes_through(
         if run is None or inbox is None or state is None:
             run = Run(client, job, "query", "last", epochs)
             state = PartialState(tmp_path / "state")
-            inbox = Inbox(tmp_path / "events", state, "in", ["in"], NAMED, None)
+            inbox = Inbox(tmp_path / "events", [state], "in", ["in"], NAMED, None)
         state.load(epochs)
         ended = [
             Substream(k.scope, k.name, k.end_time) for e in inbox.take(run, epochs) if isinstance(k := e.kind, Ended)

@@ -281,6 +281,8 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
         tracking.release(source, columns=["amount"])
     with pytest.raises(UsageError, match="sessions are aggregated"):
         tracking.release(source, aggs=AGGS(), revisions=True)
+    with pytest.raises(UsageError, match="are made when they end"):
+        tracking.release(source, aggs=AGGS(), early="1 minute")
     with pytest.raises(UsageError, match="keep it in each select"):
         tracking.release(source.drop("ts"), aggs=AGGS())
     with pytest.raises(UsageError, match="keep it in each select"):

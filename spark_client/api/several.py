@@ -1,0 +1,124 @@
+"""Several releases of one stream, or several outputs of one release, in one query: one read of each batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Protocol, TypeAlias
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.api.queryoptions import QueryOptions
+from spark_client.api.reading import Readable
+from spark_client.api.writer import TrackedWriter
+from spark_client.errors import UsageError
+from spark_client.storage.directories import local_path
+
+Outputs: TypeAlias = Mapping[str, "TrackedWriter | Mapping[str, TrackedWriter]"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_LONGEST: Final = 27  #: characters: tables of epochs have 64 for the query's id, a dot and this
+_OF_THE_QUERY: Final = ("checkpointlocation", "late_path", "seal")
+
+
+class Starter(Protocol):
+    """What a writer of several outputs needs of a `Tracking`."""
+
+    def start(self, writer: SeveralWriter) -> StreamingQuery:
+        """Starts what a `SeveralWriter` describes."""
+        ...
+
+
+class SeveralWriter(QueryOptions):
+    """Starts one query that writes several outputs, as `Tracking.write_together` gives it.
+
+    Options: ``checkpointLocation`` (required), ``late_path``, ``seal``, as of `TrackedWriter`; and `queryName`,
+    `trigger`. All others are given where an output is declared.
+
+    Attributes:
+        rows: the stream that all of them are of.
+        outputs: by release, the places of its results; a place that has no name of its own is called as the release.
+    """
+
+    def __init__(self, tracking: Starter, outputs: Outputs) -> None:
+        super().__init__()
+        self._tracking = tracking
+        if not outputs:
+            raise UsageError("write_together needs at least one output: {'by_kind': by_kind.writeStream…}")
+        self.outputs: dict[str, dict[str, TrackedWriter]] = {}
+        for name, given in outputs.items():
+            places = (
+                {f"{name}.{place}": to for place, to in given.items()} if isinstance(given, Mapping) else {name: given}
+            )
+            _check_names(name, given, places)
+            self.outputs[name] = places
+        writers = {place: writer for places in self.outputs.values() for place, writer in places.items()}
+        for place, writer in writers.items():
+            _check_writer(place, writer)
+        self.rows: Readable = next(iter(writers.values())).rows
+        if apart := [place for place, writer in writers.items() if writer.rows is not self.rows]:
+            raise UsageError(
+                f"output {apart[0]!r} is of another stream: what is written together is of one, so that its rows are "
+                "read once. Release the same object, with its steps (rows = orders.where(…)), and put what differs "
+                "into the aggregates: aggregates.count().where(…)"
+            )
+        for name, places in self.outputs.items():
+            if len({id(writer.release) for writer in places.values()}) != 1:
+                raise UsageError(
+                    f"output {name!r}: its places are of several releases: give each release a name of its own"
+                )
+        paths = [writer.options_given.get("path") for writer in writers.values()]
+        if doubled := [path for path in paths if path is not None and paths.count(path) > 1]:
+            raise UsageError(f"two outputs go to {doubled[0]}: give each a path of its own")
+        if sum(writer.to_receipts is not None for writer in writers.values()) > 1:
+            raise UsageError("a substream leaves one receipt, whatever is made of it: give .receipts(…) to one output")
+
+    def start(self) -> StreamingQuery:
+        """Starts the query, once the job is defined and the run is open at the tracker.
+
+        Raises:
+            UsageError: something is missing, or an output cannot be written.
+            TrackingError: the tracker cannot be reached, or refuses the job or the run.
+        """
+        if foreign := [key for key in self.options_given if key not in _OF_THE_QUERY]:
+            raise UsageError(f"option {foreign[0]!r}: give it to the output that it is for")
+        if "checkpointlocation" not in self.options_given:
+            raise UsageError("write_together needs .option('checkpointLocation', 'path'): one for all outputs")
+        local_path(self.options_given["checkpointlocation"], "checkpointLocation")
+        return self._tracking.start(self)
+
+
+def _check_names(name: str, given: object, places: Mapping[str, object]) -> None:
+    if not places:
+        raise UsageError(f"output {name!r} has no place: {{'files': daily.writeStream…, 'table': daily.writeStream…}}")
+    for place, writer in places.items():
+        parts = [name, place[len(name) + 1 :]] if isinstance(given, Mapping) else [name]
+        if len(place) > _LONGEST or place == "receipts" or not all(_NAME.fullmatch(part) for part in parts):
+            raise UsageError(
+                f"output {place!r}: a name has letters, digits, '_' and '-', at most {_LONGEST} with that of its "
+                "place, and is not 'receipts'"
+            )
+        if not isinstance(writer, TrackedWriter):
+            raise UsageError(f"output {place!r} is {writer!r}: give released.writeStream with where its results go")
+
+
+def _check_writer(place: str, writer: TrackedWriter) -> None:
+    """Whether a writer can share its query.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if writer.release is None:
+        raise UsageError(f"output {place!r} sends rows on: only results of tracking.release are written together")
+    if writer.routes:
+        raise UsageError(f"output {place!r} goes into a channel: give that release a query of its own")
+    if writer.release.revisions:
+        raise UsageError(
+            f"output {place!r} is of a release with revisions=True: reopened rows would be released by all, so it "
+            "needs a query of its own"
+        )
+    if writer.name is not None or writer.trigger_given or any(key in writer.options_given for key in _OF_THE_QUERY):
+        raise UsageError(
+            f"output {place!r} has an option, a name or a trigger that is the query's: give it to write_together(…)"
+        )
+    writer.check_place()

@@ -1,0 +1,114 @@
+"""Early results of a release: what its open substreams would be released as, if they ended now.
+
+They are made of the rows of batches before the one in hand, which are committed, and of which none was late. So
+whatever driver writes them, those of one moment are the same; each is of a key that has a final result later; and the
+final result is made of all their rows, and more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_client.errors import TrackingError, UsageError
+from spark_client.plan.outputs import EarlyOutput
+from spark_client.plan.substreams import Substream, Substreams
+from spark_client.release.aggregation import only
+from spark_client.release.parts import versions_of
+from spark_client.release.state import PartialState
+from spark_client.storage.directories import WHOLE
+from spark_client.storage.numbered import newest_of
+
+
+class EarlyResults:
+    """Writes the early results of one release, at most every so often.
+
+    Args:
+        state: of the release.
+        output: where they are shown.
+        every: microseconds that lie at least between two writings.
+        rows: the rows of some substreams, from parts of the state: (session, substreams, parts, as_of).
+    """
+
+    def __init__(
+        self,
+        state: PartialState,
+        output: EarlyOutput,
+        every: int,
+        rows: Callable[[SparkSession, set[Substream], list[str], int], DataFrame],
+    ) -> None:
+        self._state = state
+        self._output = output
+        self._every = every / 1_000_000
+        self._rows = rows
+        self._changed: set[Substream] | None = None  # since they were written; None: since somebody else has
+        self._touched: set[Substream] = set()  # by the batch in hand
+        self._due = 0.0
+
+    def touched(self, substreams: Iterable[Substream]) -> None:
+        """The batch in hand has rows of these."""
+        self._touched = set(substreams)
+
+    def write(self, query: str, epoch: int, spark: SparkSession) -> None:
+        """A batch is reported, and its state published: shows what was open before it and is open yet, if it is time.
+
+        Args:
+            query: the query's id.
+            epoch: of the batch.
+            spark: the batch's session.
+        """
+        changed, touched, now = self._changed, self._touched, time.monotonic()
+        self._touched = set()
+        if now < self._due or not epoch:
+            self._changed = None if changed is None else changed | touched
+            return
+        state = self._state
+        shown = state.substreams if changed is None or self._output.takes_all else changed & state.substreams
+        parts = {each: [name for last, name in state.of(each) if last < epoch] for each in shown}
+        wanted = {each for each, names in parts.items() if state.has_rows(each, names)}
+        if wanted or self._output.takes_all:
+            names = sorted({name for each in wanted for name in parts[each]})
+            self._output.write_early(self._rows(spark, wanted, names, epoch - 1), query, epoch - 1)
+        self._changed, self._due = touched, now + self._every
+
+
+def early_rows(spark: SparkSession, path: Path, state: Path, rule: Substreams) -> DataFrame:
+    """The newest early results of a release that writes files: of what is open yet.
+
+    Args:
+        spark: reads them.
+        path: where they are.
+        state: the release's.
+        rule: how rows fall into substreams.
+
+    Raises:
+        UsageError: there are none yet.
+    """
+    newest = newest_of(path)
+    if newest is None:
+        raise UsageError(
+            f"{path} has no early results: a release(…, early=…) into files writes them from its second batch on; give "
+            "early_path if the query has that option"
+        )
+    rows = spark.read.options(**WHOLE).parquet(str(newest))
+    still = _open(state)
+    found = only(rows, rule, still) if still else rows.limit(0)
+    return found.drop("_scope", "_key")
+
+
+def _open(state: Path) -> set[Substream]:
+    """What has not ended after the last batch whose state is published."""
+    while True:
+        versions = versions_of(state)
+        if not versions:
+            return set()
+        try:
+            _, parts = versions[-1].read(state)
+        except TrackingError:
+            if versions_of(state)[-1] == versions[-1]:  # else the next one has been published meanwhile
+                raise
+        else:
+            return {substream for part in parts.values() for substream in part.live}
