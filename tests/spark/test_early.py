@@ -371,7 +371,7 @@ class Plain:
             "key='final' differs between an early and the final result",
         ),
         (
-            Tables(  # type: ignore[arg-type]
+            Tables(
                 lambda: None,  # type: ignore[arg-type, return-value]
                 Table("daily", key=["tenant"], rows=lambda rows: rows.drop("as_of")),
             ),
