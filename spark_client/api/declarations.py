@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.api.assembly import Assembly, state_segment
-from spark_client.api.keyed import KeyedResults, declared
+from spark_client.api.assembly import state_segment
 from spark_client.api.reading import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.several import Outputs, SeveralWriter
+from spark_client.api.stateful import StatefulDeclarations
 from spark_client.api.streams import TrackedStream
-from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.channels.channel import Channel
 from spark_client.channels.database import TableChannel
 from spark_client.channels.files import FileChannel
 from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
 from spark_client.counting.livefronts import live
-from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
 from spark_client.plan.belonging import OnBadRows, belonging, in_range
 from spark_client.plan.durations import Duration
-from spark_client.plan.eventtime import WALL
 from spark_client.plan.fronts import Front, ManualFront
-from spark_client.plan.graph import JobGraph
-from spark_client.plan.keyed import SubstreamProcessor
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import check_columns
@@ -42,13 +34,11 @@ from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, names_
 from spark_client.plan.windows import Window, dated, declare, zone_by_row
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
-from spark_client.runtime.definition import Definition
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
-from spark_client.trackers.jobclient import JobClient
 
 
-class Declarations(ABC):
+class Declarations(StatefulDeclarations):
     """The declarations of one job.
 
     Attributes:
@@ -56,25 +46,6 @@ class Declarations(ABC):
         job: the job's name.
         client: calls its trackers.
     """
-
-    spark: SparkSession
-    job: str
-    client: JobClient
-    _graph: JobGraph
-    _definition: Definition
-    _assembly: Assembly
-
-    @abstractmethod
-    def define(self) -> None:
-        """Defines the job at the tracker, with all that is declared; the first start of a query does so."""
-
-    @abstractmethod
-    def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
-        """Starts what a writer describes."""
-
-    @abstractmethod
-    def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Starts what a `NativeWriter` describes."""
 
     def source(
         self,
@@ -283,82 +254,6 @@ class Declarations(ABC):
         plan = declare_release(rows.plan, rows.df, keys, aggs, columns, revisions, completeness, on_overflow, early)
         return Released(stream, plan)
 
-    def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:
-        """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
-
-        What Spark's stateful operators make of it comes out when the tracker says that everything is over, with no
-        later data, and is pruned then. Start the query with `write_stream`.
-
-        Args:
-            stream: of `source` or `receive`.
-            time: its column of event time.
-            over: ``"windows"`` if windows of that column live by the watermark (``window``, ``session_window``),
-                ``"instants"`` if the column itself does (``dropDuplicatesWithinWatermark``, joins of two streams).
-
-        Spark's watermarks start at 1970, so a row whose time is before it fails its batch: drop such rows in a step
-        before this, or `release` them.
-        """
-        if over not in ("windows", "instants"):
-            raise UsageError(f"over={over!r}: 'windows' for window and session_window, 'instants' for other operators")
-        source = stream.readable.plan.input
-        field = resolve(stream.readable.df, time, "with_watermark")
-        if field.dataType.simpleString() != "timestamp":
-            raise UsageError(f"with_watermark({time!r}): a timestamp is needed, not {field.dataType.simpleString()}")
-        if source.rule.time == WALL:
-            raise UsageError(
-                f"with_watermark({time!r}): {stream.segment!r} has windows over a timestamp_ntz, and a watermark over "
-                "a timestamp is on another clock: give the source window=(…) over a timestamp"
-            )
-        if source.rule.slide:
-            raise UsageError(
-                f"with_watermark: the rows of {stream.segment!r} are in several windows each, and Spark's operators "
-                "would count them as often: give the source window=(time, '1 minute'), and let Spark's window slide"
-            )
-        if source.rule.shared:
-            raise UsageError(
-                f"with_watermark: {stream.segment!r} has {source.rule.called}, which release makes: give the source "
-                "window=(time, '1 minute'), and let Spark's session_window or window make them"
-            )
-        if not source.rule.windows:
-            raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
-        self._definition.require_progress()
-        if isinstance(source, Received) and not source.channel.exact:
-            raise UsageError(
-                f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
-                "doubled ones: release them, or send them through a channel of files"
-            )
-        return self._assembly.watermarked(stream.readable, field.name, over)
-
-    def transform_with_state(
-        self, stream: TrackedStream, processor: SubstreamProcessor, schema: T.StructType | str
-    ) -> KeyedResults:
-        """Your own state for each substream, in Spark's state store, removed when the substream has ended.
-
-        Spark's ``transformWithState`` with substreams as keys: no time to live and no watermark has to be guessed.
-
-        Args:
-            stream: of `source` or `receive`.
-            processor: keeps the state, and makes the final rows in ``handleEnd``.
-            schema: of the rows that it makes; results have the columns of their substream beside them.
-
-        Raises:
-            UsageError: Spark is older than 4.1, its state store is not RocksDB, or something does not fit.
-
-        >>> made = tracking.transform_with_state(flights, Longest(), "carrier string, delay double")  # doctest: +SKIP
-        >>> made.writeStream.option("checkpointLocation", "cp").start("longest")                      # doctest: +SKIP
-        """
-        return declared(stream, processor, schema)
-
-    def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
-        """Begins the output of a query with Spark's own stateful operators.
-
-        Args:
-            df: made of what `with_watermark` gave.
-            reads: the tracked streams it was made of.
-        """
-        streams = [reads] if isinstance(reads, TrackedStream) else list(reads)
-        return NativeWriter(self, df, [stream.readable for stream in streams])
-
     def write_together(self, outputs: Outputs) -> SeveralWriter:
         """Begins the output of one query that makes several releases of one stream, or writes one to several places.
 
@@ -377,10 +272,6 @@ class Declarations(ABC):
         ... }).option("checkpointLocation", "/cp").start()
         """
         return SeveralWriter(self, outputs)
-
-    def events(self, **options: str) -> DataFrame:
-        """The job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
-        return self._assembly.events(**options)
 
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
         """A query will send rows into a channel: the graph and the channel learn of it."""
