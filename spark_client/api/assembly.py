@@ -210,7 +210,7 @@ class Assembly:
             data = runtime.probe_of(self.settings, rule, segment, "received", None, self.definition.largest).on(data)
         data = rows.plan.apply(data).drop(TRACKER)
         advanced = self._kept_events("Advanced", segment, f"watermark of {segment}")
-        return with_progress(data, advanced, time, over, segment)
+        return with_progress(data, advanced, time, over, segment, rule)
 
     def _kept_events(self, kinds: str, segment: str, subscription: str, **options: str) -> DataFrame:
         """The events of a segment, which the tracker keeps while the query is away."""

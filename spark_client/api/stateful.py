@@ -96,6 +96,11 @@ class StatefulDeclarations(ABC):
                 f"with_watermark: {stream.segment!r} has {source.rule.called}, which release makes: give the source "
                 "window=(time, '1 minute'), and let Spark's session_window or window make them"
             )
+        if source.rule.calendar is not None and source.rule.calendar.by_row:
+            raise UsageError(
+                f"with_watermark: the windows of {stream.segment!r} are cut in a zone of each row, and there is one "
+                "watermark for all: give the source window=(time, '1 minute')"
+            )
         if not source.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
         self._definition.require_progress()

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.plan.eventtime import LIMIT
-from spark_client.plan.substreams import named, quoted
+from spark_client.plan.substreams import Substreams, named, quoted
 from spark_client.spark_internals.watermarks import under_watermark_of
 
 TimeSemantics: TypeAlias = Literal["windows", "instants"]
@@ -23,8 +23,13 @@ _EARLIEST_MICROS: Final = 0  #: where Spark's watermarks start: it drops what is
 _LATEST_MICROS: Final = LIMIT  #: where the tracker's times end: nothing after it would ever be over
 
 
-def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: TimeSemantics, segment: str) -> DataFrame:
+def with_progress(
+    data: DataFrame, advanced: DataFrame, time: str, over: TimeSemantics, segment: str, rule: Substreams
+) -> DataFrame:
     """Puts the tracker's progress beside data, as the watermark of a column.
+
+    Progress is by the ends of windows: of one that is open, any row may be in flight, also one whose time lies before
+    the progress. So the watermark goes from one start of a window to the next.
 
     A row that no watermark could be right for, since its time is before 1970 or 73,000 years away, fails its batch.
 
@@ -32,13 +37,15 @@ def with_progress(data: DataFrame, advanced: DataFrame, time: str, over: TimeSem
         data: a streaming DataFrame without a watermark of its own.
         advanced: the tracker's `Advanced` events on the data's segment.
         time: the column of event time.
-        over: what lives by the watermark. ``"windows"``: windows of that column; everything before the tracker's time
-            is over, so a window that ends there comes out. ``"instants"``: the column itself, as in deduplication or
+        over: what lives by the watermark. ``"windows"``: windows of that column; everything before the watermark is
+            over, so a window that ends there comes out. ``"instants"``: the column itself, as in deduplication or
             joins; a row at just that time may still come, so the watermark stays a millisecond behind.
         segment: that the data is received from, for the message.
+        rule: how the data falls into windows.
     """
     slack = 0 if over == "windows" else 1000
-    micros = F.greatest(F.least(F.col("time"), F.lit(_LATEST_MICROS)) - F.lit(slack), F.lit(_EARLIEST_MICROS))
+    start = rule.start_of(F.least(F.col("time"), F.lit(_LATEST_MICROS)))
+    micros = F.greatest(start - F.lit(slack), F.lit(_EARLIEST_MICROS))
     columns: list[Column] = []
     for field in data.schema.fields:
         value = F.timestamp_micros(micros) if field.name == time else F.lit(None)

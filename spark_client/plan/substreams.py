@@ -160,6 +160,18 @@ class Substreams:
         near = self._in_range(micros)
         return F.timestamp_micros(near - F.pmod(near - F.lit(self.offset), F.lit(self.length)) + F.lit(self.length))
 
+    def start_of(self, micros: Column) -> Column:
+        """The start of the window that a time falls into, in microseconds; one that is out of range stays as it is.
+
+        Args:
+            micros: the time; its window has no zone of a row.
+        """
+        if self.calendar is None:
+            start = micros - F.pmod(micros - F.lit(self.offset), F.lit(self.length))
+        else:
+            start, _ = self.calendar.bounds(micros, self.calendar.zone_of(None))
+        return F.when(self._near(micros), start).otherwise(micros)
+
     def ends_of(self, time: Column) -> Column:
         """The ends of the windows that a time falls into, if windows overlap: an array; null as `end_of`."""
         return sliding.ends_of(self.micros(time), self.length, self.slide, self.offset)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Tracking
+from spark_client import Frontier, Schedule, Tracking, UsageError, calendar
 from tests.client.processes import Server
-from tests.spark.feed import Feed, row
+from tests.spark.feed import START, Feed, row
 
 pytestmark = pytest.mark.spark
 
@@ -77,6 +80,40 @@ def test_sessions_come_out_final_and_their_state_is_gone(
     tracking.process_all_available()
     assert shown(spark, "sessions", "kind", "n") == [("x", 2), ("y", 2), ("z", 1)]
     assert state_rows(query) == 0
+    tracking.stop()
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+def test_what_is_within_a_window_that_is_open_is_not_over_however_its_rows_are_dealt_out(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seed: int
+) -> None:
+    """Counts promise whole windows, so a minute is open until its last row, and its first rows may come last."""
+    draw = random.Random(seed)
+    rows = [row(number, draw.randrange(0, 36) / 6, kind=draw.choice("xy")) for number in range(40)]
+    draw.shuffle(rows)
+    # What shows it whatever is drawn: x at 50 s has a minute that is over, and its session reaches into the next one.
+    first = [row(40, 50 / 60 + 10), row(41, 80 / 60 + 10)]
+    last = [row(42, 65 / 60 + 10), row(43, 70 / 60 + 10)]
+    counts = Counter(
+        int((datetime.fromisoformat(r["ts"]) - START) / timedelta(minutes=1)) for r in [*rows, *first, *last]
+    )
+    schedule = Schedule([(START + timedelta(minutes=minute), count) for minute, count in counts.items()])
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=schedule)
+
+    def sessions(rows: DataFrame) -> DataFrame:
+        return rows.groupBy(F.session_window("ts", "20 seconds"), "kind").agg(F.count("*").alias("n"))
+
+    start(tracking, sessions(tracking.with_watermark(source, "ts", "windows")), source, "within", tmp_path / "cp")
+    for batch in (rows[:13], rows[13:26], [*rows[26:], *first], last):
+        feed.put(*batch)
+        tracking.process_all_available()
+    tracking.finish(source)
+    tracking.process_all_available()
+    columns = ["session_window.start", "session_window.end", "kind", "n"]
+    assert shown(spark, "within", *columns) == sorted(
+        map(tuple, sessions(feed.batch(spark)).select(*columns).collect())
+    )
     tracking.stop()
 
 
@@ -255,3 +292,11 @@ def test_rows_that_spark_drops_as_late_are_said(
     assert "came later than their source had promised" in said
     assert shown(spark, "dropping", "n") == [(1,)]
     tracking.stop()
+
+
+def test_windows_in_a_zone_of_each_row_have_no_watermark_for_all(spark: SparkSession, job: str, feed: Feed) -> None:
+    tracking = Tracking(spark, job, "127.0.0.1:1")
+    days = ("ts", calendar("1 day", F.col("kind")))
+    source = tracking.source(feed.stream(spark), "in", window=days, front=Frontier("0 seconds"))
+    with pytest.raises(UsageError, match="one watermark for all: give the source"):
+        tracking.with_watermark(source, "ts", "windows")
