@@ -11,10 +11,10 @@ WORKERS := 3
 IMAGE ?= substream-tracker
 ENGINE ?= docker
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
-DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py $(PACKAGES)
+DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka demo-state test test-fast test-spark test-slow test-bounds test-matrix bench load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
+.PHONY: help install doctor demo demo-delays demo-kafka demo-state test test-fast test-spark test-slow test-bounds test-matrix bench exactness exactness-peers load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -86,6 +86,19 @@ test-matrix: $(STAMP) ## Spark's private interfaces, and some Spark tests, on ev
 
 bench: $(STAMP) ## entries per second and notification latency; ARGS="--quick"
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+exactness: $(STAMP) ## what windows hold in Spark, with and without the tracker, and in other engines; ARGS="--engines spark,ours --quick"
+	@$(BIN)/python -m benchmarks.exactness $(ARGS)
+
+EXACTNESS := flink beam bytewax
+$(EXACTNESS:%=.cache/exactness/%/.installed): .cache/exactness/%/.installed: requirements/exactness-%.txt
+	@test -x .cache/exactness/$*/bin/python || $(PYTHON) -m venv .cache/exactness/$*
+	@echo "installing into .cache/exactness/$* (a few minutes the first time)"
+	@.cache/exactness/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+exactness-peers: $(EXACTNESS:%=.cache/exactness/%/.installed) ## the other engines of `make exactness` (2 GB in .cache)
+	@bash scripts/fetch_jars.sh broker flink streams >/dev/null
 
 load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
 	@$(BIN)/tracker load smoke --start

@@ -41,6 +41,18 @@ def connector() -> str:
     return ",".join(sorted(str(jar) for jar in _fetched("connector").glob("*.jar")))
 
 
+def of_peer(name: str) -> Path:
+    """The directory of jars that `benchmarks.exactness` needs for a peer; fetches them if they are not there.
+
+    Args:
+        name: `flink` or `streams`.
+
+    Raises:
+        MissingError: Maven is, or it cannot reach a registry.
+    """
+    return _fetched(name)
+
+
 def objects() -> Path:
     """The directory of an object store's jars; fetches them if they are not there.
 

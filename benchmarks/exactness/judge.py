@@ -1,0 +1,120 @@
+"""Results against the truth: which windows are right, wrong, missing or doubled, what is lost, and how long it took.
+
+An engine's results are final here: whatever comes out is what a reader acts upon. So a window that comes out with
+other figures, or with other bounds, is wrong, even if it comes again with the right ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.exactness.queries import Key, Result, Value
+from benchmarks.exactness.workload import MINUTE, Step
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A result that came out of an engine in a step."""
+
+    step: int
+    key: Key
+    value: Value
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of the windows of a query.
+
+    Attributes:
+        windows: of the truth.
+        right: came once, with the right figures.
+        wrong: came with other figures or bounds.
+        never: did not come.
+        doubled: came more than once with the same bounds.
+        extra: results that belong to no window of the truth.
+        lost: rows that are missing from windows that came.
+        delays: minutes from the moment at which a window was complete to the end of the step in which its first result
+            came, of the windows that are right, sorted.
+    """
+
+    windows: int
+    right: int
+    wrong: int
+    never: int
+    doubled: int
+    extra: int
+    lost: int
+    delays: tuple[float, ...]
+
+    @property
+    def exact(self) -> bool:
+        """All windows came once, with the right figures, and nothing else did."""
+        return 0 < self.windows == self.right and not self.extra
+
+    @property
+    def median_delay(self) -> float | None:
+        """Minutes; None if no window is right."""
+        return median(self.delays) if self.delays else None
+
+    @property
+    def longest_delay(self) -> float | None:
+        """Minutes; None if no window is right."""
+        return self.delays[-1] if self.delays else None
+
+
+def judge(truth: Mapping[Key, Result], emitted: Iterable[Emitted], steps: Sequence[Step]) -> Verdict:
+    """Hold results against the truth.
+
+    Args:
+        truth: of the query.
+        emitted: what came out, in any order.
+        steps: of the workload.
+    """
+    came, extra = _matched(truth, emitted)
+    right, wrong, doubled, lost = 0, 0, 0, 0
+    delays = []
+    for key, results in came.items():
+        expected = truth[key]
+        differs = any(each.key != key or each.value != expected.value for each in results)
+        twice = max(Counter(each.key for each in results).values()) > 1
+        wrong += differs
+        doubled += twice
+        pieces = {each.key: each.value[0] for each in results}
+        lost += max(0, expected.value[0] - sum(pieces.values()))
+        if not differs:
+            until = steps[min(each.step for each in results)].until
+            delays.append((until - expected.complete) / MINUTE)
+            right += not twice
+    return Verdict(
+        windows=len(truth),
+        right=right,
+        wrong=wrong,
+        never=len(truth) - len(came),
+        doubled=doubled,
+        extra=extra,
+        lost=lost,
+        delays=tuple(sorted(delays)),
+    )
+
+
+def _matched(truth: Mapping[Key, Result], emitted: Iterable[Emitted]) -> tuple[dict[Key, list[Emitted]], int]:
+    """Results by the window of the truth that they belong to: the same, or the session in which they begin."""
+    sessions: dict[tuple[str, int], list[Key]] = defaultdict(list)
+    for key in truth:
+        sessions[key.tenant, key.entity].append(key)
+    came: dict[Key, list[Emitted]] = defaultdict(list)
+    extra = 0
+    for each in emitted:
+        key = each.key
+        if key in truth:
+            came[key].append(each)
+            continue
+        within = [own for own in sessions[key.tenant, key.entity] if own.begin <= key.begin and key.end <= own.end]
+        if len(within) == 1:
+            came[within[0]].append(each)
+        else:
+            extra += 1
+    return came, extra

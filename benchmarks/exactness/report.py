@@ -1,0 +1,210 @@
+"""The table: rows as data, as text, and as the tables of docs/exactness.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.exactness.judge import Verdict
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "exactness.md"
+DATA = ROOT / "docs" / "exactness.json"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: what an engine has made of a query on a workload.
+
+    Attributes:
+        workload, engine, query: names.
+        configured: with what.
+        windows, right, wrong, never, doubled, lost: see `judge.Verdict`; results of no window count as wrong.
+        aside: late rows that the engine has kept and can hand out; None: it keeps none.
+        median, longest: delays in minutes, of the windows that are right; None: none is.
+    """
+
+    workload: str
+    engine: str
+    query: str
+    configured: str
+    windows: int
+    right: int
+    wrong: int
+    never: int
+    doubled: int
+    lost: int
+    aside: int | None
+    median: float | None
+    longest: float | None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Names it."""
+        return self.workload, self.engine, self.query
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What an engine has made of a fault.
+
+    Attributes:
+        fault, engine: names.
+        right: whether the results are.
+        found: what came of it.
+    """
+
+    fault: str
+    engine: str
+    right: bool
+    found: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names it."""
+        return self.fault, self.engine
+
+
+def line(workload: str, engine: str, configured: str, query: str, verdict: Verdict, aside: int | None) -> Line:
+    """A line of a verdict."""
+    return Line(
+        workload=workload,
+        engine=engine,
+        query=query,
+        configured=configured,
+        windows=verdict.windows,
+        right=verdict.right,
+        wrong=verdict.wrong + verdict.extra,
+        never=verdict.never,
+        doubled=verdict.doubled,
+        lost=verdict.lost,
+        aside=aside,
+        median=_rounded(verdict.median_delay),
+        longest=_rounded(verdict.longest_delay),
+    )
+
+
+class Data:
+    """What has been measured, in a file of JSON."""
+
+    def __init__(self, path: Path) -> None:
+        """What the file has; nothing if there is none."""
+        self._path = path
+        known = json.loads(path.read_text()) if path.exists() else {}
+        self.workloads: dict[str, dict[str, Any]] = known.get("workloads", {})
+        self._lines = {each.key: each for each in (Line(**each) for each in known.get("lines", []))}
+        self._faults = {each.key: each for each in (Fault(**each) for each in known.get("faults", []))}
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines of the table."""
+        return list(self._lines.values())
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What came of faults."""
+        return list(self._faults.values())
+
+    def take(self, lines: Iterable[Line] = (), faults: Iterable[Fault] = ()) -> None:
+        """Take in what was measured, in the place of what was measured before of the same names; write it down."""
+        self._lines.update({each.key: each for each in lines})
+        self._faults.update({each.key: each for each in faults})
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(
+            json.dumps(
+                {
+                    "workloads": self.workloads,
+                    "lines": [asdict(each) for each in self.lines],
+                    "faults": [asdict(each) for each in self.faults],
+                },
+                indent=1,
+                ensure_ascii=False,
+            )
+            + "\n"
+        )
+
+
+Column = tuple[str, Callable[[Line], str]]
+
+_COLUMNS: Sequence[Column] = (
+    ("windows", lambda row: f"{row.windows:,}"),
+    ("right", lambda row: f"{row.right:,}"),
+    ("wrong", lambda row: f"{row.wrong:,}"),
+    ("never", lambda row: f"{row.never:,}"),
+    ("doubled", lambda row: f"{row.doubled:,}"),
+    ("rows lost", lambda row: f"{row.lost:,}"),
+    ("set aside", lambda row: "–" if row.aside is None else f"{row.aside:,}"),
+    ("median", lambda row: _minutes(row.median)),
+    ("longest", lambda row: _minutes(row.longest)),
+)
+
+
+def text(lines: Sequence[Line]) -> str:
+    """Lines as a table for a terminal."""
+    rows = [["", "", *(heading for heading, _ in _COLUMNS)]]
+    rows += [[each.query, each.engine, *(cell(each) for _, cell in _COLUMNS)] for each in lines]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    made = ["  ".join([*map(str.ljust, row[:2], widths[:2]), *map(str.rjust, row[2:], widths[2:])]) for row in rows]
+    return "\n".join([made[0], "-" * len(made[0]), *made[1:]])
+
+
+def tables(data: Data) -> dict[str, str]:
+    """The tables of the page, by name: of each workload and query, of the faults, and of what was configured."""
+    made = {}
+    for workload in dict.fromkeys(each.workload for each in data.lines):
+        for query in dict.fromkeys(each.query for each in data.lines if each.workload == workload):
+            rows = [each for each in data.lines if (each.workload, each.query) == (workload, query)]
+            made[f"{workload}, {query}"] = _table(
+                ["", *(heading for heading, _ in _COLUMNS)],
+                [[_engine(each), *(cell(each) for _, cell in _COLUMNS)] for each in rows],
+            )
+    engines = {each.engine: each.configured for each in data.lines}
+    made["engines"] = _table(["", "configured with"], [[name, how] for name, how in engines.items()], left=2)
+    faults = dict.fromkeys(each.fault for each in data.faults)
+    for fault in faults:
+        rows_of = [
+            [each.engine, "right" if each.right else "**not right**", each.found]
+            for each in data.faults
+            if each.fault == fault
+        ]
+        made[f"fault: {fault}"] = _table(["", "", "what came of it"], rows_of, left=3)
+    return made
+
+
+_BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def rendered(page: str, data: Data) -> str:
+    """A page with the tables in their places.
+
+    Raises:
+        KeyError: the page has a place for a table that there is not.
+    """
+    made = tables(data)
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{made[match[2]]}\n\n{match[3]}", page)
+
+
+def named_tables(page: str) -> list[str]:
+    """The names of the tables that a page has places for."""
+    return [match[2] for match in _BLOCK.finditer(page)]
+
+
+def _engine(each: Line) -> str:
+    return f"**{each.engine}**" if each.windows == each.right and not each.wrong else each.engine
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    marks = ["---"] * left + ["---:"] * (len(headings) - left)
+    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [headings, marks, *rows])
+
+
+def _minutes(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} min"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

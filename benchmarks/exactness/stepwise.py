@@ -1,0 +1,142 @@
+"""Spark, step by step: a step's rows become a file, and every query does all that it can before the next one appears.
+
+So a result comes in the step that brought it out, however slow the machine is. Both engines on Spark are run by this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from benchmarks.exactness.engine import Run, Show
+from benchmarks.exactness.judge import Emitted
+from benchmarks.exactness.queries import GAP, LENGTH, SLIDE, Key
+from benchmarks.exactness.workload import START, Step, Workload
+
+_SCHEMA = "number long, tenant string, part int, kind string, at timestamp, auction long, person long, price long"
+
+BIDS = "kind = 'bid'"
+TUMBLING = f"{LENGTH} milliseconds"
+SLIDING = f"{SLIDE} milliseconds"
+GAPS = f"{GAP} milliseconds"
+
+Take = Callable[[DataFrame, int], None]  #: a function of `foreachBatch`
+
+
+class Feed:
+    """The workload's rows as files that appear one by one."""
+
+    def __init__(self, directory: Path, exist: bool = False) -> None:
+        """Below a directory.
+
+        Args:
+            directory: of the run.
+            exist: go on with files that are there; a step that has appeared stays as it is.
+        """
+        self.path = directory / "rows"
+        self.path.mkdir(exist_ok=exist)
+
+    def publish(self, step: Step) -> None:
+        """Let a step's rows appear."""
+        path = self.path / f"{step.number:05}.json"
+        if not step.rows or path.exists():
+            return
+        lines = [
+            json.dumps({**asdict(row), "at": f"{_seconds(row.at)}Z"} | {"arrives": None}) + "\n" for row in step.rows
+        ]
+        hidden = self.path.with_name("hidden")
+        hidden.write_text("".join(lines))
+        hidden.rename(path)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The rows as a stream."""
+        return spark.readStream.schema(_SCHEMA).json(str(self.path))
+
+
+def _seconds(milliseconds: int) -> str:
+    days, rest = divmod(milliseconds - START, 86_400_000)
+    assert days == 0, "workloads are shorter than a day"
+    seconds, thousandths = divmod(rest, 1000)
+    return f"2026-03-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{thousandths:03}"
+
+
+class Collected:
+    """What queries have brought out, with the step that it came in."""
+
+    def __init__(self) -> None:
+        """The clock stands before the first step."""
+        self.step = 0
+        self.runs: dict[str, Run] = {}
+
+    def taker(self, query: str) -> Take:
+        """A function of `foreachBatch` that takes a query's results; columns as `shaped` makes them."""
+        run = self.runs.setdefault(query, Run())
+
+        def take(rows: DataFrame, _: int) -> None:
+            for row in rows.collect():
+                tenant, entity, begin, end, *value = row
+                run.emitted.append(Emitted(self.step, Key(tenant, entity, begin, end), (value[0], value[1], value[2])))
+
+        return take
+
+
+def figures() -> dict[str, Column]:
+    """The values of a result."""
+    return {"bids": F.count("*"), "volume": F.sum("price"), "highest": F.max("price")}
+
+
+def shaped(rows: DataFrame, entity: str | None) -> DataFrame:
+    """Results with the columns that `Collected` takes.
+
+    Args:
+        rows: with `tenant`, `window` and the figures.
+        entity: the column of the entity; None: all of the tenant.
+    """
+    return rows.select(
+        "tenant",
+        (F.col(entity) if entity else F.lit(0)).alias("entity"),
+        F.unix_millis("window.start").alias("begin"),
+        F.unix_millis("window.end").alias("end"),
+        *figures(),
+    )
+
+
+class Session(Protocol):
+    """Queries that run."""
+
+    def before(self, step: Step) -> None:
+        """Do what is to be done when a step's rows have appeared: state what is known of them."""
+        ...
+
+    def settle(self) -> None:
+        """Do all that can be done."""
+        ...
+
+    def close(self) -> Mapping[str, int | None]:
+        """Stop, and return how many late rows each query has kept."""
+        ...
+
+
+def play(workload: Workload, feed: Feed, session: Session, collected: Collected, show: Show) -> Mapping[str, Run]:
+    """Publish step by step; results are in `collected`."""
+    try:
+        for step in workload.steps:
+            collected.step = step.number
+            show(f"step {step.number + 1} of {len(workload.steps)}")
+            feed.publish(step)
+            session.before(step)
+            session.settle()
+    except BaseException:
+        with suppress(Exception):
+            session.close()
+        raise
+    for query, aside in session.close().items():
+        collected.runs[query].aside = aside
+    return collected.runs

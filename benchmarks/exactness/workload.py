@@ -1,0 +1,242 @@
+"""When events arrive: sites that are late, closed or cut off, partitions, and the steps in which a reader gets them.
+
+A *site* is a tenant with a Nexmark generator of its own. Its rows reach the reader some seconds after they happen; one
+of ten takes up to three minutes. A site that is cut off keeps its rows and sends them, in order, when it is back. A
+closed site has none. After each minute a site states how many rows it had in it (a *count*), by the same line as its
+rows.
+
+A *step* is what a reader gets at once: the rows and counts that arrived in it. The end of a step is the time on the
+clock. All times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from random import Random
+
+from benchmarks.exactness import nexmark
+
+MINUTE = 60_000
+START = 1_772_323_200_000  #: 2026-03-01T00:00:00Z
+
+Span = tuple[int, int]  #: minutes after `START`, from and until
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tenant.
+
+    Attributes:
+        tenant: its name.
+        partitions: that its rows go to, one after the other.
+        away: when it is cut off.
+        closed: when nothing happens there.
+    """
+
+    tenant: str
+    partitions: tuple[int, ...]
+    away: Span | None = None
+    closed: Span | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """An event as a reader gets it; `at` is its event time, `arrives` when it is there to be read."""
+
+    number: int
+    tenant: str
+    part: int
+    kind: str
+    at: int
+    arrives: int
+    auction: int
+    person: int
+    price: int
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many rows a site has had in the minute that begins at `minute`."""
+
+    tenant: str
+    minute: int
+    rows: int
+    arrives: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a reader gets at once, in order of arrival.
+
+    Attributes:
+        number: from 0.
+        until: the time on the clock when all of it has arrived.
+        complete: up to which time all sites have stated their counts.
+    """
+
+    number: int
+    until: int
+    rows: tuple[Row, ...]
+    counts: tuple[Count, ...]
+    complete: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is made.
+
+    Attributes:
+        name: of the workload.
+        minutes: for which events happen.
+        sites: the tenants.
+        lag: minutes by which some partitions are read later than their rows arrive.
+        slow: share of rows that take up to `slowest` minutes.
+        step: minutes of a step.
+        quiet: minutes without data at the end.
+        seed: of everything.
+        clock: the event times of each site's generator.
+    """
+
+    name: str
+    minutes: int
+    sites: tuple[Site, ...]
+    lag: dict[int, int] = field(default_factory=dict)
+    slow: float = 0.1
+    slowest: float = 3
+    step: int = 2
+    quiet: int = 20
+    seed: int = 7
+    clock: nexmark.Clock = field(default_factory=nexmark.Clock)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Rows in steps."""
+
+    plan: Plan
+    steps: tuple[Step, ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in order of arrival."""
+        return [row for step in self.steps for row in step.rows]
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are."""
+        return 1 + max(part for site in self.plan.sites for part in site.partitions)
+
+    def write(self, path: Path) -> None:
+        """Write it for the program of a peer."""
+        steps = [
+            {"number": step.number, "until": step.until, "rows": [asdict(row) for row in step.rows]}
+            for step in self.steps
+        ]
+        path.write_text(json.dumps({"partitions": self.partitions, "steps": steps}))
+
+
+def usual(minutes: int = 120, *, own: bool = False, seed: int = 7) -> Plan:
+    """Four tenants: one cut off for a while, one closed for a while, and rows out of order everywhere.
+
+    Args:
+        minutes: for which events happen; outages are in proportion.
+        own: each tenant has a partition of its own; otherwise three share three partitions, and the one that closes has
+            the fourth.
+        seed: of everything.
+    """
+
+    def span(first: float, last: float) -> Span:
+        return round(minutes * first), round(minutes * last)
+
+    shared = (0, 1, 2)
+    sites = (
+        Site("north", (0,) if own else shared),
+        Site("east", (1,) if own else shared, away=span(0.25, 0.5)),
+        Site("south", (2,) if own else shared),
+        Site("west", (3,), closed=span(0.3, 0.6)),
+    )
+    return Plan("a partition for each tenant" if own else "tenants share partitions", minutes, sites, seed=seed)
+
+
+def make(plan: Plan) -> Workload:
+    """Make the rows, and deal them out to steps."""
+    rows: list[Row] = []
+    counts: list[Count] = []
+    for number, site in enumerate(plan.sites):
+        own = _rows(plan, site, number)
+        rows += own
+        counts += _counts(plan, site, own)
+    rows.sort(key=lambda row: (row.arrives, row.tenant, row.number))
+    counts.sort(key=lambda count: (count.arrives, count.tenant, count.minute))
+    return Workload(plan, tuple(_steps(plan, rows, counts)))
+
+
+def _rows(plan: Plan, site: Site, place: int) -> list[Row]:
+    seed = plan.seed * 100 + place
+    random = Random(f"{seed} arrival")
+    times = plan.clock.times(plan.minutes * MINUTE)
+    found = []
+    for event, time in zip(nexmark.events(seed, len(times)), times, strict=True):
+        delay = random.uniform(0, plan.slowest * MINUTE) if random.random() < plan.slow else random.uniform(0, 2000)
+        if site.closed and site.closed[0] * MINUTE <= time < site.closed[1] * MINUTE:
+            continue
+        part = site.partitions[event.number % len(site.partitions)]
+        arrives = _sent(site, time) + int(delay) + plan.lag.get(part, 0) * MINUTE
+        found.append(
+            Row(
+                number=event.number,
+                tenant=site.tenant,
+                part=part,
+                kind=event.kind,
+                at=START + time,
+                arrives=START + arrives,
+                auction=event.auction,
+                person=event.person,
+                price=event.price,
+            )
+        )
+    return found
+
+
+def _sent(site: Site, time: int) -> int:
+    """When a site sends what happens at a time: at once, or, in order, when it is back."""
+    if site.away and site.away[0] * MINUTE <= time < site.away[1] * MINUTE:
+        return site.away[1] * MINUTE + (time - site.away[0] * MINUTE) // 1000
+    return time
+
+
+def _counts(plan: Plan, site: Site, rows: Sequence[Row]) -> list[Count]:
+    had: dict[int, int] = {}
+    for row in rows:
+        had[row.at // MINUTE * MINUTE] = had.get(row.at // MINUTE * MINUTE, 0) + 1
+    return [
+        Count(
+            site.tenant,
+            START + minute * MINUTE,
+            had.get(START + minute * MINUTE, 0),
+            START + max(_sent(site, (minute + 1) * MINUTE - 1) + 1, 0),
+        )
+        for minute in range(plan.minutes + plan.quiet)  # open sites also state that they had none
+    ]
+
+
+def _steps(plan: Plan, rows: Sequence[Row], counts: Sequence[Count]) -> list[Step]:
+    length = plan.step * MINUTE
+    end = max(rows[-1].arrives, START + plan.minutes * MINUTE) + plan.quiet * MINUTE
+    came = {number: tuple(group) for number, group in groupby(rows, lambda row: (row.arrives - START) // length)}
+    stated = {number: tuple(group) for number, group in groupby(counts, lambda each: (each.arrives - START) // length)}
+    done = {site.tenant: set[int]() for site in plan.sites}
+    upto = {site.tenant: START for site in plan.sites}
+    steps = []
+    for number in range(-(-(end - START) // length)):
+        for count in stated.get(number, ()):
+            done[count.tenant].add(count.minute)
+            while upto[count.tenant] in done[count.tenant]:
+                upto[count.tenant] += MINUTE
+        until = START + (number + 1) * length
+        steps.append(Step(number, until, came.get(number, ()), stated.get(number, ()), complete=min(upto.values())))
+    return steps
