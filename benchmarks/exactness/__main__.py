@@ -8,13 +8,15 @@ the tracker's with counts are not, and 2 if nothing could run.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.exactness import faults, flights, peers, report
-from benchmarks.exactness.engine import Engine, UnavailableError
+from benchmarks.exactness.engine import Engine, Run, UnavailableError
 from benchmarks.exactness.judge import judge
 from benchmarks.exactness.queries import QUERIES
 from benchmarks.exactness.tracked import Tracked
@@ -31,7 +33,7 @@ SHARED: Mapping[str, Callable[[], Sequence[Engine]]] = {
     "bytewax": lambda: [peers.bytewax(5), peers.bytewax(40)],
     "streams": lambda: [peers.streams(5), peers.streams(40)],
 }
-#: Those that have a watermark for each partition, with a partition for each tenant.
+#: Those that have a watermark for each partition, and the tracker, with a partition for each tenant.
 OWN: Mapping[str, Callable[[], Sequence[Engine]]] = {
     "ours": lambda: [Tracked()],
     "flink": lambda: [peers.flink(5, 5), peers.flink(5, None)],
@@ -39,42 +41,78 @@ OWN: Mapping[str, Callable[[], Sequence[Engine]]] = {
     "streams": lambda: [peers.streams(5)],
 }
 _QUICK = 30  #: minutes of events
+#: What there is to run.
+_PARTS: Mapping[str, str] = {
+    "shared": "tenants share partitions",
+    "own": "a partition for each tenant",
+    "flights": "two weeks of flights",
+    "faults": "the faults of others' bug reports",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     given = _parser().parse_args(arguments)
     data = report.Data(given.json or (report.DATA if given.docs else report.ROOT / "artifacts" / "exactness.json"))
+    parts = [] if given.take else given.parts
+    for path in given.take:
+        other = report.Data(path)
+        data.workloads.update(other.workloads)
+        data.take(other.lines, other.faults)
     progress = Progress()
-    ran, exact = 0, True
-    for own, table in ((False, SHARED), (True, OWN)):
-        workload = make(usual(_QUICK if given.quick else given.minutes, own=own, seed=given.seed))
-        engines = [(name, each) for name in given.engines for each in table.get(name, list)()]
-        if given.promises:
-            engines = [(name, each) for name, each in engines if name != "ours" or given.promises in each.name]
-        if given.only and given.only not in ("own" if own else "shared"):
-            continue
-        data.workloads[workload.plan.name] = _described(workload)
-        for name, engine in engines:
-            lines = _measured(engine, workload, given.queries, progress)
-            data.take(lines)
-            ran += len(lines)
-            if name == "ours" and "counts" in engine.name:
-                exact &= all(each.right == each.windows and not each.wrong for each in lines)
-        print(f"\n{workload.plan.name}: {_described(workload)['rows']:,} rows\n")
-        print(report.text([each for each in data.lines if each.workload == workload.plan.name]), "\n")
-    if given.flights:
+    measured: list[report.Line] = []
+    for part, table in (("shared", SHARED), ("own", OWN)):
+        if part in parts:
+            measured += _tables(given, part, table, data, progress)
+    if "flights" in parts:
         data.take(flights.lines(progress, data))
-    if given.faults:
+    if "faults" in parts:
         data.take(faults=faults.run(given.engines, progress))
         for fault in data.faults:
             print(f"{fault.fault}: {fault.engine}: {'right' if fault.right else 'NOT RIGHT'}: {fault.found}")
     if given.docs:
         report.PAGE.write_text(report.rendered(report.PAGE.read_text(), data))
-    return 2 if not (ran or given.flights or given.faults) else 0 if exact else 1
+    if not measured and {"shared", "own"} & {*parts}:
+        return 2
+    ours = [each for each in measured if each.engine == Tracked().name]
+    return 0 if all(each.right == each.windows and not each.wrong for each in ours) else 1
 
 
-def _measured(engine: Engine, workload: Workload, queries: Sequence[str], progress: Progress) -> list[report.Line]:
+def _tables(
+    given: argparse.Namespace,
+    part: str,
+    table: Mapping[str, Callable[[], Sequence[Engine]]],
+    data: report.Data,
+    progress: Progress,
+) -> list[report.Line]:
+    """Run a part's engines, one after the other, and print its table."""
+    workload = make(usual(_QUICK if given.quick else given.minutes, own=part == "own", seed=given.seed))
+    queries = [query for query in given.queries if part == "shared" or query == "tumbling"]
+    name = workload.plan.name
+    data.workloads[name] = _described(workload)
+    measured = []
+    for engine in (each for chosen in given.engines for each in table.get(chosen, list)()):
+        if isinstance(engine, Tracked) and given.promises and given.promises not in engine.name:
+            continue
+        lines = _measured(engine, workload, queries, given.results, progress)
+        data.take(lines)
+        measured += lines
+    print(f"\n{name}: {len(workload.rows):,} rows\n")
+    print(report.text([each for each in data.lines if each.workload == name]), "\n")
+    return measured
+
+
+def _keep(directory: Path, workload: Workload, engine: Engine, runs: Mapping[str, Run]) -> None:
+    """Write down every result, a line of JSON each."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / f"{workload.plan.name}, {engine.name}.jsonl").open("w") as file:
+        for query, run in runs.items():
+            file.writelines(json.dumps({"query": query, **asdict(each)}) + "\n" for each in run.emitted)
+
+
+def _measured(
+    engine: Engine, workload: Workload, queries: Sequence[str], results: Path | None, progress: Progress
+) -> list[report.Line]:
     wanted = [query for query in queries if query in engine.queries]
     progress.say(f"{engine.name}: {', '.join(wanted)}")
     with tempfile.TemporaryDirectory(prefix="exactness-", ignore_cleanup_errors=True) as directory:
@@ -84,6 +122,8 @@ def _measured(engine: Engine, workload: Workload, queries: Sequence[str], progre
             progress.say(f"left out: {error}")
             return []
     rows = workload.rows
+    if results:
+        _keep(results, workload, engine, runs)
     return [
         report.line(
             workload.plan.name,
@@ -119,15 +159,22 @@ def _parser() -> argparse.ArgumentParser:
         "--engines", type=names(SHARED), default=list(SHARED), help=f"of {','.join(SHARED)}; default all"
     )
     parser.add_argument("--queries", type=names(QUERIES), default=list(QUERIES), help=f"of {','.join(QUERIES)}")
-    parser.add_argument("--only", choices=["shared", "own"], help="one of the two layouts of partitions")
+    parser.add_argument(
+        "--parts", type=names(_PARTS), default=["shared", "own"], help=f"of {','.join(_PARTS)}; default shared,own"
+    )
     parser.add_argument("--promises", choices=["counts", "delay"], help="of the tracker; default both")
     parser.add_argument("--minutes", type=int, default=120, help="of events; default 120")
     parser.add_argument("--seed", type=int, default=7, help="of the generator; default 7")
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK} minutes of events")
     parser.add_argument(
-        "--flights", action="store_true", help="also two weeks of flights, with the tracker and watermarks"
+        "--take",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="run nothing: take in what other runs have kept",
     )
-    parser.add_argument("--faults", action="store_true", help="also the faults of others' bug reports")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="also keep every result there, a line each")
     parser.add_argument("--json", type=Path, help="where figures are kept; default artifacts/exactness.json")
     parser.add_argument(
         "--docs", action="store_true", help="keep them in docs/exactness.json, and write docs/exactness.md"

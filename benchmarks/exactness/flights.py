@@ -35,6 +35,8 @@ def lines(progress: Progress, data: Data) -> list[Line]:
 def _line(way: Outcome) -> Line:
     windows = way.windows
     right = windows["hours"].notna() & ~windows["wrong"]
+    came = windows[windows["hours"].notna()].groupby(["origin", "carrier"])["day"].max().rename("newest")
+    newest = windows.join(came, on=["origin", "carrier"])["newest"]
     minutes = windows.loc[right, "hours"] * 60
     return Line(
         workload=WORKLOAD,
@@ -45,6 +47,7 @@ def _line(way: Outcome) -> Line:
         right=int(right.sum()) - len(way.comparison.doubled),
         wrong=way.wrong + len(way.comparison.unexpected),
         never=way.never,
+        dropped=int((windows["hours"].isna() & (windows["day"] < newest)).sum()),
         doubled=len(way.comparison.doubled),
         lost=way.lost,
         aside=None,

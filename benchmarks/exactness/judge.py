@@ -33,9 +33,10 @@ class Verdict:
         right: came once, with the right figures.
         wrong: came with other figures or bounds.
         never: did not come.
+        dropped: of those, the ones that will not come: a later window of the same tenant and entity did.
         doubled: came more than once with the same bounds.
         extra: results that belong to no window of the truth.
-        lost: rows that are missing from windows that came.
+        lost: rows that are missing from windows that came, and all rows of those that were dropped.
         delays: minutes from the moment at which a window was complete to the end of the step in which its first result
             came, of the windows that are right, sorted.
     """
@@ -44,6 +45,7 @@ class Verdict:
     right: int
     wrong: int
     never: int
+    dropped: int
     doubled: int
     extra: int
     lost: int
@@ -88,11 +90,17 @@ def judge(truth: Mapping[Key, Result], emitted: Iterable[Emitted], steps: Sequen
             until = steps[min(each.step for each in results)].until
             delays.append((until - expected.complete) / MINUTE)
             right += not twice
+    newest: dict[tuple[str, int], int] = {}
+    for key in came:
+        newest[key.tenant, key.entity] = max(newest.get((key.tenant, key.entity), 0), key.end)
+    dropped = [key for key in truth if key not in came and key.end < newest.get((key.tenant, key.entity), 0)]
+    lost += sum(truth[key].value[0] for key in dropped)
     return Verdict(
         windows=len(truth),
         right=right,
         wrong=wrong,
         never=len(truth) - len(came),
+        dropped=len(dropped),
         doubled=doubled,
         extra=extra,
         lost=lost,

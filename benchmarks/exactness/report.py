@@ -23,7 +23,7 @@ class Line:
     Attributes:
         workload, engine, query: names.
         configured: with what.
-        windows, right, wrong, never, doubled, lost: see `judge.Verdict`; results of no window count as wrong.
+        windows, right, wrong, never, dropped, doubled, lost: see `judge.Verdict`; results of no window count as wrong.
         aside: late rows that the engine has kept and can hand out; None: it keeps none.
         median, longest: delays in minutes, of the windows that are right; None: none is.
     """
@@ -36,6 +36,7 @@ class Line:
     right: int
     wrong: int
     never: int
+    dropped: int
     doubled: int
     lost: int
     aside: int | None
@@ -80,6 +81,7 @@ def line(workload: str, engine: str, configured: str, query: str, verdict: Verdi
         right=verdict.right,
         wrong=verdict.wrong + verdict.extra,
         never=verdict.never,
+        dropped=verdict.dropped,
         doubled=verdict.doubled,
         lost=verdict.lost,
         aside=aside,
@@ -135,6 +137,7 @@ _COLUMNS: Sequence[Column] = (
     ("right", lambda row: f"{row.right:,}"),
     ("wrong", lambda row: f"{row.wrong:,}"),
     ("never", lambda row: f"{row.never:,}"),
+    ("of these dropped", lambda row: f"{row.dropped:,}"),
     ("doubled", lambda row: f"{row.doubled:,}"),
     ("rows lost", lambda row: f"{row.lost:,}"),
     ("set aside", lambda row: "–" if row.aside is None else f"{row.aside:,}"),

@@ -219,6 +219,19 @@ def test_each_damage_is_found(query: str, workload: Workload) -> None:
     assert not judged(workload, {}, []).exact
 
 
+def test_rows_of_a_window_that_will_not_come_are_lost_and_those_of_one_that_is_still_open_are_not(
+    workload: Workload,
+) -> None:
+    truth = QUERIES["tumbling"](workload.rows)
+    good = [each for each in perfect(workload, truth) if each.key.tenant == "north"]
+    truth = {each.key: truth[each.key] for each in good}
+    first, last = (pick(good, key=lambda each: each.key.end) for pick in (min, max))
+    dropped = judged(workload, truth, [each for each in good if each is not first])
+    assert (dropped.never, dropped.dropped, dropped.lost) == (1, 1, first.value[0])
+    open_still = judged(workload, truth, [each for each in good if each is not last])
+    assert (open_still.never, open_still.dropped, open_still.lost) == (1, 0, 0)
+
+
 def test_delays_are_from_the_moment_a_result_is_complete(workload: Workload) -> None:
     truth = QUERIES["tumbling"](workload.rows)
     late = [replace(each, step=each.step + 2) for each in perfect(workload, truth)]
@@ -250,7 +263,7 @@ def run(engine: Engine, workload: Workload, queries: list[str], directory: Path)
 @pytest.mark.spark
 def test_the_tracker_with_counts_is_exact_although_a_site_is_cut_off(tmp_path: Path) -> None:
     """In a process of its own, since the run has a Spark session of its own."""
-    command = [sys.executable, "-m", "benchmarks.exactness", "--engines", "ours", "--only", "shared"]
+    command = [sys.executable, "-m", "benchmarks.exactness", "--engines", "ours", "--parts", "shared"]
     command += ["--minutes", "12", "--queries", "tumbling", "--json", str(tmp_path / "figures.json")]
     ran = subprocess.run([*command, "--promises", "counts"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -289,7 +302,7 @@ def test_an_engine_that_is_not_installed_says_how_to_install_it(workload: Worklo
 
 def test_figures_are_kept_and_replaced_by_name(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
-    line = report.Line("w", "e", "q", "c", 2, 1, 1, 0, 0, 3, None, 1.5, 2.0)
+    line = report.Line("w", "e", "q", "c", 2, 1, 1, 0, 0, 0, 3, None, 1.5, 2.0)
     report.Data(path).take([line, replace(line, query="r")])
     report.Data(path).take([replace(line, right=2, wrong=0)])
     assert [(each.query, each.right) for each in report.Data(path).lines] == [("q", 2), ("r", 1)]
