@@ -22,6 +22,7 @@ from apache_beam.transforms import window
 
 LENGTH, SLIDE, GAP = 600, 300, 600  #: seconds
 Row = dict[str, Any]
+_ENDED = -1  #: instead of a step: what comes now, comes by the stream's end
 _STEP = (
     "EXACTNESS_STEP"  #: the step whose rows are on their way; functions are pickled, so no global of theirs is shared
 )
@@ -73,13 +74,16 @@ class Write(beam.DoFn):
     def process(
         self, result: tuple[tuple[str, int], tuple[int, int, int, int]], window: Any = beam.DoFn.WindowParam
     ) -> None:
+        step = int(os.environ[_STEP])
+        if step == _ENDED:
+            return
         (tenant, entity), (bids, volume, highest, auctions) = result
         if not bids or (self._query == "join" and not auctions):
             return
         bounds = {"begin": window.start.micros // 1000, "end": window.end.micros // 1000}
         figures = {"bids": bids, "volume": volume, "highest": highest}
         line = {"query": self._query, "tenant": tenant, "entity": entity, **bounds, **figures}
-        line["step"] = int(os.environ[_STEP])
+        line["step"] = step
         with Path(self._out).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -131,6 +135,8 @@ def stream(workload: dict[str, Any], delay: int) -> TestStream:
         for idle in newest.keys() - came:
             newest[idle] = max(newest[idle], step["until"] - delay)
         advance()
+    # A stream does not end: at the end of this one Beam closes all windows, whatever is in them. Those do not count.
+    made.add_elements([window.TimestampedValue({"kind": "step", "number": _ENDED}, watermark / 1000)])
     return made
 
 
