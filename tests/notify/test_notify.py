@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from standardwebhooks import Webhook as Verifier
 
 from tests.client.conftest import spec
@@ -21,9 +23,18 @@ from tests.notify.receivers import Receiver, receiving
 from tests.spark.waiting import soon
 from tracker.client import TrackerClient
 from tracker.notify import delivery
+from tracker.notify.deltaproperties import set_property
 from tracker.notify.rules import Rule
 
 SECRET = base64.b64encode(b"known to both").decode()
+
+
+def ready(url: str) -> str:
+    """What `/readyz` answers."""
+    try:
+        return str(urllib.request.urlopen(f"{url}/readyz").read(), "utf-8")
+    except urllib.error.HTTPError as refused:
+        return str(refused.read(), "utf-8")
 
 
 class Notifier:
@@ -150,24 +161,41 @@ def test_a_rule_that_cannot_deliver_holds_up_no_other_and_is_seen(
     soon(lambda: all(file.exists() for file in written))
     assert json.loads(written[0].read_text())["data"]["elements"] == 0
 
-    def ready() -> str:
-        try:
-            return str(urllib.request.urlopen(f"{url}/readyz").read(), "utf-8")
-        except urllib.error.HTTPError as refused:
-            return str(refused.read(), "utf-8")
-
-    soon(lambda: "rule stuck: http://127.0.0.1:9/" in ready())
+    soon(lambda: "rule stuck: http://127.0.0.1:9/" in ready(url))
     counts = str(urllib.request.urlopen(f"{url}/metrics").read(), "utf-8")
     assert 'tracker_notify_failing{rule="stuck"} 1.0' in counts
     assert 'tracker_notify_deliveries_total{rule="marker"} 2.0' in counts
 
     write_rules(tmp_path, "flights", receiver, marker)  # without the one that is stuck
-    soon(lambda: ready() == "ready\n")
+    soon(lambda: ready(url) == "ready\n")
     (tmp_path / "rules.toml").write_text("[[rule]]")
-    soon(lambda: "name is missing" in ready())
+    soon(lambda: "name is missing" in ready(url))
     end(client, "flights", "three")
     soon(lambda: (tmp_path / "lake/JFK/three/_SUCCESS").exists())  # the rules before it are at work
     assert notifier.end() == 0
+
+
+def test_a_delta_table_has_what_is_complete_of_it_as_a_property(server: Server, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    client = TrackerClient(server.address)
+    client.define_job(spec("flights"))
+    (tmp_path / "rules.toml").write_text(
+        '[[rule]]\nname = "table"\njob = "flights"\n'
+        f'delta = {{ table = "{lake}", property = "complete.{{scope}}", value = "{{name}}" }}\n'
+    )
+    notifier = Notifier(tmp_path, server.address, "--metrics", "127.0.0.1:0")
+    url = notifier.line().split()[-1]
+    end(client, "flights", "monday")
+
+    soon(lambda: "rule table:" in ready(url))  # there is no such table yet: nothing is lost by that
+    write_deltalake(lake, pa.table({"flights": [1]}))
+    soon(lambda: DeltaTable(lake).metadata().configuration == {"complete.JFK": "monday"})
+    end(client, "flights", "tuesday")
+    soon(lambda: DeltaTable(lake).metadata().configuration == {"complete.JFK": "tuesday"})
+    assert notifier.end() == 0
+    assert DeltaTable(lake).version() == 2
+    set_property(str(lake), "complete.JFK", "tuesday")
+    assert DeltaTable(lake).version() == 2, "an event that is delivered again makes no commit"
 
 
 def test_a_file_that_is_wrong_ends_the_start(server: Server, tmp_path: Path) -> None:

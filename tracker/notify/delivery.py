@@ -12,7 +12,8 @@ from contextlib import suppress
 from tracker.client import Subscription, TrackerClient, TrackerError, TrackerUnavailable
 from tracker.contract.callers import Event
 
-from .describing import cloud_event, event_id, marker_address
+from .deltaproperties import set_property
+from .describing import cloud_event, delta_property, event_id, marker_address
 from .markers import write_marker
 from .rules import Rule
 from .webhooks import DeliveryError, WebhookSender
@@ -145,6 +146,8 @@ class Delivery:
         message = cloud_event(self.rule, log_id, event)
         if self._sender is not None:
             self._sender.send(event_id(self.rule, log_id, event), message)
+        elif self.rule.delta is not None:
+            set_property(self.rule.delta.table, *delta_property(self.rule, event))
         else:
             write_marker(marker_address(self.rule, event), message)
 

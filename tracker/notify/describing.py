@@ -1,4 +1,4 @@
-"""Events as others get them: a CloudEvent in JSON, and the address of a marker.
+"""Events as others get them: a CloudEvent in JSON, the address of a marker, a property of a Delta table.
 
 Source: the CloudEvents specification 1.0, JSON format.
 """
@@ -52,8 +52,20 @@ def marker_address(rule: Rule, event: Event) -> str:
     Names come from reporters, so each is percent-encoded: a name never leads to another directory.
     """
     assert rule.marker is not None
+    return rule.marker.format(**{key: _as_part(value) for key, value in _texts(rule, event).items()})
+
+
+def delta_property(rule: Rule, event: Event) -> tuple[str, str]:
+    """Returns the name and the value of the property that a rule sets for an event."""
+    assert rule.delta is not None
+    texts = _texts(rule, event)
+    return rule.delta.name.format(**texts), rule.delta.value.format(**texts)
+
+
+def _texts(rule: Rule, event: Event) -> dict[str, str]:
+    """Returns what texts of a rule may name of an event."""
     fields = {"job": rule.job, "deployment": event.deployment, "kind": type(event.kind).__name__, "seq": event.seq}
-    return rule.marker.format(**{key: _as_part(str(value)) for key, value in (fields | _fields(event)).items()})
+    return {key: str(value) for key, value in (fields | _fields(event)).items()}
 
 
 def _as_part(name: str) -> str:

@@ -13,6 +13,11 @@ A rule has a name, which is also that of its subscription at the tracker, a job,
     name = "success"
     job = "flights"
     marker = "s3://lake/flights/{scope}/{name}/_SUCCESS"
+
+    [[rule]]
+    name = "table"
+    job = "flights"
+    delta = { table = "s3://lake/flights", property = "complete.{scope}", value = "{name}" }
 """
 
 from __future__ import annotations
@@ -31,11 +36,16 @@ from tracker.contract.callers import Event
 from tracker.contract.events import Body, Ended
 
 KINDS: Final[dict[str, type[Body]]] = {kind.__name__: kind for kind in get_args(Body)}
-#: What a marker's address may name of every event; beside it, the fields that all kinds of the rule have.
+#: What texts in braces may name of every event; beside it, the fields that all kinds of the rule have.
 FIELDS: Final = frozenset({"job", "deployment", "kind", "seq"})
 _COMPLETE: Final = AcceptedEnds()
-_KEYS: Final = frozenset({"name", "job", "kinds", "reasons", "by-drain", "segments", "scopes", "webhook", "marker"})
+_KEYS: Final = frozenset(
+    {"name", "job", "kinds", "reasons", "by-drain", "segments", "scopes", "webhook", "marker", "delta"}
+)
+_ACTIONS: Final = ("webhook", "marker", "delta")
 _WEBHOOK_KEYS: Final = frozenset({"url", "secret-file", "timeout"})
+_DELTA_KEYS: Final = frozenset({"table", "property", "value"})
+_RESERVED: Final = "delta."  #: properties that begin so are Delta's own
 _TIMEOUT_S: Final = 10.0
 _LONGEST_NAME: Final = 512  # bytes: the longest name of a subscription
 
@@ -54,6 +64,15 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaProperty:
+    """A property of a Delta table."""
+
+    table: str  #: an absolute path, or an address
+    name: str  #: may name fields of the event in braces
+    value: str = "{name}"  #: likewise
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """What is done when events happen."""
 
@@ -65,6 +84,7 @@ class Rule:
     scopes: tuple[str, ...] = ()  #: empty: all
     webhook: Webhook | None = None
     marker: str | None = None  #: the address of an object, with names of fields in braces
+    delta: DeltaProperty | None = None
 
     def concerns(self, event: Event) -> bool:
         """Tells whether this rule is about an event of its subscription, which has filtered by segment and scope."""
@@ -118,14 +138,15 @@ def _rule(table: Mapping[str, Any], directory: Path) -> Rule:
         ends = AcceptedEnds(_texts(table, "reasons") or AcceptedEnds().reasons, by_drain)
     except ValueError as wrong_reason:
         raise RulesError(str(wrong_reason)) from None
-    if ("webhook" in table) == ("marker" in table):
-        raise RulesError("give either a webhook or a marker; for both, write two rules")
+    if sum(action in table for action in _ACTIONS) != 1:
+        raise RulesError(f"give one of {', '.join(_ACTIONS)}; for several, write a rule for each")
     marker = _text(table, "marker") if "marker" in table else None
     if marker is not None:
         _check_marker(marker, kinds)
     webhook = _webhook(table["webhook"], directory) if "webhook" in table else None
+    delta = _delta(table["delta"], kinds) if "delta" in table else None
     segments, scopes = _texts(table, "segments"), _texts(table, "scopes")
-    return Rule(name, job, kinds, ends, segments, scopes, webhook, marker)
+    return Rule(name, job, kinds, ends, segments, scopes, webhook, marker, delta)
 
 
 def _webhook(table: Any, directory: Path) -> Webhook:
@@ -145,23 +166,50 @@ def _webhook(table: Any, directory: Path) -> Webhook:
     return Webhook(url, secret, float(timeout))
 
 
+def _delta(table: Any, kinds: tuple[str, ...]) -> DeltaProperty:
+    if not isinstance(table, dict):
+        raise RulesError('delta: write it as { table = "s3://…", property = "complete.{scope}" }')
+    _check_keys(table, _DELTA_KEYS, "delta: ")
+    to = DeltaProperty(*(_text(table, key) for key in ("table", "property")), **_given(table, "value"))
+    _check_place("delta: table", to.table)
+    if to.name.startswith(_RESERVED):
+        raise RulesError(f"delta: {to.name!r}: properties that begin with {_RESERVED!r} are Delta's own; take another")
+    _fields_in("delta: property", to.name, kinds)
+    _fields_in("delta: value", to.value, kinds)
+    return to
+
+
+def _given(table: Mapping[str, Any], key: str) -> dict[str, str]:
+    return {key: _text(table, key)} if key in table else {}
+
+
 def _check_marker(marker: str, kinds: tuple[str, ...]) -> None:
-    known = FIELDS | set.intersection(*({each.name for each in fields(KINDS[kind])} for kind in kinds))
-    try:
-        named = [(field, how, form) for _, field, form, how in string.Formatter().parse(marker) if field is not None]
-    except ValueError as error:
-        raise RulesError(f"marker: {marker!r}: {error}; a brace itself is written twice") from error
-    for field, how, form in named:
-        if field not in known or how or form:
-            raise RulesError(
-                f"marker: {{{field}}} is unknown for {', '.join(kinds)}; there are {', '.join(sorted(known))}"
-            )
-    if "://" not in marker and not marker.startswith("/"):
-        raise RulesError(f"marker: {marker!r} is neither an absolute path nor an address such as s3://bucket/path")
+    named = _fields_in("marker", marker, kinds)
+    _check_place("marker", marker)
     if not named:
         raise RulesError(
             "marker: it is the same for all events; name what tells them apart, such as {scope} and {name}"
         )
+
+
+def _check_place(where: str, place: str) -> None:
+    if "://" not in place and not place.startswith("/"):
+        raise RulesError(f"{where}: {place!r} is neither an absolute path nor an address such as s3://bucket/path")
+
+
+def _fields_in(where: str, text: str, kinds: tuple[str, ...]) -> list[str]:
+    """Returns the fields of an event that a text names in braces."""
+    known = FIELDS | set.intersection(*({each.name for each in fields(KINDS[kind])} for kind in kinds))
+    try:
+        named = [(field, how, form) for _, field, form, how in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise RulesError(f"{where}: {text!r}: {error}; a brace itself is written twice") from error
+    for field, how, form in named:
+        if field not in known or how or form:
+            raise RulesError(
+                f"{where}: {{{field}}} is unknown for {', '.join(kinds)}; there are {', '.join(sorted(known))}"
+            )
+    return [field for field, _, _ in named]
 
 
 def _check_keys(table: Mapping[str, Any], known: frozenset[str], where: str = "") -> None:
