@@ -73,6 +73,7 @@ def test_the_spark_quickstart_ends_by_itself_and_releases_each_shops_day_once(se
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_chained_jobs_end_an_hour_with_what_the_first_has_written_and_one_without_results(server: Server) -> None:
     ran = subprocess.run(
         [sys.executable, "examples/chained_jobs.py", server.address],

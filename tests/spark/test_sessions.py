@@ -225,6 +225,7 @@ def test_a_late_row_joins_no_session_and_is_set_aside_once(
 
 
 @spark_test
+@pytest.mark.slow
 def test_open_sessions_go_on_in_the_next_deployment(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -300,6 +301,7 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
 
 
 @spark_test
+@pytest.mark.slow
 def test_a_step_that_changes_the_time_fails_its_batch_and_loses_nothing(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

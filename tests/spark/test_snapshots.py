@@ -433,6 +433,7 @@ def start_windows(it: Job, deployment: str, released: Released, checkpoint: str)
     writer.start(it.path / f"out-{deployment}")
 
 
+@pytest.mark.slow
 def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     tracking, hourly = windows_of(it, "1", "1 hour")
     start_windows(it, "1", hourly, "cp1")
@@ -545,7 +546,8 @@ EVERY = """
 """
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_rows_before_and_after_an_upgrade_give_together_what_a_batch_over_all_gives(it: Job, seed: int) -> None:
     chance = random.Random(seed)
 

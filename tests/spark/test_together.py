@@ -235,6 +235,7 @@ def add_more(outputs: dict[str, Any]) -> None:
     outputs["more"] = TrackedWriter(like._tracking, like.rows, like.release).foreachBatch(print)
 
 
+@pytest.mark.slow
 def test_an_output_is_left_out_or_new_only_while_nothing_is_open(shop: Shop, feed: Feed) -> None:
     tracking = shop.start()
     feed.put(row(1, 1, amount=5), row(2, 2, "b", last=True))
@@ -272,6 +273,7 @@ def test_an_output_is_left_out_or_new_only_while_nothing_is_open(shop: Shop, fee
     tracking.stop()
 
 
+@pytest.mark.slow
 def test_a_hand_over_keeps_what_is_open_of_each(shop: Shop, feed: Feed) -> None:
     """The next deployment adds a place."""
     tracking = shop.start(change=lambda outputs: outputs["totals"].pop("second"))
@@ -336,6 +338,7 @@ def test_a_driver_that_dies_between_outputs_leaves_each_result_once_in_each(
     die_in_turn(shop_at, drains, parts)
 
 
+@pytest.mark.slow
 def test_a_drain_that_died_when_one_state_was_published_is_finished_for_the_others_alone(
     shop: Shop, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +374,7 @@ class Fatal(sqlite3.Connection):
         os.killpg(0, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_between_two_outputs_writes_each_row_once(
     shop: Shop, tracker: Server, feed: Feed
 ) -> None:
