@@ -185,7 +185,7 @@ def test_rules_of_a_job_are_what_their_texts_mean(spark: SparkSession, tracker: 
     rules = {"stall_after": "90 seconds", "expire_after": "2 hours", "idle_after": "1 day", "retention": "2 days"}
     with Tracking(spark, job, tracker.address, **rules, remember="INTERVAL '90 12' DAY TO HOUR") as tracking:  # type: ignore[arg-type]
         tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"))
-        tracking._define()
+        tracking.define()
         spec = tracking.client.job(job).spec
     assert (spec.stall_after, spec.expire_after) == (timedelta(seconds=90), timedelta(hours=2))
     assert (spec.idle_after, spec.retention) == (timedelta(days=1), timedelta(days=2))

@@ -64,7 +64,7 @@ def test_queries_are_made_of_their_plans_in_another_process(
     results.format("parquet").option("path", str(tmp_path / "out"))
     feed.put(*[row(n, n % 50, "ab"[n % 2], "xy"[n % 3 == 0], n % 7) for n in range(60)])
     feed.put(row(60, 51, "a", last=True), row(61, 51, "b", last=True))
-    tracking._define()
+    tracking.define()
     run_elsewhere(feed, tmp_path, plan_of(tracking, sending), plan_of(tracking, results))
     wanted = (
         feed.batch(spark)
