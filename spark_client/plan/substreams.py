@@ -157,8 +157,7 @@ class Substreams:
 
     def end_after(self, micros: Column) -> Column:
         """The same of microseconds. A wall clock's end is kept as the instant at which a clock in UTC shows it."""
-        near = self._in_range(micros)
-        return F.timestamp_micros(near - F.pmod(near - F.lit(self.offset), F.lit(self.length)) + F.lit(self.length))
+        return F.timestamp_micros(self._begins(self._in_range(micros)) + F.lit(self.length))
 
     def start_of(self, micros: Column) -> Column:
         """The start of the window that a time falls into, in microseconds; one that is out of range stays as it is.
@@ -167,10 +166,14 @@ class Substreams:
             micros: the time; its window has no zone of a row.
         """
         if self.calendar is None:
-            start = micros - F.pmod(micros - F.lit(self.offset), F.lit(self.length))
+            start = self._begins(micros)
         else:
             start, _ = self.calendar.bounds(micros, self.calendar.zone_of(None))
         return F.when(self._near(micros), start).otherwise(micros)
+
+    def _begins(self, micros: Column) -> Column:
+        """Where the window of a fixed length begins that a time falls into."""
+        return micros - F.pmod(micros - F.lit(self.offset), F.lit(self.length))
 
     def ends_of(self, time: Column) -> Column:
         """The ends of the windows that a time falls into, if windows overlap: an array; null as `end_of`."""
