@@ -48,47 +48,43 @@ def test_the_readmes_program_runs_and_runs_again(server: Server) -> None:
         assert (ran.stdout, ran.stderr) == ("30 images are done\n", "")
 
 
+def printed_by(program: str, server: Server) -> str:
+    """What a program of Spark's prints; it ends by itself."""
+    ran = subprocess.run(
+        [sys.executable, program, server.address], capture_output=True, text=True, check=False, timeout=300, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def shown_in(printed: str) -> list[list[str]]:
+    """The rows of the tables that Spark has shown, their headings too."""
+    rows = [line.strip("|").split("|") for line in printed.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
 @pytest.mark.spark
 def test_the_spark_quickstart_ends_by_itself_and_releases_each_shops_day_once(server: Server) -> None:
     """The README's program for Spark, ready to run: berlin does not wait for lima, and the drain ends what is open."""
-    ran = subprocess.run(
-        [sys.executable, "examples/spark_quickstart.py", server.address],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=ROOT,
-    )
-    assert ran.returncode == 0, ran.stderr
-    told = [line.strip("|").split("|") for line in ran.stdout.splitlines() if line.startswith("|")]
-    released = [[cell.strip()[: len("{2026-03-01")] for cell in row] for row in told if row[0].strip() != "shop"]
+    printed = printed_by("examples/spark_quickstart.py", server)
+    released = [[cell[: len("{2026-03-01")] for cell in row] for row in shown_in(printed) if row[0] != "shop"]
     assert released == [
         ["berlin", "{2026-03-01", "rum", "1", "4"],
         ["berlin", "{2026-03-01", "tea", "1", "3"],
         ["lima", "{2026-03-01", "tea", "2", "7"],
         ["berlin", "{2026-03-02", "rum", "1", "1"],
     ]
-    arrived = ran.stdout.index("file 3 has arrived")
-    assert ran.stdout.index("berlin") < arrived < ran.stdout.index("lima") < ran.stdout.index("drained: ")
+    arrived = printed.index("file 3 has arrived")
+    assert printed.index("berlin") < arrived < printed.index("lima") < printed.index("drained: ")
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_chained_jobs_end_an_hour_with_what_the_first_has_written_and_one_without_results(server: Server) -> None:
-    ran = subprocess.run(
-        [sys.executable, "examples/chained_jobs.py", server.address],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=ROOT,
-    )
-    assert ran.returncode == 0, ran.stderr
-    table = [line.strip("|").split("|") for line in ran.stdout.splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in row] for row in table]
-    assert [(row[0], *row[2:]) for row in rows if row[0] != "shop"] == [("berlin", "2", "4")]
-    assert "berlin: 2 results of the first job were read, of 2\n" in ran.stdout
-    assert "lima: 0 results of the first job were read, of 0\n" in ran.stdout
+    printed = printed_by("examples/chained_jobs.py", server)
+    assert [(row[0], *row[2:]) for row in shown_in(printed) if row[0] != "shop"] == [("berlin", "2", "4")]
+    assert "berlin: 2 results of the first job were read, of 2\n" in printed
+    assert "lima: 0 results of the first job were read, of 0\n" in printed
 
 
 def test_the_reader_that_may_be_away(server: Server) -> None:
