@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,22 @@ from pyspark.sql import DataFrame, SparkSession
 SCHEMA = "row_id long, ts timestamp, tenant string, kind string, amount long, value double, part int, is_last boolean"
 
 START = datetime(2024, 1, 1)
+
+
+def appear(path: Path, rows: Iterable[Mapping[str, Any]], written: float) -> None:
+    """Rows appear at once, in a file of their own.
+
+    Spark takes files by their time, in milliseconds: two of the same would come in any order.
+
+    Args:
+        path: of the file.
+        rows: as they become lines of JSON.
+        written: the file's time, in seconds since 1970.
+    """
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(hidden, (written, written))
+    hidden.rename(path)
 
 
 class Feed:
@@ -30,12 +46,7 @@ class Feed:
     def put(self, *rows: Mapping[str, Any]) -> None:
         """Publishes rows, in a file of their own."""
         self.files += 1
-        hidden = self.path / f".{self.files}"
-        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        # Spark takes files by their time, in milliseconds: two of the same would come in any order.
-        written = self._since + self.files
-        os.utime(hidden, (written, written))
-        hidden.rename(self.path / f"{self.files:06d}.json")
+        appear(self.path / f"{self.files:06d}.json", rows, self._since + self.files)
         self.rows.extend(dict(row) for row in rows)
 
     def stream(self, spark: SparkSession) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Schedule, Tracking, UsageError, debezium
 from tests.client.processes import Server
-from tests.spark.feed import rows_of
+from tests.spark.feed import appear, rows_of
 from tests.spark.waiting import soon
 
 pytestmark = pytest.mark.spark
@@ -51,8 +52,7 @@ def end(transaction: str, **counts: int) -> dict[str, Any]:
 def put(directory: Path, *values: dict[str, Any]) -> None:
     directory.mkdir(exist_ok=True)
     number = len(list(directory.glob("*.json")))
-    (directory / ".new").write_text("\n".join(map(json.dumps, values)))
-    (directory / ".new").rename(directory / f"{number:03d}.json")
+    appear(directory / f"{number:03d}.json", values, time.time() - 3600 + number)
 
 
 def test_a_tables_snapshot_ends_with_its_last_row_and_what_follows_is_no_part_of_it(
