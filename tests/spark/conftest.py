@@ -44,6 +44,7 @@ def session(name: str = "tests") -> SparkSession:
         .config("spark.sql.streaming.checkpointFileManagerClass", checkpoints)
         .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.python.sql.dataFrameDebugging.enabled", False)
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
