@@ -75,30 +75,41 @@ def test_over_grpc(server: Server, vector: Path) -> None:
         check(driver, number, line)
 
 
-def run_with_kills(servers: Servers, directory: Path, vectors: list[Path], *arguments: str) -> None:
-    """Runs vectors side by side, a job each: a command of each, then SIGKILL and another server, until all are done."""
+def run_with_kills(servers: Servers, directory: Path, vectors: list[Path], stride: int, *arguments: str) -> None:
+    """Runs vectors side by side, a job each: commands of each, then SIGKILL and another server, until all are done."""
     told = {vector.stem: lines(vector) for vector in vectors}
     drivers: dict[str, Driver] = {}
-    for number in range(max(map(len, told.values()))):
+    for first in range(0, max(map(len, told.values())), stride):
         server = servers.start(directory, "sqlite", *arguments)
-        for job in [job for job in told if number < len(told[job])]:
+        for job, script in told.items():
             driver = drivers.setdefault(job, Driver(server.stub, job))
             driver.stub = server.stub
-            assert driver.new_events() == [], f"{job}: the restart before line {number + 1} made events"
-            check(driver, number, told[job][number])
+            if first < len(script):
+                assert driver.new_events() == [], f"{job}: the restart before line {first + 1} made events"
+            for number, line in list(enumerate(script))[first : first + stride]:
+                check(driver, number, line)
         server.kill()
     assert "level=error" not in (directory / "log").read_text()
 
 
 # Recovery is from the whole log, or from snapshots that are kept as often as can be. Some 170 servers are started one
-# after the other, which takes a busy machine longer than the limit of other tests.
+# after the other where each command is followed by a kill, which takes a busy machine longer than other tests may take.
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    "arguments", [[], pytest.param(["--snapshot-every", "0"], marks=pytest.mark.slow)], ids=["log", "snapshots"]
+    ("first", "stride", "arguments"),
+    [
+        (0, 7, []),
+        *(
+            pytest.param(first, 1, arguments, marks=pytest.mark.slow)
+            for first in range(6)
+            for arguments in ([], ["--snapshot-every", "0"])
+        ),
+    ],
 )
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(1, 6))])
-def test_killed_after_every_command(servers: Servers, tmp_path: Path, first: int, arguments: list[str]) -> None:
-    run_with_kills(servers, tmp_path, VECTORS[first::6], *arguments)
+def test_killed_after_commands_it_goes_on(
+    servers: Servers, tmp_path: Path, first: int, stride: int, arguments: list[str]
+) -> None:
+    run_with_kills(servers, tmp_path, VECTORS[first::6], stride, *arguments)
 
 
 def test_stopped_in_the_middle_it_goes_on_from_its_snapshot(servers: Servers, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_core_and_model_show_the_same_on_the_vector(path: Path) -> None:
     assert not difference(lines), complaint(lines)
 
 
-@pytest.mark.parametrize("first", [0, 25, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (25, 50))])
 def test_core_and_model_agree(first: int) -> None:
     _agree_on(range(first, first + 25))
 

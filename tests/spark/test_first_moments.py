@@ -218,7 +218,7 @@ def test_where_no_query_was_nothing_is_made(tmp_path: Path) -> None:
 
 
 #: Of how many steps one is tried; all of them take minutes.
-SOME, ALL = 17, 1
+SOME, ALL = 41, 1
 
 
 @pytest.mark.spark
