@@ -11,7 +11,7 @@ from tracker.client.credentials import Credentials
 from tracker.client.eventcalls import EventCalls
 from tracker.client.jobcalls import JobCalls
 from tracker.client.producer import Producer
-from tracker.client.report import checked_epoch
+from tracker.contract.bounds import checked_epoch
 from tracker.contract.callers import Mode, ServerInfo
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2

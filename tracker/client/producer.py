@@ -9,7 +9,8 @@ from tracker.client import relay
 from tracker.client.calls import Calls
 from tracker.client.errors import EpochCommittedError, TrackerError
 from tracker.client.ids import named
-from tracker.client.report import Report, checked_epoch
+from tracker.client.report import Report
+from tracker.contract.bounds import checked_epoch
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import CommitPromise
 from tracker.contract.values import Outcome

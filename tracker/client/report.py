@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tracker.contract.bounds import MAX_EPOCH
+from tracker.client.columns import integers, strings
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.values import NO_END_TIME
@@ -156,13 +156,13 @@ class Report:
         [10 20]
         """
         folded, sents, receiveds = (
-            _integers("xor", xor).view(np.uint64),
-            _integers("sent", sent),
-            _integers("received", received),
+            integers("xor", xor).view(np.uint64),
+            integers("sent", sent),
+            integers("received", received),
         )
         rows = len(names)
         lengths = [len(scopes), rows, len(folded), len(sents), len(receiveds)]
-        times = np.full(rows, NO_END_TIME, np.int64) if end_times is None else _integers("end_times", end_times)
+        times = np.full(rows, NO_END_TIME, np.int64) if end_times is None else integers("end_times", end_times)
         if {*lengths, len(times)} != {rows}:
             raise ValueError(
                 f"the columns have different lengths: {[*lengths, len(times)]}; give each one value for each entry"
@@ -174,7 +174,7 @@ class Report:
         table = self._substreams
         known = len(table)
         name = table.setdefault
-        pairs = zip(_strings(scopes), _strings(names), strict=True)
+        pairs = zip(strings(scopes), strings(names), strict=True)
         substreams = np.fromiter((name(pair, len(table)) for pair in pairs), np.int64, rows)
         self._bind(substreams, known, times)
         cells = (substreams.astype(np.uint64) << np.uint64(_SEGMENT_BITS)) | np.uint64(self._segment(segment))
@@ -385,38 +385,6 @@ class Report:
             at = int(substreams[row])
             raise _two_end_times(*pairs[at], int(bound[at]), int(times[row]))
         self._end_times = array("q", bound.tobytes())
-
-
-def checked_epoch(epoch: int | None) -> int | None:
-    """Returns an epoch that the tracker accepts, unchanged.
-
-    Raises:
-        ValueError: the epoch is negative, or needs more than 62 bits.
-
-    >>> checked_epoch(-1)
-    Traceback (most recent call last):
-    ValueError: epoch=-1 is out of range; epochs are 0, 1, 2, … up to 2^62 - 1
-    """
-    if epoch is not None and not 0 <= epoch <= MAX_EPOCH:
-        raise ValueError(f"epoch={epoch} is out of range; epochs are 0, 1, 2, … up to 2^62 - 1")
-    return epoch
-
-
-def _strings(
-    column: Sequence[str] | NDArray[np.object_] | NDArray[np.str_],
-) -> Sequence[str]:
-    strings: Sequence[str] = column.tolist() if isinstance(column, np.ndarray) else column
-    return strings
-
-
-def _integers(name: str, column: ArrayLike) -> NDArray[np.int64]:
-    """Returns the column in 64 bits; a number above 2**63 - 1 becomes negative, with the same bits."""
-    numbers = np.asarray(column)
-    if numbers.dtype.kind == "u":
-        return numbers.astype(np.uint64).view(np.int64)
-    if numbers.dtype.kind != "i" and numbers.size:
-        raise TypeError(f"column {name} must hold 64-bit integers, not {numbers.dtype}")
-    return numbers.astype(np.int64)
 
 
 def _two_end_times(scope: str, name: str, one: int, other: int) -> ValueError:

@@ -29,6 +29,21 @@ _FEW = 8  # up to so many times are quicker one by one than as a column
 DURATIONS = ("stall_after", "expire_after", "idle_after", "retention", "remember")  #: of a spec
 
 
+def checked_epoch(epoch: int | None) -> int | None:
+    """Return an epoch that the tracker accepts, unchanged.
+
+    Raises:
+        ValueError: the epoch is negative, or needs more than 62 bits.
+
+    >>> checked_epoch(-1)
+    Traceback (most recent call last):
+    ValueError: epoch=-1 is out of range; epochs are 0, 1, 2, … up to 2^62 - 1
+    """
+    if epoch is not None and not 0 <= epoch <= MAX_EPOCH:
+        raise ValueError(f"epoch={epoch} is out of range; epochs are 0, 1, 2, … up to 2^62 - 1")
+    return epoch
+
+
 def check_bounds(command: Command) -> None:
     """Refuse a command with a number beyond its bound, whatever the state; call it before the command is journaled.
 

@@ -28,31 +28,23 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .groups import checksum, pack, unpack
+from .groups import pack
 from .interface import Damage, JournalError, JournalFullError, JournalGoneError, JournalLossError, Record, Recovery
 from .mark import Mark
 from .ownership import Ownership
+from .rows import APPLICATION, PAGE, Row, Rows, check, create, insert, records_of
 from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
 from .waiting import standby_of_file
 
-_APPLICATION = 0x54524B31  # "TRK" and the version of the file's format, "1": in the head of the file
-_PAGE = 16384
 _SMALLEST = 512  # bytes: SQLite's smallest page
 _CHECKPOINT = 64 << 20  # bytes: when the write-ahead log is so large, SQLite moves it into the file
 _TRIM = 4  # the most old rows that are removed with each group
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    first: int
-    count: int
-    data: bytes
 
 
 class SqliteJournal:
@@ -103,10 +95,10 @@ class SqliteJournal:
         connection, problem = self._open(acknowledged)
         last = number
         if connection is not None:
-            rows = _Rows(connection, number)
+            rows = Rows(connection, number)
             for row in rows:
                 last = row.first + row.count - 1
-            problem = problem or rows.problem or _check(connection)
+            problem = problem or rows.problem or check(connection)
         if problem is None and last < acknowledged:
             problem = "its tail is missing"
         aside = self._aside(self._path) if existed else ""
@@ -134,7 +126,7 @@ class SqliteJournal:
         return Recovery(
             state,
             number,
-            _records(_Rows(connection, number)),
+            records_of(Rows(connection, number)),
             tuple(damage),
             mark.replayed,
             mark.starts,
@@ -228,19 +220,19 @@ class SqliteJournal:
             connection.execute("PRAGMA writable_schema=ON")
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            if application != _APPLICATION and tables:
-                if acknowledged and application >> 8 != _APPLICATION >> 8:
+            if application != APPLICATION and tables:
+                if acknowledged and application >> 8 != APPLICATION >> 8:
                     return connection, "its head is damaged"
                 connection.close()
                 raise JournalError(f"{self._path} is an SQLite file of something else, or of another version")
-            connection.execute(f"PRAGMA page_size={_PAGE}")
+            connection.execute(f"PRAGMA page_size={PAGE}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA secure_delete=OFF")  # otherwise SQLite overwrites each removed row with zeros
-            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT // _PAGE}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT // PAGE}")
             connection.execute(f"PRAGMA journal_size_limit={2 * _CHECKPOINT}")
             if not tables:
-                _create(connection)
+                create(connection)
                 sync_directory(self._path.parent)
             return connection, None
         except sqlite3.Error as error:
@@ -260,15 +252,15 @@ class SqliteJournal:
             Path(f"{unfinished}{suffix}").unlink(missing_ok=True)
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA page_size={_PAGE}")
+            connection.execute(f"PRAGMA page_size={PAGE}")
             connection.execute("PRAGMA synchronous=FULL")
-            _create(connection)
+            create(connection)
             if damaged is not None and last > after:
                 connection.execute("BEGIN")
-                for row in _Rows(damaged, after):
+                for row in Rows(damaged, after):
                     if row.first > last:
                         break
-                    _insert(connection, row)
+                    insert(connection, row)
                 connection.execute("COMMIT")
         os.rename(unfinished, fresh)
         sync_directory(self._path.parent)
@@ -314,7 +306,7 @@ class SqliteJournal:
         data = pack(records)
         try:
             connection.execute("BEGIN IMMEDIATE")
-            _insert(connection, _Row(first, len(records), data))
+            insert(connection, Row(first, len(records), data))
             connection.execute(
                 "DELETE FROM log WHERE first IN (SELECT first FROM log WHERE first <= ? ORDER BY first LIMIT ?)",
                 (self._keep_after, _TRIM),
@@ -375,63 +367,3 @@ class SqliteJournal:
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    connection.execute(f"PRAGMA application_id={_APPLICATION}")
-    connection.execute(
-        "CREATE TABLE log ("
-        " first INTEGER PRIMARY KEY,"  # the number of the group's first record
-        " count INTEGER NOT NULL,"  # the number of records in the group
-        " checksum INTEGER NOT NULL,"
-        " data BLOB NOT NULL)"
-    )
-
-
-def _insert(connection: sqlite3.Connection, row: _Row) -> None:
-    connection.execute(
-        "INSERT INTO log VALUES (?, ?, ?, ?)",
-        (row.first, row.count, checksum(row.first, row.count, row.data), row.data),
-    )
-
-
-def _check(connection: sqlite3.Connection) -> str | None:
-    """Return what SQLite itself finds wrong with a file; None: nothing."""
-    try:
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.DatabaseError as error:
-        found = str(error)
-    return None if found == "ok" else f"it is inconsistent: {found}"
-
-
-class _Rows:
-    """The rows after a record, up to the first that does not match; once they are read, `problem` describes it."""
-
-    def __init__(self, connection: sqlite3.Connection, after: int) -> None:
-        self._connection = connection
-        self._next = after + 1
-        self.problem: str | None = None
-
-    def __iter__(self) -> Iterator[_Row]:
-        try:
-            for first, count, written, data in self._connection.execute(
-                "SELECT first, count, checksum, data FROM log WHERE first >= ? ORDER BY first", (self._next,)
-            ):
-                if first != self._next:
-                    self.problem = f"records {self._next} to {first - 1} are missing"
-                    return
-                row = _Row(first, count, data)
-                if not isinstance(count, int) or not isinstance(data, bytes) or checksum(first, count, data) != written:
-                    self.problem = "a checksum is wrong"
-                    return
-                self._next = first + count
-                yield row
-        except sqlite3.DatabaseError as error:
-            self.problem = f"it cannot be read: {error}"
-
-
-def _records(rows: _Rows) -> Iterator[Record]:
-    for row in rows:
-        yield from unpack(row.data)
-    if rows.problem:
-        raise JournalError(f"the journal could be read a moment ago and now cannot: {rows.problem}")

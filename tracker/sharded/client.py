@@ -27,18 +27,17 @@ from tracker.contract.callers import (
 )
 from tracker.contract.events import Ended
 from tracker.contract.status import DrainStatus
-from tracker.contract.values import DrainMode, DrainState
+from tracker.contract.values import DrainMode
 from tracker.sharded import merged_status
 from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.merged_events import Merge, Position, beginning
 from tracker.sharded.producer import ShardedProducer
+from tracker.sharded.redefining import UNDER_WAY, refuse_in_parts, status_of
 from tracker.sharded.sharding import Sharding, base
 from tracker.sharded.watch import ShardedWatch
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-
-_UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})
 
 
 class ShardedClient:
@@ -180,11 +179,11 @@ class ShardedClient:
                 "until all shards have advanced that far"
             )
         shards = self._shards(spec.job)
-        found = at_once([partial(_status, client, name) for client, name in shards])
+        found = at_once([partial(status_of, client, name) for client, name in shards])
         if None in found:
             self._refuse_if_elsewhere(spec.job)
         if not force:
-            _refuse_in_parts(spec, [status for status in found if status is not None])
+            refuse_in_parts(spec, [status for status in found if status is not None])
         calls = [partial(client.define_job, replace(spec, job=name), force) for client, name in shards]
         defined = first_decides(calls)
         if None in found:
@@ -391,41 +390,8 @@ class ShardedClient:
         except TrackerError as refused:
             if refused.reason == "DRAIN_IN_PROGRESS":
                 statuses = [client.get_drain(name, deployment) for client, name in shards]
-                going_on = next(status for status in statuses if status.state in _UNDER_WAY)
+                going_on = next(status for status in statuses if status.state in UNDER_WAY)
                 hands_over = going_on.mode is DrainMode.HAND_OVER
                 self.drain(job, going_on.deployment, going_on.drain_id, hand_over=hands_over)
             raise
         return merged_status.drain_status(cancelled)
-
-
-def _status(client: TrackerClient, job: str) -> JobStatus | None:
-    try:
-        return client.job(job)
-    except TrackerError as refused:
-        if refused.reason != "UNKNOWN_JOB":
-            raise
-        return None
-
-
-def _refuse_in_parts(spec: JobSpec, found: Sequence[JobStatus]) -> None:
-    """Refuses a new deployment that only some shards could accept: the job's shards would differ afterwards."""
-    left = [status for status in found if status.spec.deployment != spec.deployment]
-    drained = sum(status.drain.state is DrainState.DRAINED for status in left)
-    if any(status.drain.state in _UNDER_WAY for status in left) or 0 < drained < len(left):
-        raise TrackerError(
-            "FAILED_PRECONDITION",
-            "DRAIN_IN_PROGRESS",
-            f"DRAIN_IN_PROGRESS: {drained} of the {len(left)} shards of job {spec.job!r} that run another deployment "
-            "are drained: wait until all are (tracker drain JOB DEPLOYMENT --wait), or force",
-        )
-    if not drained and any(_graph(status.spec) != _graph(spec) for status in left):
-        raise TrackerError(
-            "FAILED_PRECONDITION",
-            "INCOMPATIBLE_GRAPH",
-            f"INCOMPATIBLE_GRAPH: deployment {spec.deployment!r} of job {spec.job!r} has other segments or fronts than "
-            f"{left[0].spec.deployment!r}: a sharded job changes them when it is drained. Drain it first, or force",
-        )
-
-
-def _graph(spec: JobSpec) -> object:
-    return {segment: set(feeds) for segment, feeds in spec.segments.items()}, set(spec.fronts)

@@ -8,7 +8,8 @@ from types import TracebackType
 
 from tracker.client.errors import EpochCommittedError, TrackerError
 from tracker.client.producer import Producer
-from tracker.client.report import Report, checked_epoch
+from tracker.client.report import Report
+from tracker.contract.bounds import checked_epoch
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import CommitPromise, Expected
 from tracker.sharded import merged_status
