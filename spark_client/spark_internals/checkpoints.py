@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_client.errors import TrackingError
+from spark_client.spark_internals.loglines import lines_of
 
 #: An entry of Spark's logs that is being written, and the file of its checksum.
 _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
@@ -67,7 +68,7 @@ def planned(checkpoint: Path, epoch: int) -> Batch:
 
 def _planned(checkpoint: Path, epoch: int) -> tuple[int | None, str | None]:
     try:
-        version, metadata, *offsets = (checkpoint / "offsets" / str(epoch)).read_text("utf-8").splitlines()
+        version, metadata, *offsets = lines_of(checkpoint / "offsets" / str(epoch))
     except (FileNotFoundError, ValueError):
         return None, None
     if version != "v1":
@@ -84,9 +85,9 @@ def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
     """
     try:
         if epoch is None:
-            lines = [path.read_text("utf-8").splitlines()[-1] for path in sorted(checkpoint.glob("sources/*/0"))]
+            lines = [lines_of(path)[-1] for path in sorted(checkpoint.glob("sources/*/0"))]
         else:
-            version, _, *lines = (checkpoint / "offsets" / str(epoch)).read_text("utf-8").splitlines()
+            version, _, *lines = lines_of(checkpoint / "offsets" / str(epoch))
             lines = lines if version == "v1" else []
     except (FileNotFoundError, ValueError, IndexError):
         return []

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_client.spark_internals.file_offsets import OF_FILES, is_of_files
+from spark_client.spark_internals.loglines import lines_of
 
 _NOTHING_YET: Final = "-"  # what Spark writes for a source that has given nothing
 
@@ -62,7 +63,7 @@ def batches_of(checkpoint: Path, after: int = -1) -> list[WatermarkBatch]:
 
 def _batch(checkpoint: Path, number: int) -> WatermarkBatch | None:
     try:
-        version, metadata, *offsets = (checkpoint / "offsets" / str(number)).read_text("utf-8").splitlines()
+        version, metadata, *offsets = lines_of(checkpoint / "offsets" / str(number))
     except (FileNotFoundError, ValueError):  # Spark has deleted it meanwhile
         return None
     if version != "v1":
@@ -94,6 +95,6 @@ def files_of(checkpoint: Path, source: int) -> Iterator[tuple[str, int]]:
     """
     for log in (checkpoint / "sources" / str(source)).glob("[0-9]*"):
         if log.suffix in ("", ".compact"):
-            for line in log.read_text("utf-8").splitlines()[1:]:
+            for line in lines_of(log)[1:]:
                 entry = json.loads(line)
                 yield entry["path"], entry["batchId"]

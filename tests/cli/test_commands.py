@@ -122,6 +122,15 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
     assert json.loads(shell("drain", flights, "d1", "--wait", "--json"))["state"] == "DRAINED"
 
 
+def test_a_drain_that_has_timed_out_goes_on_and_can_be_waited_for(shell: Shell, flights: str) -> None:
+    shell("drain", flights, "d1", "--timeout", "0.2", "--wait", status=1)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(shell, "drain", flights, "d1", "--timeout", "600", "--wait", "--json")
+        shell("finish-front", flights, "schedule")
+        shell("abandon", flights, "LGA", "2013-01-02")
+        assert json.loads(waiting.result())["state"] == "DRAINED"
+
+
 def test_a_deployment_hands_over(shell: Shell, client: TrackerClient, job: str) -> None:
     client.define_job(spec(job))
     producer = client.open_producer(job, "q", "r1")
@@ -337,6 +346,7 @@ def test_an_end_is_waited_for_in_a_script(shell: Shell, client: TrackerClient, j
     report.report(commit=True)
     assert "s/over has ended on raw: COMPLETE, 0 elements" in shell("wait", job, "raw", "s", "over")
     assert json.loads(shell("wait", job, "raw", "s", "over", "--json"))["reason"] == "COMPLETE"
+    assert "has ended" in shell("wait", job, "raw", "s", "over", "--timeout", "0"), "a look finds what is there"
     said = shell("wait", job, "raw", "s", "never", "--timeout", "0.2", status=1)
     assert "has not ended on 'raw' within 0.2 s" in said
 

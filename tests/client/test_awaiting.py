@@ -56,6 +56,13 @@ def test_progress_is_awaited_across_a_restart(server: Server) -> None:
     assert asyncio.run(come()) == 30
 
 
+def test_a_wait_of_no_time_finds_what_has_ended(client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+    end(client, job, "n")
+    assert asyncio.run(client.await_end(job, "raw", "s", "n", timeout=0)).name == "n"
+    assert client.wait_for_end(job, "raw", "s", "n", timeout=0).name == "n"
+
+
 def test_a_wait_ends_when_it_can_come_to_nothing(client: TrackerClient, job: str) -> None:
     client.define_job(spec(job))
     with pytest.raises(TimeoutError, match="'n' of scope 's' has not ended on 'raw'"):

@@ -114,6 +114,18 @@ def test_receipts_as_json_are_read_and_the_exit_status_tells_whether_they_add_up
     (tmp_path / "more.jsonl").write_text(json.dumps(rows[1]))
     (tmp_path / "_hidden.json").write_text("not a receipt")
     shell("ledger", str(tmp_path), status=1)
-    shell("ledger", str(tmp_path), "--scope", "lima")
+    for misspelt in (["--scope", "lima"], ["--job", "shops"], ["--job", "shop", "--scope", "lima"]):
+        said = shell("ledger", str(tmp_path), *misspelt, status=2)
+        assert f"no receipt of {'job' if '--job' in misspelt else 'scopes'} '" in said
+    (tmp_path / "more.jsonl").write_text("null")
+    assert "more.jsonl, line 1 is not a receipt: it is no object of JSON" in shell("ledger", str(tmp_path), status=2)
     (tmp_path / "more.jsonl").write_text('{"job": "shop"}')
     assert "more.jsonl, line 1 is not a receipt: it has no 'segment'" in shell("ledger", str(tmp_path), status=2)
+
+
+@pytest.mark.parametrize("odd", ["a\u2028b", "a\u0085b", "a\rb", "a\vb"])
+def test_names_with_any_character_are_in_one_line(tmp_path: Path, odd: str) -> None:
+    rows = [receipt("in", 5, 1, scope=odd), receipt("in", 5, 2)]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (tmp_path / "receipts.json").write_text(lines, newline="")
+    assert Shell("127.0.0.1:1")("ledger", str(tmp_path)).endswith("2 substreams: the receipts add up\n")

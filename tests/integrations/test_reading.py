@@ -64,6 +64,26 @@ def test_ends_that_are_not_wanted_are_passed_over(client: TrackerClient, job: st
             reading.Wanted(job, **wrong)
 
 
+def test_one_call_looks_at_so_many_events_and_the_next_goes_on(
+    client: TrackerClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a sensor with a narrow filter would never come to the end of a long log within its deadline."""
+    monkeypatch.setattr(reading, "_MOST_PAGES", 2)
+    client.define_job(spec(job))
+    till = client.open_producer(job, "till", "r1")
+    end(till, *(f"n{number}" for number in range(500)))
+    report = till.epoch()
+    report.close("LGA", "far")
+    report.report(commit=True)
+    wanted, seen, cursors = reading.Wanted(job, scopes=["LGA"]), list[str](), [""]
+    while len(seen) < 1:
+        found = reading.ends_after(client, wanted, cursors[-1], most=100)
+        seen += names(found)
+        cursors.append(found.cursor)
+    assert len(cursors) > 3, "it took several calls"
+    assert seen == ["far"]
+
+
 def test_a_job_that_was_made_again_is_read_from_its_beginning(client: TrackerClient, job: str) -> None:
     client.define_job(spec(job))
     end(client.open_producer(job, "till", "r1"), "old", "older")

@@ -24,7 +24,7 @@ from tests.spark.waiting import soon
 from tracker.client import TrackerClient
 from tracker.notify import delivery
 from tracker.notify.deltaproperties import set_property
-from tracker.notify.rules import Rule
+from tracker.notify.rules import Marker, Rule
 
 SECRET = base64.b64encode(b"known to both").decode()
 
@@ -212,7 +212,7 @@ def test_what_does_not_concern_a_rule_is_acknowledged_too(
     """Else its subscription would keep these events, and expire after a month."""
     monkeypatch.setattr(delivery, "_PASSED_EVERY_S", 0)
     client.define_job(spec(job))
-    rule = Rule("late", job, ("Late",), marker=f"{tmp_path}/{{name}}")
+    rule = Rule("late", job, ("Late",), marker=Marker(str(tmp_path), "{name}"))
     late = delivery.Delivery(rule, client, lambda: None, lambda problem: None)
     late.start()
     end(client, job, "one", "two")

@@ -1,9 +1,12 @@
-"""A file of rules is used as a whole or refused with what is wrong; a marker's address keeps to its directory."""
+"""A file of rules is used as a whole or refused with what is wrong; a marker keeps to its place."""
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -13,8 +16,9 @@ from tracker.client.accepted import AcceptedEnds
 from tracker.contract.callers import Event
 from tracker.contract.events import Advanced, Body, Ended, Late
 from tracker.contract.values import Reason
-from tracker.notify.describing import marker_address
-from tracker.notify.rules import Rule, RulesError, Webhook, read_rules
+from tracker.notify.describing import marker_place
+from tracker.notify.markers import write_marker
+from tracker.notify.rules import Marker, Rule, RulesError, Webhook, read_rules
 
 WEBHOOK = 'webhook = { url = "http://127.0.0.1/x" }\n'
 RULE = f'[[rule]]\nname = "a"\njob = "flights"\n{WEBHOOK}'
@@ -81,6 +85,13 @@ def test_a_rule_has_what_its_table_has(tmp_path: Path) -> None:
         (RULE.replace(WEBHOOK, 'delta = { table = "/x", property = "delta.a" }'), "are Delta's own"),
         (RULE.replace(WEBHOOK, 'delta = { table = "/x", property = "{what}" }'), "delta: property: {what} is unknown"),
         (RULE.replace(WEBHOOK, 'delta = { table = "/x", property = "a", value = "{what}" }'), "delta: value: {what}"),
+        (RULE.replace(WEBHOOK, 'marker = "s3://{job}/{name}"'), "the bucket is the same for all events"),
+        (RULE.replace(WEBHOOK, 'delta = { table = "/x", property = "{scope}" }'), "could make it one of Delta's own"),
+        (
+            RULE.replace(WEBHOOK, 'delta = { table = "/x", property = "del{scope}" }'),
+            "could make it one of Delta's own",
+        ),
+        (RULE.replace("//127.0.0.1", "//[::1"), "Invalid IPv6"),
         ("[[rule", "Expected ']]'"),
     ],
 )
@@ -107,22 +118,66 @@ def test_only_complete_ends_count_unless_a_rule_wants_others() -> None:
     assert wants_more.concerns(event(Late("clean", "JFK", "day", "p", 1, 0)))
 
 
-@given(scope=st.text(min_size=1), name=st.text(min_size=1))
-def test_a_marker_is_where_its_rule_has_it_whatever_names_reporters_choose(scope: str, name: str) -> None:
-    rule = Rule("a", "flights", marker="/lake/{scope}/{name}/_SUCCESS")
-    *directory, last = Path(marker_address(rule, ended(scope, name))).resolve().parts
-    assert directory[:2] == ["/", "lake"]
-    assert len(directory) == 4
-    assert last == "_SUCCESS"
+def place(tmp_path: Path, marker: str, kinds: str = "") -> Rule:
+    """The only rule of a file whose marker is this."""
+    (rule,) = rules(tmp_path, RULE.replace(WEBHOOK, f"{kinds}\nmarker = {json.dumps(marker)}"))
+    return rule
 
 
-@given(st.lists(st.text(min_size=1), min_size=2, max_size=2, unique=True))
-def test_different_substreams_have_different_markers(names: list[str]) -> None:
-    rule = Rule("a", "flights", marker="/lake/{name}")
-    one, other = (marker_address(rule, ended(name=name)) for name in names)
-    assert one != other
+@pytest.mark.parametrize(
+    ("marker", "where"),
+    [
+        ("/lake/flights/{scope}/{name}/_SUCCESS", ("/lake/flights", "JFK/day/_SUCCESS")),
+        ("/{name}", ("", "day")),
+        ("/lake/x{{y}}/z-{name}", ("/lake/x{y}", "z-day")),
+        ("s3://lake/{name}", ("s3://lake", "day")),
+        ("s3://lake/a%20b/c/{scope}{{{name}}}", ("s3://lake/a%20b/c", "JFK{day}")),
+        ("file:///{name}", ("file://", "day")),
+    ],
+)
+def test_names_of_reporters_stand_in_a_markers_name_and_never_in_its_place(
+    tmp_path: Path, marker: str, where: tuple[str, str]
+) -> None:
+    assert marker_place(place(tmp_path, marker), ended()) == where
 
 
-def test_what_a_marker_may_name_depends_on_the_kind() -> None:
-    rule = Rule("a", "flights", ("Advanced",), marker="s3://lake/{job}/{segment}-{time}")
-    assert marker_address(rule, event(Advanced("clean", 24))) == "s3://lake/flights/clean-24"
+#: Names as reporters may choose them: 512 bytes at most.
+NAMES = st.one_of(
+    st.sampled_from(["", ".", "..", "%", "%2F", "a/b", "/", "\\", "\0", "é" * 256, "x" * 512, "x" * 511 + "y", " "]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
+)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), min_size=2, max_size=8, unique=True))
+def test_each_substream_has_a_marker_of_its_own_below_the_place(names: list[tuple[str, str]]) -> None:
+    rule = Rule("a", "flights", marker=Marker("/lake", "{scope}/{name}/_SUCCESS"))
+    with TemporaryDirectory() as directory:
+        for scope, name in names:
+            _, below = marker_place(rule, ended(scope, name))
+            write_marker(directory, below, f"{scope}\0{name}".encode())
+        written = [file for file in Path(directory).rglob("*") if file.is_file()]
+        assert sorted(file.read_bytes() for file in written) == sorted(f"{a}\0{b}".encode() for a, b in names)
+        assert {(len(file.relative_to(directory).parts), file.name) for file in written} == {(3, "_SUCCESS")}
+
+
+def test_a_key_of_an_object_is_the_markers_name_as_it_is(tmp_path: Path) -> None:
+    """The store of directories decodes addresses as those of clouds do."""
+    lake = tmp_path / "la ke"
+    lake.mkdir()
+    rule = Rule("a", "flights", marker=Marker(f"file://{tmp_path}/la%20ke", "{scope}/{name}/_SUCCESS"))
+    names = [("..", ".."), ("a/b", "c"), ("a", "b/c"), ("", "d"), ("../x", "."), ("%2E%2E", "é" * 256)]
+    for scope, name in names:
+        write_marker(*marker_place(rule, ended(scope, name)), b"")
+    assert len(list(lake.glob("*/*/_SUCCESS"))) == len(names)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["la ke"]
+
+
+@given(st.text(max_size=40) | st.from_regex(r"https?://[\[\]@:/0-9a-z.%]{0,20}", fullmatch=True))
+def test_any_text_is_an_address_or_refused(url: str) -> None:
+    with TemporaryDirectory() as directory, suppress(RulesError):
+        rules(Path(directory), RULE.replace(WEBHOOK, f"webhook = {{ url = {json.dumps(url)} }}"))
+
+
+def test_what_a_marker_may_name_depends_on_the_kind(tmp_path: Path) -> None:
+    rule = place(tmp_path, "s3://lake/{job}/{segment}-{time}", 'kinds = ["Advanced"]')
+    assert marker_place(rule, event(Advanced("clean", 24))) == ("s3://lake", "flights/clean-24")

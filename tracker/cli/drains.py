@@ -80,7 +80,8 @@ def drain(
 
     if certificate is not None and not wait:
         raise typer.BadParameter("a certificate is of a drain that is complete: give --wait, too")
-    over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.TIMED_OUT, DrainState.NOT_DRAINING}
+    over = {DrainState.DRAINED, DrainState.CANCELLED, DrainState.NOT_DRAINING}
+    until = time.monotonic() + (timeout or 0)
     with at.client() as client:
         name = drain_id or f"drain-{uuid.uuid4().hex[:12]}"
         status = client.drain(job, deployment, name, timeout=timeout, hand_over=hand_over)
@@ -89,7 +90,10 @@ def drain(
         if wait:
             with progress() as show:
                 most = 0
-                while status.state not in over:
+                # A drain that has timed out goes on, and may have done so before this command: its own time counts.
+                while status.state not in over and (
+                    status.state is not DrainState.TIMED_OUT or time.monotonic() < until
+                ):
                     left = len(status.open_producers) if hand_over else status.open_substreams
                     most = max(most, left)
                     show(most - left, most, _remaining(job, status))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,8 @@ def ledger(
         for key in [lines[0].key]
         if (not job or key.job == job) and (not scopes or key.scope in scopes)
     ]
+    if (job or scopes) and not chosen:
+        raise WrongUsageError(f"{receipts} has no receipt of {_wanted(job, scopes)}: a name may be misspelt")
     off = [lines for lines in chosen if any(line.wrong or line.missing for line in lines)]
     shown = [line for lines in (off if wrong else chosen) for line in lines if segments or line.segment is None]
     if form is Form.JSON:
@@ -65,3 +68,8 @@ def ledger(
     number = f"{len(chosen)} {'substream' if len(chosen) == 1 else 'substreams'}"
     print_line(f"{number}: {len(off)} do not add up" if off else f"{number}: the receipts add up")
     return 1 if off else 0
+
+
+def _wanted(job: str, scopes: Collection[str]) -> str:
+    names = [f"job {job!r}"] if job else []
+    return " and ".join([*names, *(["scopes " + ", ".join(map(repr, sorted(scopes)))] if scopes else [])])

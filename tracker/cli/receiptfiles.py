@@ -14,6 +14,8 @@ from tracker.client.receipts import COUNTS, NEEDED, Aside, asides_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
+_EXPECTED = ("job", "segment", "scope", "name", "elements", "rows", "seq")
+
 
 def read_receipts(directory: Path) -> Iterator[dict[str, Any]]:
     """Reads the receipts in a directory and those below it; what an old one lacks is None.
@@ -62,15 +64,15 @@ def _of_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 def _of_json(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    # Lines end with a line feed alone: names may have any of the other characters that text is split at.
+    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), 1):
         try:
             row = json.loads(line)
-            absent = [
-                name for name in ("job", "segment", "scope", "name", "elements", "rows", "seq") if name not in row
-            ]
         except ValueError as damaged:
             raise WrongUsageError(f"{path}, line {number} is not JSON: {damaged}") from damaged
-        if absent:
+        if not isinstance(row, dict):
+            raise WrongUsageError(f"{path}, line {number} is not a receipt: it is no object of JSON")
+        if absent := [each for each in _EXPECTED if each not in row]:
             raise WrongUsageError(f"{path}, line {number} is not a receipt: it has no {absent[0]!r}")
         yield row
 

@@ -18,7 +18,7 @@ import grpc
 from tracker.client import forking
 from tracker.client.calls import Backoff, Calls, out_of_quota, refusal, retry_delay
 from tracker.client.connection import Connection
-from tracker.client.waiting import LOOK_EVERY_S, not_so_far, reached
+from tracker.client.waiting import LOOK_EVERY_S, ONE_LOOK_S, not_so_far, reached
 from tracker.contract.events import Ended
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
@@ -34,7 +34,7 @@ async def end_of(calls: Calls, request: tracker_pb2.AwaitRequest, timeout: float
     until = math.inf if timeout is None else time.monotonic() + timeout
     patience = _Patience(calls, request)
     while True:
-        left = max(0.0, until - time.monotonic())
+        left = max(ONE_LOOK_S, until - time.monotonic())
         try:
             answer = await _answer(calls, lambda connection: connection.stubs.Await, request, min(left, _LONGEST_WAIT))
             return codec.read_ended(answer.ended)

@@ -14,6 +14,7 @@ from tracker.client import awaiting, forking
 from tracker.client.calls import Backoff, refusal
 from tracker.client.routing import Routing
 from tracker.client.subscription import Subscription
+from tracker.client.waiting import ONE_LOOK_S
 from tracker.client.watch import Watch
 from tracker.contract.callers import EventPage, SubscriptionStatus
 from tracker.contract.events import Ended
@@ -235,7 +236,7 @@ class EventCalls(Routing):
         until = math.inf if timeout is None else time.monotonic() + timeout
         backoff = Backoff()
         while True:
-            left = max(0.0, until - time.monotonic())
+            left = max(ONE_LOOK_S, until - time.monotonic())
             try:
                 return codec.read_ended(self._await(request, min(left, _LONGEST_WAIT)).ended)
             except grpc.RpcError as error:

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from tracker.contract.callers import JobStatus
 
 LOOK_EVERY_S: Final = 0.5  #: seconds between two looks at a job
+ONE_LOOK_S: Final = 1.0  #: seconds that an answer gets at least, so that even a wait of 0 seconds finds what is there
 
 
 class WrongJobError(ValueError):

@@ -13,7 +13,7 @@ from tracker.client import Subscription, TrackerClient, TrackerError, TrackerUna
 from tracker.contract.callers import Event
 
 from .deltaproperties import set_property
-from .describing import cloud_event, delta_property, event_id, marker_address
+from .describing import cloud_event, delta_property, event_id, marker_place
 from .markers import write_marker
 from .rules import Rule
 from .webhooks import DeliveryError, WebhookSender
@@ -89,6 +89,11 @@ class Delivery:
                 log.warning("cannot read events", extra={"rule": self.rule.name, "error": str(error)})
                 self._pause(attempt)
                 attempt += 1
+            except Exception as error:  # a fault of ours: it is shown as failing, and does not end the rule for good
+                self._failing(f"{type(error).__name__}: {error}")
+                log.exception("the rule has failed", extra={"rule": self.rule.name})
+                self._pause(attempt)
+                attempt += 1
         if self._sender is not None:
             self._sender.close()
 
@@ -149,7 +154,7 @@ class Delivery:
         elif self.rule.delta is not None:
             set_property(self.rule.delta.table, *delta_property(self.rule, event))
         else:
-            write_marker(marker_address(self.rule, event), message)
+            write_marker(*marker_place(self.rule, event), message)
 
     def _pause(self, attempt: int, at_least: float = 0.0) -> None:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 20))

@@ -1,10 +1,11 @@
-"""Events as others get them: a CloudEvent in JSON, the address of a marker, a property of a Delta table.
+"""Events as others get them: a CloudEvent in JSON, the place of a marker, a property of a Delta table.
 
 Source: the CloudEvents specification 1.0, JSON format.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 from enum import Enum
@@ -14,6 +15,8 @@ from urllib.parse import quote
 from tracker.contract.callers import Event
 
 from .rules import Rule
+
+_LONGEST_PART = 200  # bytes: with a suffix it fits the names of files
 
 
 def event_id(rule: Rule, log_id: str, event: Event) -> str:
@@ -46,13 +49,15 @@ def cloud_event(rule: Rule, log_id: str, event: Event) -> bytes:
     return json.dumps(message, ensure_ascii=False).encode()
 
 
-def marker_address(rule: Rule, event: Event) -> str:
-    """Returns where a rule's marker for an event is.
+def marker_place(rule: Rule, event: Event) -> tuple[str, str]:
+    """Returns the place of a rule's markers, and the name of the one for an event below it.
 
-    Names come from reporters, so each is percent-encoded: a name never leads to another directory.
+    Values come from reporters, so each is one part of the name: none leads to another directory, and different ones
+    have different parts.
     """
     assert rule.marker is not None
-    return rule.marker.format(**{key: _as_part(value) for key, value in _texts(rule, event).items()})
+    parts = {key: _as_part(value) for key, value in _texts(rule, event).items()}
+    return rule.marker.place, rule.marker.name.format(**parts)
 
 
 def delta_property(rule: Rule, event: Event) -> tuple[str, str]:
@@ -69,8 +74,15 @@ def _texts(rule: Rule, event: Event) -> dict[str, str]:
 
 
 def _as_part(name: str) -> str:
-    """Returns a name as one part of a path; one of dots alone would lead to another directory."""
-    return quote(name, safe=" :+=@,") if name.strip(".") else name.replace(".", "%2E")
+    """Returns a name as one part of a path, which no other name has.
+
+    An empty one is ``%``, one of dots alone would lead to another directory, and a long one keeps its beginning.
+    """
+    encoded = quote(name, safe=" :+=@,") if name.strip(".") else name.replace(".", "%2E")
+    if len(encoded) > _LONGEST_PART:
+        digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        return f"{encoded[: _LONGEST_PART - len(digest) - 2]}%%{digest}"
+    return encoded or "%"
 
 
 def _fields(event: Event) -> dict[str, Any]:

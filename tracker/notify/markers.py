@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from .webhooks import DeliveryError
 
 
-def write_marker(address: str, content: bytes) -> None:
+def write_marker(place: str, name: str, content: bytes) -> None:
     """Writes a marker, and replaces one that is there.
 
     Args:
-        address: an absolute path, or an object's address, such as ``s3://bucket/path``.
+        place: an absolute path, or an address, such as ``s3://bucket/path``.
+        name: the marker's, below the place; it is taken as it is, also in an object's key.
         content: its content.
 
     Raises:
         DeliveryError: it cannot be written.
     """
-    if "://" in address:
-        _write_object(address, content)
+    if "://" in place:
+        _write_object(place, name, content)
         return
-    file = Path(address)
+    file = Path(place or "/") / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{file.name}.{os.getpid()}.part")  # who looks for the marker never sees half of it
+        # Who looks for the marker never sees half of it.
+        part = file.with_name(f".{os.getpid()}-{threading.get_ident()}.part")
         part.write_bytes(content)
         part.replace(file)
     except (OSError, ValueError) as error:
-        raise DeliveryError(f"{address} cannot be written: {error}") from error
+        raise DeliveryError(f"{file} cannot be written: {error}") from error
 
 
-def _write_object(address: str, content: bytes) -> None:
+def _write_object(place: str, name: str, content: bytes) -> None:
     try:
         import obstore
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ModuleNotFoundError as missing:
-        raise DeliveryError(
-            f"{address} needs {missing.name}: pip install 'substream-tracker[object-store]'"
-        ) from missing
-    base, _, name = address.rpartition("/")
+        raise DeliveryError(f"{place} needs {missing.name}: pip install 'substream-tracker[object-store]'") from missing
     try:
-        obstore.put(from_url(base), name, content)
+        obstore.put(from_url(f"{place}/"), name, content)  # an address is decoded, a key is not
     except (BaseError, ValueError, OSError) as error:
-        raise DeliveryError(f"{address} cannot be written: {str(error).partition(chr(10))[0]}") from error
+        raise DeliveryError(f"{place}/{name} cannot be written: {str(error).partition(chr(10))[0]}") from error

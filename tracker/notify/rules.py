@@ -22,6 +22,7 @@ A rule has a name, which is also that of its subscription at the tracker, a job,
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -64,6 +65,14 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
+class Marker:
+    """A file or object for each event."""
+
+    place: str  #: an absolute path, or an address
+    name: str  #: below the place; it names fields of the event in braces
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaProperty:
     """A property of a Delta table."""
 
@@ -83,7 +92,7 @@ class Rule:
     segments: tuple[str, ...] = ()  #: empty: all
     scopes: tuple[str, ...] = ()  #: empty: all
     webhook: Webhook | None = None
-    marker: str | None = None  #: the address of an object, with names of fields in braces
+    marker: Marker | None = None
     delta: DeltaProperty | None = None
 
     def concerns(self, event: Event) -> bool:
@@ -140,9 +149,7 @@ def _rule(table: Mapping[str, Any], directory: Path) -> Rule:
         raise RulesError(str(wrong_reason)) from None
     if sum(action in table for action in _ACTIONS) != 1:
         raise RulesError(f"give one of {', '.join(_ACTIONS)}; for several, write a rule for each")
-    marker = _text(table, "marker") if "marker" in table else None
-    if marker is not None:
-        _check_marker(marker, kinds)
+    marker = _marker(_text(table, "marker"), kinds) if "marker" in table else None
     webhook = _webhook(table["webhook"], directory) if "webhook" in table else None
     delta = _delta(table["delta"], kinds) if "delta" in table else None
     segments, scopes = _texts(table, "segments"), _texts(table, "scopes")
@@ -154,7 +161,11 @@ def _webhook(table: Any, directory: Path) -> Webhook:
         raise RulesError('webhook: write it as { url = "https://…" }')
     _check_keys(table, _WEBHOOK_KEYS, "webhook: ")
     url = _text(table, "url")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018
+    except ValueError as error:
+        raise RulesError(f"webhook: {url!r}: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RulesError(f"webhook: {url!r} is no address such as https://hooks.example.org/days")
     if parts.username or parts.password:
@@ -175,6 +186,11 @@ def _delta(table: Any, kinds: tuple[str, ...]) -> DeltaProperty:
     if to.name.startswith(_RESERVED):
         raise RulesError(f"delta: {to.name!r}: properties that begin with {_RESERVED!r} are Delta's own; take another")
     _fields_in("delta: property", to.name, kinds)
+    if _RESERVED.startswith(to.name.partition("{")[0]):
+        raise RulesError(
+            f"delta: property {to.name!r}: what is reported could make it one of Delta's own; begin it with a text "
+            "that does not, such as complete.{scope}"
+        )
     _fields_in("delta: value", to.value, kinds)
     return to
 
@@ -183,13 +199,19 @@ def _given(table: Mapping[str, Any], key: str) -> dict[str, str]:
     return {key: _text(table, key)} if key in table else {}
 
 
-def _check_marker(marker: str, kinds: tuple[str, ...]) -> None:
+def _marker(marker: str, kinds: tuple[str, ...]) -> Marker:
     named = _fields_in("marker", marker, kinds)
     _check_place("marker", marker)
     if not named:
         raise RulesError(
             "marker: it is the same for all events; name what tells them apart, such as {scope} and {name}"
         )
+    first = re.search(r"(?<!\{)(?:\{\{)*\{(?!\{)", marker)
+    assert first is not None, "it names a field"
+    place, _, begun = marker[: first.start()].rpartition("/")
+    if "://" in marker and not re.match(r"file://|[^:]+://[^/]", place):
+        raise RulesError(f"marker: {marker!r}: the bucket is the same for all events; put {{…}} behind it")
+    return Marker(place.replace("{{", "{").replace("}}", "}"), begun + marker[first.start() :])
 
 
 def _check_place(where: str, place: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tracker.client import TrackerClient
 
 from .delivery import Delivery
 from .metrics import NotifyMetrics
-from .rules import RulesError, read_rules
+from .rules import Rule, RulesError, read_rules
 
 log = logging.getLogger("tracker.notify")
 
@@ -88,9 +88,11 @@ class Supervisor:
                 continue
             delivered, failing = self._metrics.of(name)
 
-            def note(problem: str, name: str = name, failing: object = failing) -> None:
-                self._failures[name] = problem
-                failing(bool(problem))  # type: ignore[operator]
+            def note(problem: str, rule: Rule = rule, failing: Callable[[bool], object] = failing) -> None:
+                if self._rules.get(rule.name) is not rule:
+                    return  # its last delivery took longer than it was waited for: another rule is at work, or none
+                self._failures[rule.name] = problem
+                failing(bool(problem))
 
             self._running[name] = Delivery(rule, self._client, delivered, note)
             self._running[name].start()

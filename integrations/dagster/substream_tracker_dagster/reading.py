@@ -14,6 +14,7 @@ from tracker.client.accepted import AcceptedEnds
 
 COMPLETE: Final = Reason.COMPLETE.name
 _PAGE: Final = 100
+_MOST_PAGES: Final = 1000  #: in one call: an evaluation of a sensor has a deadline, and would lose its cursor
 
 
 class CursorError(Exception):
@@ -62,7 +63,8 @@ def ends_after(client: TrackerClient, wanted: Wanted, cursor: str | None, most: 
         wanted: which ends.
         cursor: from the call before; empty or None: from the oldest event that is kept. If the job was deleted and made
             again since, the ends of its new log are returned, from the oldest.
-        most: stop after so many ends, and at most a page more.
+        most: stop after so many ends, and at most a page more. It also stops after 100,000 events, of which none may be
+            wanted: the next call goes on behind them.
 
     Raises:
         CursorError: the tracker has forgotten events after the cursor, or it is no cursor.
@@ -73,7 +75,7 @@ def ends_after(client: TrackerClient, wanted: Wanted, cursor: str | None, most: 
     found: dict[str, Mapping[str, Any]] = {}
     filters = {"segments": wanted.segments, "scopes": wanted.scopes}
     try:
-        while len(found) < most:
+        for _ in range(_MOST_PAGES):
             page = client.list_events(
                 wanted.job, after_seq=seq, log_id=log_id, own_position=bool(log_id), limit=_PAGE, **filters
             )
@@ -83,6 +85,8 @@ def ends_after(client: TrackerClient, wanted: Wanted, cursor: str | None, most: 
             if page.last_seq <= seq:
                 break
             seq = page.last_seq
+            if len(found) >= most:
+                break
     except TrackerError as error:
         if error.reason == "LOG_CHANGED":
             return ends_after(client, wanted, None, most)

@@ -1,0 +1,17 @@
+"""Lines of the logs in a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def lines_of(log: Path) -> list[str]:
+    """Returns a log's lines.
+
+    Spark puts a line feed between them, and nothing else: names of files and offsets may have any of the other
+    characters at which `str.splitlines` splits.
+
+    Args:
+        log: a file, such as ``offsets/0``.
+    """
+    return log.read_text("utf-8").removesuffix("\n").split("\n")
