@@ -125,7 +125,7 @@ def drive() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_driver_killed_around_the_databases_commit_sends_each_row_once(
     spark: SparkSession, tracker: Server, postgres: Postgres, feed: Feed, tmp_path: Path, job: str, when: str
 ) -> None:

@@ -336,8 +336,19 @@ def test_what_cannot_be_kept_or_applied_is_refused_where_it_is_declared(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", ["driver", "executors"])
-@pytest.mark.parametrize("front", ["schedule", "frontier", "by scope"])
+@pytest.mark.parametrize(
+    ("front", "probe"),
+    [
+        ("schedule", "executors"),
+        ("by scope", "driver"),
+        *(
+            pytest.param(front, probe, marks=pytest.mark.slow)
+            for front, probe in [
+                ("schedule", "driver"), ("frontier", "driver"), ("frontier", "executors"), ("by scope", "executors"),
+            ]
+        ),
+    ],
+)  # fmt: skip
 def test_rows_are_kept_and_counted_whoever_counts_and_whatever_the_source_promises(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: CountingMode, front: str
 ) -> None:

@@ -39,7 +39,7 @@ def fails_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         raise RuntimeError("the first attempt fails")
 
 
-@pytest.mark.parametrize(("seal", "counted"), [(True, 2), (False, 3)])
+@pytest.mark.parametrize(("seal", "counted"), [pytest.param(True, 2, marks=pytest.mark.slow), (False, 3)])
 def test_an_attempt_that_spark_dropped_counts_only_if_batches_are_not_sealed(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seal: bool, counted: int
 ) -> None:
