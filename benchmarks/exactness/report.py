@@ -174,7 +174,7 @@ def tables(data: Data) -> dict[str, str]:
             for each in data.faults
             if each.fault == fault
         ]
-        made[f"fault: {fault}"] = _table(["", "", "what came of it"], rows_of, left=3)
+        made[f"fault: {fault}"] = _table(["", "result", "what came of it"], rows_of, left=3)
     return made
 
 
