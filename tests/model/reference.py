@@ -1601,14 +1601,22 @@ class ReferenceTracker:
             self._evaluate(job)
 
     def _stall_and_expire(self, job: Job) -> None:
+        if job.handed_over:
+            return
+        # In a hand-over the sources have stopped, and what state holds stays for the next deployment.
+        state = set(job.spec.state_segments) if job.hands_over else set()
         promised = job.promised()
         closed = {s.id: job.closed_on(s, promised) for s in job.open_substreams()}
         owing = [
             s
             for s in job.open_substreams()
-            if not closed[s.id].isdisjoint(job.unbalanced(s)) or (closed[s.id] and job.held_by(s))
+            if not closed[s.id].isdisjoint(set(job.unbalanced(s)) - state) or (closed[s.id] and job.held_by(s))
         ]
-        short = [s for s in job.open_substreams() if s not in owing and not closed[s.id].issuperset(job.short(s))]
+        short = [
+            s
+            for s in job.open_substreams()
+            if s not in owing and not closed[s.id].issuperset(job.short(s)) and not job.hands_over
+        ]
         for s in sorted(owing + short, key=lambda s: s.rank):
             if not s.stalled and self._due(s.changed, job.spec.stall_after):
                 s.stalled = True

@@ -28,7 +28,8 @@ def next_due(job: Job, retention: int) -> int | None:
     if (idle_after := _idle_after(job)) is not None:
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
         due += [front.last_contact + idle_after for front in awake]
-    if job.accounts.open and (job.spec.stall_after is not None or job.spec.expire_after is not None):
+    stalls = job.spec.stall_after is not None or job.spec.expire_after is not None
+    if stalls and job.accounts.open and not job.drain.handed_over:
         due.append(job.stalls_from if job.stalls_from is not None else job.now)
     if job.drain.state is DrainState.DRAINING and job.drain.deadline is not None:
         due.append(job.drain.deadline)
@@ -99,6 +100,8 @@ def _look_for_stalls(job: Job) -> None:
     patience = min((each for each in (stall, expire) if each is not None), default=None)
     if patience is None or (job.stalls_from is not None and job.now < job.stalls_from):
         return
+    if job.drain.handed_over:
+        return  # nobody can deliver what is owed before the next deployment
     accounts = job.accounts
     rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
     rows = rows[job.now - accounts.changed[rows] >= patience]
@@ -121,18 +124,29 @@ def _look_for_stalls(job: Job) -> None:
 
 
 def _owing(job: Job, rows: Rows) -> NDArray[np.bool_]:
-    """Which rows do not balance on a segment for which they are closed, and on which they have not ended."""
+    """Which rows do not balance on a segment for which they are closed, and on which they have not ended.
+
+    In a hand-over, segments of state owe nothing: what they hold stays for the next deployment.
+    """
     cells = job.accounts.cells
     closed = job.closing.closed_somewhere_only(rows)
-    if closed is None:
+    if closed is None and not job.drain.hands_over:
         return cells.owing(rows)
-    owing: NDArray[np.bool_] = np.logical_or.reduce(cells.unbalanced(rows) & ~cells.has_ended(rows) & closed, axis=1)
+    unbalanced = cells.unbalanced(rows) & ~cells.has_ended(rows)
+    if job.drain.hands_over:
+        unbalanced[:, [job.graph.number[name] for name in job.spec.state_segments]] = False
+    if closed is not None:
+        unbalanced &= closed
+    owing: NDArray[np.bool_] = np.logical_or.reduce(unbalanced, axis=1)
     return owing
 
 
 def _missing(job: Job) -> Rows:
-    """The rows of which more is expected than was sent on a segment for which they are not closed."""
-    if not job.closing.expectations:
+    """The rows of which more is expected than was sent on a segment for which they are not closed.
+
+    None in a hand-over: the sources have stopped, and the next deployment's send the rest.
+    """
+    if not job.closing.expectations or job.drain.hands_over:
         return NO_ROWS
     missing = job.closing.expectations.missing(job.closing.waiting.counted_rows())
     closed = job.closing.closed_on(missing.rows)[np.arange(len(missing.rows)), missing.segments]

@@ -1,0 +1,92 @@
+"""From the request of a hand-over until the next deployment: what is open waits, however long that takes.
+
+Core and model agree on every sequence (`last_of`), and do what is written here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.test_readings import SECOND, define, last_of, report, start, tick
+from tests.model.lines import Driver, Line
+from tracker.core import Tracker
+
+HAND_OVER: Line = {"do": "drain", "deployment": "d1", "drain_id": "x", "mode": "HAND_OVER"}
+DRAINED = ["DRAINED", "x", "HAND_OVER"]
+FRONTIER = ["frontier", "f", None, 10]
+
+IN, OUT = (["t", "s", 10, "in", 7, 1, 0], ["t", "s", 10, "in", 7, 0, 1])
+KEPT, RELEASED = (["t", "s", 10, "kept", 9, 1, 0], ["t", "s", 10, "kept", 9, 0, 1])
+
+
+def keeping(deployment: str = "d1", **durations: int) -> Line:
+    """A job whose one query keeps state."""
+    segments = [["in", ["kept"]], ["kept", []]]
+    of_time = {name: seconds * SECOND for name, seconds in durations.items()}
+    return define(deployment, ("f",), segments=segments, state_segments=["kept"], durations=of_time)
+
+
+def close(run: str) -> Line:
+    return {"do": "close", "producer": run[0], "run": run}
+
+
+def handed_over(**durations: int) -> list[Line]:
+    """A closed substream stays in the state of a deployment that is handed over."""
+    return [
+        keeping(**durations),
+        start("p1"),
+        report("p1", 0, "u0", [IN, OUT, KEPT], [FRONTIER], commit=True),
+        HAND_OVER,
+        close("p1"),
+    ]
+
+
+def test_nothing_stalls_or_expires_while_the_next_deployment_is_awaited() -> None:
+    """However long it takes, its release is in time, and the substream's end complete."""
+    patience = {"stall_after": 30, "expire_after": 60}
+    assert last_of(*handed_over(**patience)) == ({}, [DRAINED])
+    assert last_of(*handed_over(**patience), tick(3600)) == ({}, [])
+    assert last_of(
+        *handed_over(**patience),
+        tick(3600),
+        keeping("d2", **patience),
+        start("p2"),
+        report("p2", 1, "u1", [RELEASED], commit=True),
+    ) == ({"outcome": "APPLIED"}, [["ENDED", "kept", "t", "s", 10, 1, "COMPLETE", 0]])
+
+
+def test_no_tick_is_due_for_stalls_while_the_next_deployment_is_awaited() -> None:
+    tracker = Tracker("log", retention=10**15)
+    driver = Driver(tracker)
+    for line in handed_over(stall_after=30, expire_after=60):
+        driver.run(line)
+    due = tracker.next_due()
+    assert due is None or due - driver.now > 1000 * SECOND
+
+
+def test_what_state_holds_does_not_stall_while_a_job_is_handed_over_but_what_is_in_flight_does() -> None:
+    lines = [
+        keeping(stall_after=30, expire_after=60),
+        start("p1"),
+        start("q1"),
+        report("q1", 0, "u0", [["t", "lost", 10, "in", 5, 1, 0]], commit=True),
+        report("p1", 0, "u0", [IN, OUT, KEPT], [FRONTIER], commit=True),
+        HAND_OVER,
+        close("p1"),
+    ]
+    assert last_of(*lines, tick(31)) == ({}, [["STALLED", "t", "lost", ["in"], 1]])
+    expired = [["ENDED", "in", "t", "lost", 10, 1, "EXPIRED", 1], ["ENDED", "kept", "t", "lost", 10, 0, "EXPIRED", 0]]
+    assert last_of(*lines, tick(61))[1] == [["STALLED", "t", "lost", ["in"], 1], *expired]
+    assert last_of(*lines, tick(61), close("q1")) == ({}, [DRAINED])
+
+
+def test_what_is_expected_does_not_stall_once_the_sources_stop_for_a_hand_over() -> None:
+    lines = [
+        define(fronts=("f",), durations={"stall_after": 5 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", promises=[["expect", "f", "t", "s", 10, "a", 2]], commit=True),
+    ]
+    assert last_of(*lines, tick(6)) == ({}, [["STALLED", "t", "s", ["a"], 0, 2, 0]])
+    assert last_of(*lines, HAND_OVER, tick(6)) == ({}, [])
