@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tracker.contract.values import NO_END_TIME, Mode, Ordering
+from tracker.contract.events import Advanced, Drained, Ended
+from tracker.contract.values import NO_END_TIME, Mode, Ordering, Reason
 from tracker.core import Tracker
 from tracker.core.job import Job
 from tracker.core.lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, NAMED, PARTLY_ENDED, SOLE
@@ -230,6 +231,18 @@ def _producers_have_numbers_of_their_own(job: Job) -> None:
         _same(job.numbers.of(producer.name), producer.number)
 
 
+def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
+    """Nothing happens between a hand-over and the next deployment, unless an operator abandons something."""
+    if not job.drain.handed_over:
+        return
+    bodies = [event.body for event in job.log.read_kept(0, 0, 10**9)[0]]
+    drained = [place for place, body in enumerate(bodies) if isinstance(body, Drained)]
+    after = bodies[drained[-1] + 1 :] if drained else []  # or retention has dropped it
+    # What is abandoned may have kept others waiting, by the job's ordering.
+    abandoned = bool(after) and isinstance(after[0], Ended) and after[0].reason is Reason.ABANDONED
+    assert all(isinstance(body, Ended | Advanced) and abandoned for body in after), after
+
+
 def _open(job: Job) -> list[int]:
     rows: list[int] = np.flatnonzero((job.accounts.flags & (KNOWN | ENDED)) == KNOWN).tolist()
     return rows
@@ -255,4 +268,5 @@ INVARIANTS: tuple[Callable[[Job], None], ...] = (
     _open_times_are_those_of_open_rows,
     _readers_are_counted,
     _producers_have_numbers_of_their_own,
+    _a_hand_over_is_followed_by_the_next_deployment,
 )

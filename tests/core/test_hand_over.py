@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.test_readings import SECOND, define, last_of, report, start, tick
+from tests.core.test_readings import SECOND, SENT, commit, define, last_of, report, start, tick
 from tests.model.lines import Driver, Line
 from tracker.core import Tracker
 
@@ -90,3 +90,49 @@ def test_what_is_expected_does_not_stall_once_the_sources_stop_for_a_hand_over()
     ]
     assert last_of(*lines, tick(6)) == ({}, [["STALLED", "t", "s", ["a"], 0, 2, 0]])
     assert last_of(*lines, HAND_OVER, tick(6)) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        commit("p2", promises=[["frontier", "f", None, 20]]),
+        commit("p2", epoch=0, promises=[["frontier", "f", None, 20]]),
+        commit("p2", promises=[["expect", "f", "t", "r", 20, "in", 1]]),
+        commit("p2", promises=[["finish", "f"]]),
+        {"do": "finish_front", "front": "f"},
+    ],
+)
+def test_no_promise_is_accepted_before_the_next_deployment(promise: Line) -> None:
+    """It would end what was handed over, and nobody could deliver what the next deployment sends of it."""
+    refused = {"code": "FAILED_PRECONDITION", "reason": "DRAINED"}
+    open_substream = report("p1", 1, "u1", [["t", "r", 20, "in", 0, 1, 1]], commit=True)
+    lines = [*handed_over()[:3], open_substream, *handed_over()[3:], start("p2")]
+    assert last_of(*lines, promise) == (refused, [])
+    assert last_of(*lines, promise, {"do": "tick"}) == ({}, [])
+
+
+def test_a_commit_that_is_repeated_after_a_drain_that_finished_is_answered_as_before() -> None:
+    finish = commit("p1", epoch=0, promises=[["finish", "a"]])
+    drain = {"do": "drain", "deployment": "d1", "drain_id": "x"}
+    lines = [define(fronts=("a",)), start("p1"), drain, finish]
+    assert last_of(*lines) == ({}, [["DRAINED", "x"]])
+    assert last_of(*lines, finish) == ({}, [])
+
+
+@pytest.mark.parametrize("word", [report("p2", 1, "u1"), report("p2", 0, "u1"), report("p2", 1, "u1", [SENT])])
+def test_no_front_turns_back_before_the_next_deployment(word: Line) -> None:
+    """Two idle fronts wait for each other. If one of them turned back, what it has closed would end at once."""
+    lines = [
+        define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND}),
+        start("p1"),
+        report("p1", 0, "u0", [["t", "s", 10, "a", 0, 1, 1]], [["frontier", "f", None, 10]], commit=True),
+        tick(6),
+        HAND_OVER,
+        close("p1"),
+        start("p2"),
+    ]
+    assert last_of(*lines, word)[1] == []
+    assert last_of(*lines, word, define("d2", ("f", "g")), start("p3"), report("p3", 1, "u1"))[1] == [
+        ["FRONT_IDLE", "f", False],
+        ["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0],
+    ]

@@ -53,6 +53,8 @@ class Generator:
 
     def __init__(self, seed: int) -> None:
         self.random = r = Random(seed)
+        self.pausing = Random(f"the pauses of {seed}")
+        self.pauses = seed % 3 == 2  # the others' sequences stay as they were, and show what single ones have shown
         self.lines: list[Line] = []
         self.model = ReferenceTracker("model")
         self.driver = Driver(self.model)
@@ -580,8 +582,29 @@ class Generator:
             self._something_else()
         if r.random() < 0.3:
             self._report(r.choice(self.producers))
+        if self.pauses:
+            self._pause()
         if r.random() < 0.9:
             self._redeploy(another_graph=0.7)
+
+    def _pause(self) -> None:
+        """What comes between a hand-over, done or not, and the next deployment: nothing of it counts if it is done."""
+        r = self.pausing
+        for _ in range(r.choice([0, 0, 1, 2, 4])):
+            p, front = r.choice(self.producers), r.choice([*self.fronts, "nobody"])
+            whose = {"producer": p.name, "run": p.run}
+            promise = r.choice([["frontier", front, None, self.time + r.choice([-10, 0, 20])], ["finish", front]])
+            empty: Line = {"entries": [], "promises": [], "commit": r.random() < 0.5}
+            lines: list[Line] = [
+                {"do": "open", "producer": p.name, "run": f"{p.name}in{len(self.lines)}", "mode": p.mode},
+                {"do": "commit", **whose, "promises": [promise]},
+                {"do": "report", **whose, "epoch": p.epoch, "units": [f"in{len(self.lines)}"], **empty},
+                {"do": "finish_front", "front": front},
+                {"do": "cancel_drain", "deployment": ""},
+            ]
+            if self.timed:
+                lines += [{"do": "tick", "wait": r.choice([5, 30, 100]) * SECOND}] * 2
+            self._add(**r.choice(lines))
 
     def _drain_through(self) -> None:
         """A drain that mostly comes to its end, and then mostly a deployment that starts afresh."""

@@ -1172,6 +1172,8 @@ class ReferenceTracker:
             ),
         )
 
+        if c.promises and job.handed_over:
+            raise Refused.precondition("DRAINED", c.job)
         if c.epoch is not None and not producer.settled:
             if c.promises:
                 self._hear(job, producer)
@@ -1395,6 +1397,8 @@ class ReferenceTracker:
         job = self._job(c.job)
         if c.front not in job.fronts:
             raise Refused.unknown("UNKNOWN_FRONT", c.front)
+        if job.handed_over:
+            raise Refused.precondition("DRAINED", c.front)
         if job.fronts[c.front].owner in job.staging:
             raise Refused.precondition("EPOCH_STAGED", c.front)
         self._wake(job, [job.fronts[c.front]])
@@ -1557,6 +1561,8 @@ class ReferenceTracker:
         self._wake(job, [front for front in job.fronts.values() if front.owner == producer.name])
 
     def _wake(self, job: Job, fronts: Sequence[Front]) -> None:
+        if job.handed_over:
+            return  # the next deployment goes on with the fronts as they are
         for front in fronts:
             front.since = self._now
             if front.idle:

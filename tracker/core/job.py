@@ -212,7 +212,10 @@ class Job:
         self.wake(front for front in self.fronts if front.owner == producer.name)
 
     def wake(self, fronts: Iterable[Front]) -> None:
-        """Fronts have reported: those that were idle are waited for again."""
+        """Fronts have reported: those that were idle are waited for again. Not before the next deployment, after a
+        hand-over: it goes on with the fronts as they are."""
+        if self.drain.handed_over:
+            return
         resumed = False
         for front in fronts:
             front.last_contact = self.now

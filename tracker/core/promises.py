@@ -57,6 +57,16 @@ def check_promise(
         raise end_time_conflict(report, promise.substream_index, resolved, job.accounts)
 
 
+def check_not_handed_over(job: Job) -> None:
+    """Refuse a promise between a deployment that was handed over and the next one."""
+    if job.drain.handed_over:
+        raise Refused.precondition(
+            "DRAINED",
+            f"deployment {job.spec.deployment!r} was handed over and takes no more promises; define the next "
+            "deployment, and promise there",
+        )
+
+
 def check_expectations(
     job: Job, producer: Producer, promises: Sequence[Promise], resolved: Resolved, keep: Kept | None = None
 ) -> None:
@@ -122,11 +132,12 @@ def finish_front(job: Job, name: str) -> None:
 
 
 def check_finish_front(job: Job, name: str) -> Front:
-    """Refuse to finish an unknown front, or one whose owner has an epoch staged; return the front."""
+    """Refuse to finish an unknown front, one that was handed over, or one whose owner has an epoch staged."""
     front = job.fronts.by_name.get(name)
     if front is None:
         fronts = ", ".join(job.fronts.by_name) or "none"
         raise Refused.unknown("UNKNOWN_FRONT", f"{name!r} is not one of the job's fronts: {fronts}")
+    check_not_handed_over(job)
     owner = job.producers.get(front.owner) if front.owner is not None else None
     if owner is not None and owner.staged:
         raise Refused.precondition(

@@ -178,6 +178,8 @@ def _check_commit(job: Job, command: Commit) -> tuple[Producer, Report, Resolved
     resolved = resolve(naming, job.graph, job.accounts, job.log.log_id) if command.promises else None
     for promise in command.promises:
         promises.check_promise(job, producer, promise, naming, resolved)
+    if command.promises:
+        promises.check_not_handed_over(job)
     return producer, naming, resolved
 
 
