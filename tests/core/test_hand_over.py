@@ -136,3 +136,27 @@ def test_no_front_turns_back_before_the_next_deployment(word: Line) -> None:
         ["FRONT_IDLE", "f", False],
         ["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0],
     ]
+
+
+def test_a_hand_over_waits_for_a_revoked_epoch_to_be_committed_again() -> None:
+    """Its rows are processed again, so they are still to come; the drain's status names who has to commit them."""
+    again = {"entries": [["t", "s", 10, "a", 7, 1, 1], ["t", "s", 10, "a", 7, 0, 0]]}
+    lines = [
+        define(fronts=("f",)),
+        start("p1", "IMMEDIATE"),
+        report("p1", 0, "u0") | again,
+        start("p2", "IMMEDIATE", resume_epoch=0),
+        HAND_OVER,
+        close("p2"),
+    ]
+    assert last_of(*lines) == ({}, [])
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    for line in lines:
+        driver.run(line)
+    assert tracker.drain_status("job").uncommitted_producers == ("p",)
+    then = [start("p3", "IMMEDIATE"), report("p3", 0, "u0", commit=True) | again]
+    assert last_of(*lines, *then, close("p3")) == ({}, [DRAINED])
+    committed_ends = define("d2", ("f",), committed_ends=True)
+    assert last_of(*lines, *then, close("p3"), committed_ends) == ({"created": False}, [])
+    assert last_of(*lines, {"do": "forget", "producer": "p"}) == ({}, [DRAINED])

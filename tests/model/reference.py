@@ -1699,7 +1699,7 @@ class ReferenceTracker:
             tuple(front for front in job.fronts if front not in finished),
             len(job.open_substreams()),
             self._in_flight(job),
-            tuple(job.staging),
+            tuple(p.name for p in job.producers.values() if p.staged or (p.holds and job.hands_over)),
             tuple(producer.name for producer in job.producers.values() if not producer.closed),
             job.drain.mode if job.drain else None,
             tuple(g for g in job.unbalanced_segments() if g not in job.spec.state_segments)

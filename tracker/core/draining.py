@@ -109,7 +109,13 @@ def _everything_has_ended(job: Job) -> bool:
 
 def _nothing_is_under_way(job: Job) -> bool:
     # The accumulators last: they are looked at when everybody has stopped, and not with each report before.
-    return not job.count_staged() and not job.has_open_producers() and not unbalanced(job).any()
+    return not uncommitted(job) and not job.has_open_producers() and not unbalanced(job).any()
+
+
+def uncommitted(job: Job) -> list[str]:
+    """The producers with an epoch staged; in a hand-over, also those with a revoked one that is to come again."""
+    awaiting = job.provisional.awaiting if job.drain.hands_over else {}
+    return [producer.name for producer in job.producers.values() if producer.staged or producer.name in awaiting]
 
 
 def unbalanced(job: Job) -> NDArray[np.bool_]:

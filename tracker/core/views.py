@@ -43,7 +43,7 @@ def drain_status(job: Job) -> DrainStatus:
         tuple(front.name for front in job.fronts.unfinished()),
         job.accounts.open,
         job.accounts.cells.in_flight,
-        tuple(producer.name for producer in job.producers.values() if producer.staged),
+        tuple(draining.uncommitted(job)),
         tuple(job.has_open_producers()),
         None if job.drain.state is DrainState.NOT_DRAINING else job.drain.mode,
         _unbalanced(job),
