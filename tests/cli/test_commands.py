@@ -120,6 +120,7 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
     shown = [row["STATE"] for row in table(shell("substreams", flights, "--ended"))]
     assert shown == ["ended", "ended by a drain"]
     assert json.loads(shell("drain", flights, "d1", "--wait", "--json"))["state"] == "DRAINED"
+    assert "nothing is cancelled" in shell("cancel-drain", flights, status=1)
 
 
 def test_a_drain_that_has_timed_out_goes_on_and_can_be_waited_for(shell: Shell, flights: str) -> None:
@@ -149,6 +150,7 @@ def test_a_deployment_hands_over(shell: Shell, client: TrackerClient, job: str) 
     assert json.loads(shell("drain", job, "d1", "--hand-over", "--wait", "--json"))["open_substreams"] == 1
     assert "(hand-over)" in shell("job", job)
     assert "DRAIN_MISMATCH" in shell("drain", job, "d1", status=1)
+    assert "define the next deployment" in shell("cancel-drain", job, status=1)
 
 
 def test_a_drain_leaves_a_certificate(shell: Shell, client: TrackerClient, flights: str, tmp_path: Path) -> None:

@@ -111,6 +111,12 @@ def test_no_promise_is_accepted_before_the_next_deployment(promise: Line) -> Non
     assert last_of(*lines, promise, {"do": "tick"}) == ({}, [])
 
 
+def test_a_hand_over_that_is_done_is_not_cancelled() -> None:
+    cancel = {"do": "cancel_drain", "deployment": ""}
+    assert last_of(*handed_over(), cancel) == ({"code": "FAILED_PRECONDITION", "reason": "DRAINED"}, [])
+    assert last_of(*handed_over()[:-1], cancel) == ({"state": "CANCELLED"}, [["DRAIN_CANCELLED", "x"]])
+
+
 def test_a_commit_that_is_repeated_after_a_drain_that_finished_is_answered_as_before() -> None:
     finish = commit("p1", epoch=0, promises=[["finish", "a"]])
     drain = {"do": "drain", "deployment": "d1", "drain_id": "x"}

@@ -1538,6 +1538,8 @@ class ReferenceTracker:
             raise Refused.precondition("DEPLOYMENT_MISMATCH", c.deployment)
         if job.drain is not None and c.drain_id not in ("", job.drain.id):
             raise Refused.precondition("DRAIN_MISMATCH", c.drain_id)
+        if job.handed_over:
+            raise Refused.precondition("DRAINED", c.job)
         if job.drain is not None and job.drain.under_way:
             # reading: of STAGED producers; what is IMMEDIATE has finished, then or before
             staged = [

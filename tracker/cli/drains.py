@@ -170,10 +170,19 @@ def cancel_drain(
         ),
     ] = "",
 ) -> int:
-    """Cancel a drain, as long as no front has finished in it; a hand-over, until it is done."""
+    """Cancel a drain, as long as no front has finished in it; a hand-over, until it is done.
+
+    The exit status is 1 if there is no drain that could be cancelled.
+    """
+    from tracker.client import DrainState
+
     with at.client() as client:
-        _show(form, client.cancel_drain(job, drain_id, deployment))
-    return 0
+        status = client.cancel_drain(job, drain_id, deployment)
+    _show(form, status)
+    if status.state is DrainState.CANCELLED:
+        return 0
+    print_line(f"tracker: nothing is cancelled: job {job} is {status.state}", error=True)
+    return 1
 
 
 def _show(form: Form, status: DrainStatus) -> None:

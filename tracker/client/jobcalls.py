@@ -194,7 +194,7 @@ class JobCalls(Routing):
         return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
-        """Cancels a drain.
+        """Cancels a drain. Where none is under way, the answer is its state: that is not ``CANCELLED`` if one has finished.
 
         Args:
             job: its name.
@@ -203,7 +203,8 @@ class JobCalls(Routing):
 
         Raises:
             TrackerError: ``DRAIN_IN_PROGRESS`` (a front has finished in it, so it can no longer be cancelled; define a
-                new deployment), ``DRAIN_MISMATCH`` (another drain is under way), ``DEPLOYMENT_MISMATCH``.
+                new deployment), ``DRAINED`` (it has been handed over), ``DRAIN_MISMATCH`` (another drain is under way),
+                ``DEPLOYMENT_MISMATCH``.
         """
         request = tracker_pb2.CancelDrainRequest(job=job, drain_id=drain_id, deployment=deployment)
         return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.CancelDrain, request))

@@ -20,7 +20,9 @@ class DrainStatus:
     unfinished_fronts: tuple[str, ...] = ()
     open_substreams: int = 0
     in_flight: int = 0
-    uncommitted_producers: tuple[str, ...] = ()  #: with staged epochs; in a hand-over, also with revoked ones that are to come again
+    uncommitted_producers: tuple[
+        str, ...
+    ] = ()  #: with staged epochs; in a hand-over, also with revoked ones that are to come again
     open_producers: tuple[str, ...] = ()  #: whose runs have not closed
     mode: DrainMode | None = None  #: what becomes of what is open; None: nobody has asked for a drain
     #: in a hand-over under way: those, but for state, on which an open substream does not balance

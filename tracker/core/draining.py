@@ -62,11 +62,17 @@ def cancel(job: Job, drain_id: str) -> None:
 
 
 def check_cancel(job: Job, drain_id: str) -> None:
-    """Refuse to cancel another drain, or one in which a front has finished because of it."""
+    """Refuse to cancel another drain, one in which a front has finished because of it, or a hand-over that is done."""
     if drain_id and job.drain.drain_id and drain_id != job.drain.drain_id:
         raise Refused.precondition(
             "DRAIN_MISMATCH",
             f"the drain under way is {job.drain.drain_id!r}, not {drain_id!r}; name that one, or leave drain_id out",
+        )
+    if job.drain.handed_over:
+        raise Refused.precondition(
+            "DRAINED",
+            f"deployment {job.spec.deployment!r} was handed over by drain {job.drain.drain_id!r}, so that can no longer be "
+            "cancelled; define the next deployment, which goes on with what is open",
         )
     if not job.drain.finishes:
         return

@@ -27,12 +27,11 @@ from tracker.contract.callers import (
 )
 from tracker.contract.events import Ended
 from tracker.contract.status import DrainStatus
-from tracker.contract.values import DrainMode
-from tracker.sharded import merged_status
+from tracker.sharded import cancelling, merged_status
 from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.merged_events import Merge, Position, beginning
 from tracker.sharded.producer import ShardedProducer
-from tracker.sharded.redefining import UNDER_WAY, refuse_in_parts, status_of
+from tracker.sharded.redefining import refuse_in_parts, status_of
 from tracker.sharded.sharding import Sharding, base
 from tracker.sharded.watch import ShardedWatch
 
@@ -381,17 +380,13 @@ class ShardedClient:
         return merged_status.drain_status(at_once(calls))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
-        """Cancels a drain on all shards, or on none if one of them refuses because a front has finished there."""
-        shards = self._shards(job)
-        try:
-            cancelled = first_decides(
-                [partial(client.cancel_drain, name, drain_id, deployment) for client, name in shards]
-            )
-        except TrackerError as refused:
-            if refused.reason == "DRAIN_IN_PROGRESS":
-                statuses = [client.get_drain(name, deployment) for client, name in shards]
-                going_on = next(status for status in statuses if status.state in UNDER_WAY)
-                hands_over = going_on.mode is DrainMode.HAND_OVER
-                self.drain(job, going_on.deployment, going_on.drain_id, hand_over=hands_over)
-            raise
-        return merged_status.drain_status(cancelled)
+        """Cancels a drain on all shards, or on none.
+
+        All are asked how far they are before the first cancels it. If one has come further meanwhile, or has a front that has
+        finished in the drain, the others are asked for the drain again: without the timeout that it had, which they no
+        longer know.
+
+        Raises:
+            TrackerError: as `TrackerClient.cancel_drain`, and ``DRAINED``: some shards are drained.
+        """
+        return cancelling.cancel_drain(job, self._shards(job), drain_id, deployment)
