@@ -5,8 +5,6 @@ Core and model agree on every sequence (`last_of`), and do what is written here.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.core.test_readings import SECOND, SENT, commit, define, last_of, report, start, tick
@@ -14,6 +12,7 @@ from tests.model.lines import Driver, Line
 from tracker.core import Tracker
 
 HAND_OVER: Line = {"do": "drain", "deployment": "d1", "drain_id": "x", "mode": "HAND_OVER"}
+CANCEL: Line = {"do": "cancel_drain", "deployment": ""}
 DRAINED = ["DRAINED", "x", "HAND_OVER"]
 FRONTIER = ["frontier", "f", None, 10]
 
@@ -112,9 +111,8 @@ def test_no_promise_is_accepted_before_the_next_deployment(promise: Line) -> Non
 
 
 def test_a_hand_over_that_is_done_is_not_cancelled() -> None:
-    cancel = {"do": "cancel_drain", "deployment": ""}
-    assert last_of(*handed_over(), cancel) == ({"code": "FAILED_PRECONDITION", "reason": "DRAINED"}, [])
-    assert last_of(*handed_over()[:-1], cancel) == ({"state": "CANCELLED"}, [["DRAIN_CANCELLED", "x"]])
+    assert last_of(*handed_over(), CANCEL) == ({"code": "FAILED_PRECONDITION", "reason": "DRAINED"}, [])
+    assert last_of(*handed_over()[:-1], CANCEL) == ({"state": "CANCELLED"}, [["DRAIN_CANCELLED", "x"]])
 
 
 def test_a_commit_that_is_repeated_after_a_drain_that_finished_is_answered_as_before() -> None:
@@ -166,3 +164,31 @@ def test_a_hand_over_waits_for_a_revoked_epoch_to_be_committed_again() -> None:
     committed_ends = define("d2", ("f",), committed_ends=True)
     assert last_of(*lines, *then, close("p3"), committed_ends) == ({"created": False}, [])
     assert last_of(*lines, {"do": "forget", "producer": "p"}) == ({}, [DRAINED])
+
+
+@pytest.mark.parametrize("end", [CANCEL, define("d2", ("f", "g"), force=True, durations={"idle_after": 600 * SECOND})])
+def test_no_front_turns_idle_for_a_hand_over_that_is_cancelled_after_a_long_time(end: Line) -> None:
+    """Or by force. Who had stopped for it is given the whole time to start again."""
+    lines = [
+        define(fronts=("f", "g"), durations={"idle_after": 600 * SECOND}),
+        start("p1"),
+        start("q1"),
+        report("p1", 0, "u0", [SENT], [["frontier", "f", None, 10]], commit=True),
+        report("q1", 0, "u0", promises=[["frontier", "g", None, 5]], commit=True),
+        HAND_OVER,
+        close("q1"),
+        tick(3600),
+        end,
+    ]
+    assert last_of(*lines, tick(599)) == ({}, [])
+    assert last_of(*lines, tick(600)) == ({}, [["FRONT_IDLE", "f", True], ["FRONT_IDLE", "g", True]])
+
+
+def test_nothing_stalls_or_expires_for_a_hand_over_that_is_cancelled_after_a_long_time() -> None:
+    """Who holds the state had stopped for it, and is given the whole time to start again and release it."""
+    patience = {"stall_after": 30, "expire_after": 60}
+    lines = [*handed_over(**patience)[:3], start("q1"), *handed_over(**patience)[3:], tick(3600), CANCEL]
+    assert last_of(*lines, tick(29)) == ({}, [])
+    assert last_of(*lines, tick(30)) == ({}, [["STALLED", "t", "s", ["kept"], 1]])
+    release = [start("p2"), report("p2", 1, "u1", [RELEASED], commit=True)]
+    assert last_of(*lines, tick(59), *release)[1] == [["ENDED", "kept", "t", "s", 10, 1, "COMPLETE", 0]]

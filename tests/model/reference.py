@@ -831,10 +831,14 @@ class ReferenceTracker:
         job.raise_floors()
 
     def _go_on(self, job: Job) -> None:
-        """A new deployment of a job that was handed over: what was owed could not come meanwhile."""
+        """A new deployment of a job that was handed over."""
         for producer in job.producers.values():
             self._fence(producer)
             producer.staged = {}
+        self._resume(job)
+
+    def _resume(self, job: Job) -> None:
+        """What was owed could not come in a hand-over, so all waiting starts again after it."""
         for front in job.fronts.values():
             front.since = self._now
         for s in job.open_substreams():
@@ -1524,6 +1528,8 @@ class ReferenceTracker:
     def _cancel(self, job: Job, drain: JobDrain) -> None:
         drain.state = DrainState.CANCELLED
         self._emit(job, DrainCancelled(drain.id))
+        if drain.mode == DrainMode.HAND_OVER:
+            self._resume(job)
 
     def _cancel_drain(self, c: CancelDrain) -> DrainStatus:
         job = self._jobs.get(c.job)

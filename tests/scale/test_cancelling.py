@@ -42,7 +42,7 @@ def test_a_drain_that_is_done_on_one_shard_is_cancelled_on_none(
     with ShardedClient(listed(three)) as client:
         drained_but_for_open_runs(client, job, hand_over)
         close_run(client, job, [1])
-        with pytest.raises(TrackerError, match="1 of the 3 shards of job .* are drained") as refused:
+        with pytest.raises(TrackerError, match="1 of the 3 shards") as refused:
             client.cancel_drain(job)
         assert refused.value.reason == "DRAINED"
         assert main(command) == 1

@@ -194,7 +194,7 @@ class JobCalls(Routing):
         return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
-        """Cancels a drain. Where none is under way, the answer is its state: that is not ``CANCELLED`` if one has finished.
+        """Cancels a drain. Where none is under way, the answer is its state: of one that has finished, ``DRAINED``.
 
         Args:
             job: its name.

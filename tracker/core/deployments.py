@@ -10,11 +10,10 @@ from dataclasses import replace
 import numpy as np
 
 from tracker.contract.commands import Spec
-from tracker.contract.events import DrainCancelled
 from tracker.contract.refusal import Refused
-from tracker.contract.values import DrainState, Mode, Reason
+from tracker.contract.values import Mode, Reason
 
-from . import epochs, timers
+from . import draining, epochs, timers
 from .accounts import Accounts
 from .drains import DrainRecord
 from .frontgroups import CommittedWatermarks
@@ -57,7 +56,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
         _fence_all(job)
     _take_over(job, old_spec, graph)
     if drain.handed_over:
-        _go_on(job)
+        timers.resume(job)
     job.evaluate()
 
 
@@ -177,8 +176,7 @@ def _check_state_has_a_place(job: Job, graph: Graph) -> None:
 def _clear_the_way(job: Job) -> None:
     """What `force` does before the new deployment takes over."""
     if job.drain.under_way:
-        job.announce(DrainCancelled(job.drain.drain_id))
-        job.drain = replace(job.drain, state=DrainState.CANCELLED, deadline=None)
+        draining.call_off(job)
         for front in job.fronts:
             if front.drained_in:
                 front.finished = front.finish_committed = front.drained_in = False
@@ -207,15 +205,6 @@ def _fence_all(job: Job) -> None:
         producer.fence()
         for number in list(producer.staged):  # without entries or promises, or it would not have been drained
             job.unstage(producer, number)
-
-
-def _go_on(job: Job) -> None:
-    """A new deployment of a job that was handed over: what was owed could not come meanwhile."""
-    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
-    job.accounts.changed[open_rows] = job.now
-    job.accounts.life.touch(open_rows)
-    job.changes.look_at(open_rows)
-    timers.restart_timers(job)
 
 
 def _change_graph(job: Job, graph: Graph) -> None:

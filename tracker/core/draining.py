@@ -15,6 +15,7 @@ from tracker.contract.events import DrainCancelled, Drained, DrainRequested
 from tracker.contract.refusal import Refused
 from tracker.contract.values import DrainMode, DrainState, Mode
 
+from . import timers
 from .drains import DrainRecord
 from .job import Job
 from .lifecycle import ENDED, KNOWN
@@ -55,10 +56,17 @@ def check_request(drain: DrainRecord, mode: DrainMode) -> None:
 def cancel(job: Job, drain_id: str) -> None:
     """Cancel the drain: the deployment goes on."""
     check_cancel(job, drain_id)
-    if not job.drain.under_way:
-        return
+    if job.drain.under_way:
+        call_off(job)
+
+
+def call_off(job: Job) -> None:
+    """Cancel the drain under way. What a hand-over had suspended starts again."""
+    suspended = job.drain.hands_over
     job.announce(DrainCancelled(job.drain.drain_id))
     job.drain = replace(job.drain, state=DrainState.CANCELLED, deadline=None)
+    if suspended:
+        timers.resume(job)
 
 
 def check_cancel(job: Job, drain_id: str) -> None:
@@ -71,8 +79,8 @@ def check_cancel(job: Job, drain_id: str) -> None:
     if job.drain.handed_over:
         raise Refused.precondition(
             "DRAINED",
-            f"deployment {job.spec.deployment!r} was handed over by drain {job.drain.drain_id!r}, so that can no longer be "
-            "cancelled; define the next deployment, which goes on with what is open",
+            f"deployment {job.spec.deployment!r} was handed over by drain {job.drain.drain_id!r}, which can no longer "
+            "be cancelled; define the next deployment, which goes on with what is open",
         )
     if not job.drain.finishes:
         return

@@ -94,6 +94,15 @@ def restart_timers(job: Job) -> None:
         front.last_contact = job.now
 
 
+def resume(job: Job) -> None:
+    """A hand-over is cancelled, or the next deployment takes over: what was owed could not come meanwhile."""
+    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+    job.accounts.changed[open_rows] = job.now
+    job.accounts.life.touch(open_rows)
+    job.changes.look_at(open_rows)
+    restart_timers(job)
+
+
 def _look_for_stalls(job: Job) -> None:
     """Announce stalled and expired substreams. It scans the rows, but never before one can be due."""
     stall, expire = job.spec.stall_after, job.spec.expire_after

@@ -382,9 +382,9 @@ class ShardedClient:
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
         """Cancels a drain on all shards, or on none.
 
-        All are asked how far they are before the first cancels it. If one has come further meanwhile, or has a front that has
-        finished in the drain, the others are asked for the drain again: without the timeout that it had, which they no
-        longer know.
+        All are asked how far they are before the first cancels it. If one has come further meanwhile, or has a front
+        that has finished in the drain, the others are asked for the drain again: without the timeout that it had,
+        which they no longer know.
 
         Raises:
             TrackerError: as `TrackerClient.cancel_drain`, and ``DRAINED``: some shards are drained.
