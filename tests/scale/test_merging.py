@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.model.lines import JOB, Driver, Line
 from tracker.client import (
     Advanced,
     Drained,
@@ -24,6 +25,8 @@ from tracker.client import (
     Position,
     Reason,
 )
+from tracker.contract.values import DrainMode
+from tracker.core import Tracker
 from tracker.sharded.merged_events import Merge, beginning
 
 SEGMENTS = ["up", "down"]
@@ -188,3 +191,108 @@ def test_a_drained_shard_holds_nobody_also_if_retention_has_dropped_how_far_it_w
             given += iter(merge.give, None)
     wanted = [end for segment in SEGMENTS for events in logs[1:] for end in ends(events, segment)]
     assert sorted(end for segment in SEGMENTS for end in ends(given, segment)) == sorted(wanted)
+
+
+def handing_over(random: random.Random, shards: int) -> tuple[list[Line], list[list[Line]]]:
+    """What one tracker is told of a job of three deployments that hand over, and what each of several is told of it.
+
+    Each substream goes up and is kept until some deployment lets it go down. The front promises an end time before the
+    substreams of that time have come down.
+    """
+    kept = {f"n{number}": (10 * random.randrange(1, 9), random.randrange(shards)) for number in range(6)}
+    graph = {"segments": [["up", ["down"]], ["down", []]], "state_segments": ["down"]}
+    rules = {"fronts": ["f"], "ordering": "GLOBAL", "progress": True}
+    told: list[list[Line]] = [[] for _ in range(shards + 1)]  # the last: to the one that is told everything
+    numbers = iter(range(1000))
+
+    def up(name: str) -> list[object]:
+        return ["s", name, kept[name][0], "up", 0, 1, 1]
+
+    def down(name: str, sent: int) -> list[object]:
+        return ["s", name, kept[name][0], "down", 7, sent, 1 - sent]
+
+    def tell(line: Line, **entries: list[list[object]]) -> None:
+        for place, lines in enumerate(told):
+            own = [e for name, es in entries.items() if place in (kept[name][1], shards) for e in es]
+            lines.append(line | ({"entries": own} if line["do"] == "report" else {}))
+
+    def report(promise: int, **entries: list[list[object]]) -> None:
+        number = next(numbers)
+        line = {"do": "report", "producer": "p", "run": f"p{deployment}", "epoch": number, "units": ["u"]}
+        tell(line | {"promises": [["frontier", "f", None, promise]], "commit": True}, **entries)
+
+    begun: set[str] = set()
+    for deployment in range(3):
+        tell({"do": "define", "deployment": f"d{deployment}"} | graph | rules)
+        tell({"do": "open", "producer": "p", "run": f"p{deployment}", "mode": "STAGED"})
+        if not begun:
+            entering = {
+                name: [["s", name, end, "up", 0, 1, 1], ["s", name, end, "down", 7, 1, 0]]
+                for name, (end, _) in kept.items()
+            }
+            report(0, **entering)
+            begun = set(kept)
+        for _ in range(random.randrange(4)):
+            leaving = [name for name in sorted(begun) if random.random() < 0.3]
+            begun -= set(leaving)
+            report(
+                random.randrange(10, 90), **{name: [["s", name, kept[name][0], "down", 7, 0, 1]] for name in leaving}
+            )
+        if deployment == 2:
+            report(100, **{name: [down(name, 0)] for name in sorted(begun)})
+        else:
+            tell({"do": "drain", "deployment": f"d{deployment}", "drain_id": "x", "mode": "HAND_OVER"})
+            tell({"do": "close", "producer": "p", "run": f"p{deployment}"})
+    return told[-1], told[:-1]
+
+
+def announced(lines: Sequence[Line]) -> list[Event]:
+    """All events of a tracker that is told this."""
+    tracker = Tracker("log")
+    driver = Driver(tracker)
+    for line in lines:
+        driver.run(line)
+    return [Event(event.seq, AT, event.deployment, event.body) for event in tracker.events(JOB, 0, limit=10**6)[0]]
+
+
+def progress(events: Sequence[Event], segment: str) -> list[int]:
+    return [e.kind.time for e in events if isinstance(e.kind, Advanced) and e.kind.segment == segment]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
+def test_deployments_that_hand_over_are_one_job(random: random.Random, shards: int, interrupted: bool) -> None:
+    """Over several trackers as over one: all ends come in one order across hand-overs, and progress goes on."""
+    whole, parts = handing_over(random, shards)
+    one, merged = announced(whole), heard(random, [announced(part) for part in parts], True, interrupted)
+    for segment in SEGMENTS:
+        of_one = sorted(end[1:] for end in ends(one, segment))
+        assert [end[1:] for end in ends(merged, segment)] == of_one
+        assert len(of_one) == 6
+        assert progress(merged, segment)[-1] == progress(one, segment)[-1] == 100
+        assert progress(merged, segment) == sorted(set(progress(merged, segment)))
+    drains = [[e.kind for e in events if isinstance(e.kind, DrainRequested | Drained)] for events in (one, merged)]
+    assert drains[0] == drains[1]
+
+
+def test_nothing_waits_on_a_segment_that_a_deployment_has_left_out() -> None:
+    """Nobody advances there any more."""
+    merge = Merge(True, beginning(2))
+    late = Ended("up", "s", "late", 60, 1, Reason.COMPLETE, 0)
+    drained = Drained("x", DrainMode.HAND_OVER)
+    for shard, kinds in enumerate([[Advanced("up", 49), drained], [late, Advanced("up", 60), drained]]):
+        for seq, kind in enumerate(kinds, 1):
+            merge.take(shard, Event(seq, AT, "d1", kind))
+    assert [event.kind for event in iter(merge.give, None)] == [Advanced("up", 49), drained]
+    kept = json.loads(json.dumps(asdict(merge.position(["", ""]))))
+    merge = Merge(True, Position(**kept))
+    merge.take(1, Event(1, AT, "d1", late))
+    assert merge.wants_graph
+    assert merge.give() is None
+    merge.graph = frozenset(["up", "down"])
+    assert merge.give() is None
+    merge.graph = frozenset(["down"])
+    assert [event.kind for event in iter(merge.give, None)] == [late]
+    # A position that an older version has kept.
+    del kept["handed_over"]
+    assert not Merge(True, Position(**kept)).wants_graph

@@ -326,7 +326,7 @@ class ShardedClient:
             client.watch(name, state.after(shard), segments, scopes, log_id)
             for shard, ((client, name), log_id) in enumerate(zip(shards, position.log_ids, strict=True))
         ]
-        return ShardedWatch(watches, state)
+        return ShardedWatch(watches, state, lambda: shards[0][0].job(shards[0][1]).spec)
 
     def subscribe(self, job: str, name: str, **_: object) -> NoReturn:
         """Refuses: over several servers, each shard would have a position of its own.

@@ -13,21 +13,23 @@ out.
   since a shard is never further on a segment than upstream of it. Substreams without an end time, and those that
   expired or were abandoned, do not wait.
 
-The events of a drained shard wait here until all shards are drained, so that the events of its next deployment, whose
-times start from scratch, are not mixed with the old ones.
+The events of a drained shard wait here until all shards are drained, so that the events of its next deployment are not
+mixed with the old ones. A drained shard that has finished holds no end back, and times start from scratch after it. A
+deployment that hands over does not end the order: what is open, and how far each shard has come, lives on in the next
+one, so the ends that wait for a slower shard wait across the hand-over.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
 from tracker.contract.callers import Event
 from tracker.contract.events import Advanced, DrainCancelled, Drained, DrainRequested, Ended, Late
-from tracker.contract.values import Reason
+from tracker.contract.values import DrainMode, Reason
 
 _TOGETHER: Final = (DrainRequested, DrainCancelled, Drained)
 _NOT_YET: Final = -(2**63) - 1  #: below every time
@@ -50,6 +52,7 @@ class Position:
     advanced: Sequence[Mapping[str, int]]  #: for each shard, the progress that it has announced, by segment
     said: Mapping[str, int]  #: the job's progress that was announced, by segment
     log_ids: Sequence[str]  #: for each shard, its log; empty: the current one
+    handed_over: str = ""  #: the last deployment that handed over, unless one has finished since
 
 
 def beginning(shards: int) -> Position:
@@ -69,6 +72,11 @@ class _Shard:
     together: dict[type, deque[Event]] = field(default_factory=lambda: {kind: deque() for kind in _TOGETHER})
     later: deque[Event] = field(default_factory=deque)  #: events that came after it was drained
 
+    @property
+    def finished(self) -> bool:
+        """Whether it is drained, and ends nothing any more before times start from scratch."""
+        return any(isinstance(event.kind, Drained) and _finishes(event.kind) for event in self.together[Drained])
+
 
 class Merge:
     """The state of a merge.
@@ -76,10 +84,17 @@ class Merge:
     Args:
         ordered: whether ends wait for the other shards, as with ordering ``"global"``.
         position: where to continue. The caller passes each shard's events in again, from `after` on.
+
+    Attributes:
+        handed_over: the last deployment that handed over, unless one has finished since; empty: none.
+        graph: the segments of the deployment after that one; None: not known. On others nobody advances any more, so
+            the ends that waited there across the hand-over wait no longer.
     """
 
     def __init__(self, ordered: bool, position: Position) -> None:
         self._ordered = ordered
+        self.handed_over = position.handed_over
+        self.graph: Collection[str] | None = None
         self._shards = [
             _Shard(seq, set(held), dict(advanced))
             for seq, held, advanced in zip(position.seqs, position.held, position.advanced, strict=True)
@@ -148,7 +163,13 @@ class Merge:
         """
         held = [sorted(self._numbers(shard)) for shard in range(len(self._shards))]
         advanced = [dict(state.advanced) for state in self._shards]
-        return Position([state.seq for state in self._shards], held, advanced, dict(self._said), tuple(log_ids))
+        seqs = [state.seq for state in self._shards]
+        return Position(seqs, held, advanced, dict(self._said), tuple(log_ids), self.handed_over)
+
+    @property
+    def wants_graph(self) -> bool:
+        """Whether ends may wait on a segment that the deployment after a hand-over does not have: set `graph`."""
+        return self._ordered and bool(self.handed_over) and self.graph is None
 
     def _numbers(self, shard: int) -> Iterator[int]:
         """Yields the numbers of the shard's events that were taken and not given."""
@@ -164,9 +185,9 @@ class Merge:
 
     def _reached(self, segment: str) -> int:
         """Returns the end time up to which ends need not wait."""
-        return min(
-            _OVER if state.together[Drained] else state.advanced.get(segment, _NOT_YET) for state in self._shards
-        )
+        if self.graph is not None and segment not in self.graph:
+            return _OVER
+        return min(_OVER if state.finished else state.advanced.get(segment, _NOT_YET) for state in self._shards)
 
     def _wait(self, of: Ended | Late, time: int, shard: int, event: Event) -> None:
         heap = self._waiting.setdefault(of.segment, [])
@@ -198,15 +219,21 @@ class Merge:
             return None
         kind = min(agreed, key=lambda kind: first[kind][0].seq)
         event, *_ = [state.together[kind].popleft() for state in self._shards]
-        if kind is Drained:
-            self._begin_anew()
+        if isinstance(event.kind, Drained):
+            self._begin_deployment(event.deployment, anew=_finishes(event.kind))
         return event
 
-    def _begin_anew(self) -> None:
-        self._said.clear()
-        for state in self._shards:
-            state.advanced.clear()
+    def _begin_deployment(self, after: str, anew: bool) -> None:
+        self.handed_over, self.graph = "" if anew else after, None
+        if anew:
+            self._said.clear()
+            for state in self._shards:
+                state.advanced.clear()
         for shard, state in enumerate(self._shards):
             later, state.later = state.later, deque()
             for event in later:
                 self.take(shard, event)
+
+
+def _finishes(drained: Drained) -> bool:
+    return drained.mode is DrainMode.FINISH

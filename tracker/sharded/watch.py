@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Full, Queue
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from tracker.client.errors import TrackerError, TrackerUnavailable
 from tracker.client.watch import Watch
-from tracker.contract.callers import Event
+from tracker.contract.callers import Event, JobSpec
 from tracker.sharded.merged_events import Merge, Position
 
 _AHEAD: Final = 1000  #: the most events that are read ahead
@@ -28,9 +28,11 @@ class ShardedWatch(Iterator[Event]):
     iterates; any thread may close it. It does not survive a fork.
     """
 
-    def __init__(self, watches: Sequence[Watch], merge: Merge) -> None:
+    def __init__(self, watches: Sequence[Watch], merge: Merge, spec: Callable[[], JobSpec]) -> None:
         self._watches = watches
         self._merge = merge
+        self._spec = spec  # asks for the job's
+        self._asks = True  # whether it may be another than when it was asked for
         self._said: Queue[tuple[int, _Said]] = Queue(_AHEAD)
         self._closed = threading.Event()
         self._started = False
@@ -65,12 +67,18 @@ class ShardedWatch(Iterator[Event]):
             for shard in range(len(self._watches)):
                 threading.Thread(target=self._read, args=[shard], name="tracker-shard", daemon=True).start()
         while not self._closed.is_set():
+            if self._asks and self._merge.wants_graph:
+                spec = self._spec()
+                self._asks = False
+                if spec.deployment != self._merge.handed_over:
+                    self._merge.graph = frozenset(spec.segments)
             event = self._merge.give()
             if event is not None:
                 return event
             match self._said.get():
                 case shard, Event() as event:
                     self._merge.take(shard, event)
+                    self._asks = self._asks or event.deployment != self._merge.handed_over
                 case _, TrackerError() as refused:
                     self.close()
                     raise refused
