@@ -3116,7 +3116,7 @@ class DrainStatus(_message.Message):
 
     @_builtins.property
     def uncommitted_producers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Producers with an epoch staged."""
+        """Producers with an epoch staged; in a hand-over, also those with a revoked one that is to be committed again."""
 
     @_builtins.property
     def open_producers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

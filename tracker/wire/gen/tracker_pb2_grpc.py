@@ -244,7 +244,7 @@ class TrackerServicer(object):
 
     def FinishFront(self, request, context):
         """Finishes a front by hand, for a source that will never speak again. Refused with `EPOCH_STAGED` while its owner
-        has an epoch staged.
+        has an epoch staged, `DRAINED` (the job was handed over, until its next deployment).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -276,7 +276,7 @@ class TrackerServicer(object):
 
         Refused with `FENCED`, `MISSING_UNITS` (the manifest has units that were not reported; the message names them),
         `SPLIT_UNITS` (a report has some units in the manifest and some out), `EPOCH_STAGED` (promises while a later epoch
-        is staged), and as a report is for its promises.
+        is staged), and as a report is for its promises; with `DRAINED` only if the job was handed over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -379,8 +379,8 @@ class TrackerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CancelDrain(self, request, context):
-        """Takes a drain back. Refused with `DRAIN_IN_PROGRESS` once a front has finished in it, `DRAIN_MISMATCH` (another
-        drain's id), `DEPLOYMENT_MISMATCH`.
+        """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+        in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

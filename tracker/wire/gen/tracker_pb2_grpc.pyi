@@ -80,7 +80,7 @@ class TrackerStub:
     """Forgets a producer that will not come back: what it has staged is void, its fronts are free."""
     FinishFront: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.FinishFrontRequest, _tracker_pb2.FinishFrontResponse]
     """Finishes a front by hand, for a source that will never speak again. Refused with `EPOCH_STAGED` while its owner
-    has an epoch staged.
+    has an epoch staged, `DRAINED` (the job was handed over, until its next deployment).
     """
     Report: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.ReportRequest, _tracker_pb2.ReportResponse]
     """Reports what one or more units of an epoch sent, received and promise.
@@ -100,7 +100,7 @@ class TrackerStub:
 
     Refused with `FENCED`, `MISSING_UNITS` (the manifest has units that were not reported; the message names them),
     `SPLIT_UNITS` (a report has some units in the manifest and some out), `EPOCH_STAGED` (promises while a later epoch
-    is staged), and as a report is for its promises.
+    is staged), and as a report is for its promises; with `DRAINED` only if the job was handed over.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_tracker_pb2.WatchRequest, _tracker_pb2.Event]
     """Sends the kept events after a sequence number, then new ones as they happen, each once and in order. The stream
@@ -151,8 +151,8 @@ class TrackerStub:
     GetDrain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.GetDrainRequest, _tracker_pb2.DrainStatus]
     """Says how far a drain is and what it waits for."""
     CancelDrain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.CancelDrainRequest, _tracker_pb2.DrainStatus]
-    """Takes a drain back. Refused with `DRAIN_IN_PROGRESS` once a front has finished in it, `DRAIN_MISMATCH` (another
-    drain's id), `DEPLOYMENT_MISMATCH`.
+    """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+    in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
     """
     Abandon: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.AbandonRequest, _tracker_pb2.AbandonResponse]
     """Ends an open substream on every segment at once, with the reason ABANDONED, whatever is in flight."""
@@ -201,7 +201,7 @@ class TrackerAsyncStub(TrackerStub):
     """Forgets a producer that will not come back: what it has staged is void, its fronts are free."""
     FinishFront: _aio.UnaryUnaryMultiCallable[_tracker_pb2.FinishFrontRequest, _tracker_pb2.FinishFrontResponse]  # type: ignore[assignment]
     """Finishes a front by hand, for a source that will never speak again. Refused with `EPOCH_STAGED` while its owner
-    has an epoch staged.
+    has an epoch staged, `DRAINED` (the job was handed over, until its next deployment).
     """
     Report: _aio.UnaryUnaryMultiCallable[_tracker_pb2.ReportRequest, _tracker_pb2.ReportResponse]  # type: ignore[assignment]
     """Reports what one or more units of an epoch sent, received and promise.
@@ -221,7 +221,7 @@ class TrackerAsyncStub(TrackerStub):
 
     Refused with `FENCED`, `MISSING_UNITS` (the manifest has units that were not reported; the message names them),
     `SPLIT_UNITS` (a report has some units in the manifest and some out), `EPOCH_STAGED` (promises while a later epoch
-    is staged), and as a report is for its promises.
+    is staged), and as a report is for its promises; with `DRAINED` only if the job was handed over.
     """
     Watch: _aio.UnaryStreamMultiCallable[_tracker_pb2.WatchRequest, _tracker_pb2.Event]  # type: ignore[assignment]
     """Sends the kept events after a sequence number, then new ones as they happen, each once and in order. The stream
@@ -272,8 +272,8 @@ class TrackerAsyncStub(TrackerStub):
     GetDrain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.GetDrainRequest, _tracker_pb2.DrainStatus]  # type: ignore[assignment]
     """Says how far a drain is and what it waits for."""
     CancelDrain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.CancelDrainRequest, _tracker_pb2.DrainStatus]  # type: ignore[assignment]
-    """Takes a drain back. Refused with `DRAIN_IN_PROGRESS` once a front has finished in it, `DRAIN_MISMATCH` (another
-    drain's id), `DEPLOYMENT_MISMATCH`.
+    """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+    in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
     """
     Abandon: _aio.UnaryUnaryMultiCallable[_tracker_pb2.AbandonRequest, _tracker_pb2.AbandonResponse]  # type: ignore[assignment]
     """Ends an open substream on every segment at once, with the reason ABANDONED, whatever is in flight."""
@@ -373,7 +373,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.FinishFrontResponse, _abc.Awaitable[_tracker_pb2.FinishFrontResponse]]:
         """Finishes a front by hand, for a source that will never speak again. Refused with `EPOCH_STAGED` while its owner
-        has an epoch staged.
+        has an epoch staged, `DRAINED` (the job was handed over, until its next deployment).
         """
 
     @_abc_1.abstractmethod
@@ -411,7 +411,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
 
         Refused with `FENCED`, `MISSING_UNITS` (the manifest has units that were not reported; the message names them),
         `SPLIT_UNITS` (a report has some units in the manifest and some out), `EPOCH_STAGED` (promises while a later epoch
-        is staged), and as a report is for its promises.
+        is staged), and as a report is for its promises; with `DRAINED` only if the job was handed over.
         """
 
     @_abc_1.abstractmethod
@@ -534,8 +534,8 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request: _tracker_pb2.CancelDrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.DrainStatus, _abc.Awaitable[_tracker_pb2.DrainStatus]]:
-        """Takes a drain back. Refused with `DRAIN_IN_PROGRESS` once a front has finished in it, `DRAIN_MISMATCH` (another
-        drain's id), `DEPLOYMENT_MISMATCH`.
+        """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+        in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
         """
 
     @_abc_1.abstractmethod
