@@ -1,4 +1,4 @@
-"""An ordered job over several trackers hands over: its watch goes on across the deployments, and nobody's end is lost."""
+"""An ordered job over several trackers hands over: its watch goes on across the deployments, and no end is lost."""
 
 from __future__ import annotations
 
