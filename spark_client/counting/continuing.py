@@ -4,6 +4,10 @@ A job that starts afresh after a drain knows nothing of what has ended. A schedu
 that are done, and must not be waited for once more; of those that only the drain has closed, what was missing then is
 what is expected now. Which substreams were given, a ledger in the source's checkpoint says; which of them a drain has
 closed, and with how many elements, the tracker's events say, kept by a subscription until the next start has read them.
+
+A deployment that goes on with what is open, since the job was not drained before it, is given all counts again, as by a
+restart: the tracker knows what has ended, and a number that it has changes nothing there. So a revision arrives, and
+what a driver that died had written down and not sent.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substream
@@ -21,6 +25,20 @@ from spark_client.storage.directories import read_json, write_json
 from tracker.client import Ended
 
 _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
+
+
+class _Deployment(NamedTuple):
+    """What one deployment was given: a file of the ledger.
+
+    Attributes:
+        name: the deployment's.
+        incarnation: how often the job had started afresh, after drains; 0 in files that do not have it yet.
+        given: the substreams.
+    """
+
+    name: str
+    incarnation: int
+    given: set[Substream]
 
 
 class Ledger:
@@ -32,7 +50,7 @@ class Ledger:
         segment: the source's.
 
     Attributes:
-        done: substreams whose counts were given in earlier deployments: they have ended, or are known to the tracker.
+        done: substreams whose counts were given before the last drain: they have ended.
         taken: those of them that only a drain has closed, with the elements that it released.
 
     Raises:
@@ -44,29 +62,23 @@ class Ledger:
         self._run = run
         path.mkdir(parents=True, exist_ok=True)
         self._subscription = run.subscribe(run.place, [segment], None, name=f"{run.query}/counts")
-        self._given: set[Substream] = set()
-        newest: dict[Substream, str] = {}  # the last deployment that was given it
-        deployments = {run.deployment}
-        files = sorted(path.glob("*.jsonl"))
-        self._file = path / f"{int(files[-1].stem) + 1 if files else 0:06d}.jsonl"
-        for file in files:
-            deployment, substreams = _read(file)
-            deployments.add(deployment)
-            if deployment == run.deployment:
-                self._file, self._given = file, substreams
-            else:
-                newest.update(dict.fromkeys(substreams, deployment))
-        if not self._file.exists():
-            self._append([run.deployment])
+        files = {file: _read(file) for file in sorted(path.glob("*.jsonl"))}  # in the order of the deployments
+        own = next((file for file, each in files.items() if each.name == run.deployment), None)
+        self._file = own or path / f"{int(max(files).stem) + 1 if files else 0:06d}.jsonl"
+        self._given: set[Substream] = set() if own is None else files[own].given
+        if own is None:
+            self._append([run.deployment, run.incarnation])
+        # Those that were not drained before this one began.
+        going_on = [each for file, each in files.items() if file == own or each.incarnation == run.incarnation]
+        before = [each for each in files.values() if each not in going_on]
         # Up to where the counts given before were said to be complete; None: nowhere, or nobody knows which they were.
-        self._through = run.frontier(segment) if self._given else None
-        drained = self._drained(segment, deployments)
-        self.done: Set[Substream] = newest.keys()
-        self.taken: Mapping[Substream, int] = {
-            substream: sum(elements.get(substream, 0) for elements in drained.values())
-            for substream, deployment in newest.items()
-            if substream in drained.get(deployment, {})
-        }
+        self._through = run.frontier(segment) if any(each.given for each in going_on) else None
+        self._known = {substream for each in going_on for substream in each.given}
+        self._drained = self._drained_by(segment, {run.deployment, *(each.name for each in files.values())})
+        self.done: Set[Substream] = {substream for each in before for substream in each.given}
+        self.taken: Mapping[Substream, int] = _taken(
+            [(each.given, self._drained.get(each.name, {})) for each in before]
+        )
         self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
 
     def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
@@ -78,7 +90,7 @@ class Ledger:
             if through is not None
             and each.end_time is not None
             and each.end_time <= through
-            and each not in self._given
+            and each not in self._known
             and each not in self.done
         ]
 
@@ -92,7 +104,8 @@ class Ledger:
     def keep_only(self, listed: Set[Substream]) -> None:
         """Forgets deployments of whose substreams no table names any more."""
         for file in self._path.glob("*.jsonl"):
-            if file != self._file and not _read(file)[1] & listed:
+            name, _, given = _read(file)
+            if file != self._file and listed.isdisjoint(given | self._drained.get(name, {}).keys()):
                 file.unlink(missing_ok=True)
 
     def follow(self) -> None:
@@ -105,7 +118,7 @@ class Ledger:
             self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
             self._run.acknowledge_before_drain(self._subscription)
 
-    def _drained(self, segment: str, deployments: Set[str]) -> dict[str, dict[Substream, int]]:
+    def _drained_by(self, segment: str, deployments: Set[str]) -> dict[str, dict[Substream, int]]:
         """What only drains have closed, by deployment, with its elements; what is new of it is written down.
 
         Args:
@@ -147,17 +160,36 @@ class Ledger:
             os.fsync(file.fileno())
 
 
-def _read(file: Path) -> tuple[str, set[Substream]]:
-    """A deployment, and what it was given; a line that was being written when its driver died is not there."""
-    substreams = set()
-    deployment = ""
+def _taken(deployments: Iterable[tuple[Set[Substream], Mapping[Substream, int]]]) -> dict[Substream, int]:
+    """The substreams that were given, and that only a drain has closed since, with what all drains have released.
+
+    Args:
+        deployments: in their order, what each was given and what its drain has closed.
+    """
+    released: dict[Substream, int] = {}
+    given_before: set[Substream] = set()
+    open_since: set[Substream] = set()
+    for given, drained in deployments:
+        given_before |= given
+        open_since -= given
+        open_since |= given_before & drained.keys()
+        for substream, elements in drained.items():
+            released[substream] = released.get(substream, 0) + elements
+    return {substream: released[substream] for substream in open_since}
+
+
+def _read(file: Path) -> _Deployment:
+    """What a deployment was given; a line that was being written when its driver died is not there."""
+    name, incarnation, substreams = "", 0, set()
     for line in file.read_text(encoding="utf-8").split("\n"):
         try:
             value = json.loads(line)
         except json.JSONDecodeError:
             continue
         if isinstance(value, str):
-            deployment = value
+            name = value
+        elif isinstance(value, int):
+            incarnation = value
         else:
             substreams.add(Substream(*value))
-    return deployment, substreams
+    return _Deployment(name, incarnation, substreams)

@@ -41,7 +41,7 @@ class GivenCounts(Protocol):
     """The counts that one source was given, by this deployment and by earlier ones.
 
     Attributes:
-        done: substreams whose counts were given in earlier deployments: they have ended, or are known to the tracker.
+        done: substreams whose counts were given before the last drain: they have ended.
         taken: those of them that only a drain has closed, with the elements that it released.
     """
 
@@ -347,5 +347,6 @@ def _refuse(missed: Sequence[Substream]) -> None:
         raise UsageError(
             f"Schedule: {len(missed)} substreams, such as {missed[0].name} of {missed[0].scope!r}, are given only now, "
             "and the counts given before were said to be complete to a later time, so their rows are late. Take them "
-            "out, and give them to the next deployment; and give complete=False, or no through=, if others may follow"
+            "out, and give them to the deployment after the next drain; and give complete=False, or no through=, if "
+            "others may follow"
         )

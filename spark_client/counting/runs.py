@@ -69,6 +69,7 @@ class Run(JobReader):
         self._units: list[str] = []  # of the driver, in the epoch in hand
         self.resume_epoch = resume_epoch
         self.deployment = statuses[0].spec.deployment
+        self.incarnation = statuses[0].incarnation  #: how often the job had started afresh, after drains
         self.place = newest(statuses)  #: after the job's newest events when the run began
         self.last_epoch: int | None = resume_epoch - 1 if resume_epoch else None  #: that Spark has committed
         self.failure: Exception | None = None

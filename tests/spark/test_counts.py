@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -15,10 +16,12 @@ from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substreams
 from spark_client.storage.directories import read_json
 from tests.client.processes import Server
-from tracker.client import JobSpec, TrackerClient
+from tracker.client import DrainState, JobSpec, TrackerClient
 
 RULE = Substreams("tenant", "string", None, "string", 3_600_000_000, 0)
 COUNTS = [("a", 0, 3), ("b", 0, 4), ("silent", 0, 2), ("later", 1, 1)]
+
+Given: TypeAlias = Callable[[list[tuple[str, int, int]]], Schedule]
 
 
 class NoRows:
@@ -42,8 +45,7 @@ class Source:
         self.client.define_job(JobSpec(job=self.job, deployment=deployment, segments={"in": []}, fronts=["in"]))
         self.runs += 1
         run = Run(self.client, self.job, "query", str(self.runs), self.epoch)
-        nothing: Any = None
-        schedule.bind("in", NoRows, RULE, (nothing, nothing), None)  # type: ignore[arg-type]
+        bind(schedule)
         self.front = live(schedule, NoRows.sparkSession)  # type: ignore[arg-type]
         self.front.look(at_once=True)
         self.front.begin(Ledger(self.path, run, "in"))
@@ -65,6 +67,11 @@ class Source:
         self.client.finish_front(self.job, "in")
         assert self.accounts() == {}
 
+    def hand_over(self, deployment: str, run: Run) -> None:
+        self.client.drain(self.job, deployment, deployment, hand_over=True)
+        run.close(self.epoch)
+        assert self.client.job(self.job).drain.state is DrainState.DRAINED
+
     def accounts(self) -> dict[tuple[str, int], tuple[int | None, int]]:
         """What is expected and what was sent of what is open, by tenant and hour."""
         return {
@@ -72,6 +79,11 @@ class Source:
             for status in self.client.substreams(self.job)
             for account in status.segments
         }
+
+
+def bind(schedule: Schedule) -> None:
+    nothing: Any = None
+    schedule.bind("in", NoRows, RULE, (nothing, nothing), None)  # type: ignore[arg-type]
 
 
 def at(hour: int) -> int:
@@ -109,6 +121,90 @@ def test_a_table_given_again_means_what_is_missing_and_nothing_that_is_done(sour
     assert source.accounts() == {("new", 5): (1, 0)}
 
 
+def by_table(counts: list[tuple[str, int, int]]) -> Schedule:
+    return Schedule(rows(counts))
+
+
+def by_function(counts: list[tuple[str, int, int]]) -> Schedule:
+    return Schedule(lambda: rows(counts), revise=True, refresh=0.000_001)
+
+
+@pytest.mark.parametrize("given", [by_table, by_function])
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_counts_survive_a_deployment_that_goes_on_with_what_is_open_and_the_drain_after_it(
+    source: Source, given: Given, handed_over: bool
+) -> None:
+    run = source.begin("1", given(COUNTS))
+    source.send(run, a=3, b=1)
+    if handed_over:
+        source.hand_over("1", run)
+    source.begin("2", given(COUNTS))
+    left = {("b", 0): (4, 1), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+    assert source.accounts() == left, "it goes on with what is open"
+    source.drain("2")
+    run = source.begin("3", given(COUNTS))
+    left = {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+    assert source.accounts() == left, "what the drain has closed, and nothing else"
+    source.send(run, b=1)
+    source.begin("4", given(COUNTS))
+    assert source.accounts() == left | {("b", 0): (3, 1)}
+    source.begin("4", given(COUNTS))
+    source.drain("4")
+    run = source.begin("5", given(COUNTS))
+    assert source.accounts() == left | {("b", 0): (2, 0)}, "both drains count"
+    source.send(run, b=2)
+    assert ("b", 0) not in source.accounts()
+    source.begin("6", given(COUNTS))
+    source.drain("6")
+    source.begin("7", given(COUNTS))
+    assert source.accounts() == {("silent", 0): (2, 0), ("later", 1): (1, 0)}
+
+
+def test_a_count_is_revised_by_a_deployment_that_goes_on_with_what_is_open(source: Source) -> None:
+    run = source.begin("1", by_function([("a", 0, 3)]))
+    source.send(run, a=2)
+    run = source.begin("2", by_function([("a", 0, 5)]))
+    source.send(run, a=1)
+    assert source.accounts() == {("a", 0): (5, 3)}
+
+
+def test_counts_written_down_by_a_driver_that_died_before_it_sent_them_are_sent_by_the_next_deployment(
+    source: Source,
+) -> None:
+    run = source.begin("1", Schedule())
+    schedule = by_table(COUNTS)
+    bind(schedule)
+    front = live(schedule, NoRows.sparkSession)  # type: ignore[arg-type]
+    front.begin(Ledger(source.path, run, "in"))
+    assert front.due(), "it dies here"
+    source.begin("2", by_table(COUNTS))
+    assert source.accounts() == {("a", 0): (3, 0), ("b", 0): (4, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+
+
+def test_what_is_given_to_a_deployment_that_goes_on_after_it_was_said_not_to_come_is_refused(source: Source) -> None:
+    source.begin("1", by_table(COUNTS))
+    with pytest.raises(UsageError, match=r"are given only now.*deployment after the next drain"):
+        source.begin("2", by_table([*COUNTS, ("x", 0, 1)]))
+
+
+def test_a_checkpoint_of_before_goes_on(source: Source) -> None:
+    """Its files do not say between which drains their deployments were."""
+    run = source.begin("1", by_table(COUNTS))
+    source.send(run, a=3, b=1)
+    _as_before(source.path)
+    source.begin("2", by_table(COUNTS))
+    source.drain("2")
+    _as_before(source.path)
+    source.begin("3", by_table(COUNTS))
+    assert source.accounts() == {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+
+
+def _as_before(path: Path) -> None:
+    for file in path.glob("*.jsonl"):
+        lines = file.read_text(encoding="utf-8").split("\n")
+        file.write_text("\n".join(line for line in lines if not line.isdigit()), encoding="utf-8")
+
+
 def test_what_no_table_names_any_more_is_forgotten(source: Source) -> None:
     for number in range(1, 6):
         run = source.begin(str(number), Schedule(rows([("a", number, 2), ("b", number, 2)])))
@@ -120,7 +216,7 @@ def test_what_no_table_names_any_more_is_forgotten(source: Source) -> None:
 
 def test_what_a_complete_table_left_out_is_refused_and_given_to_the_next_deployment(source: Source) -> None:
     source.begin("1", Schedule(rows(COUNTS)))
-    with pytest.raises(UsageError, match=r"are given only now.*give them to the next deployment"):
+    with pytest.raises(UsageError, match=r"are given only now.*give them to the deployment after the next drain"):
         source.begin("1", Schedule(rows([*COUNTS, ("x", 0, 1)])))
     source.begin("1", Schedule(rows([*COUNTS, ("y", 5, 1)])))  # it is later than all that was complete
     assert source.accounts()["y", 5] == (1, 0)
