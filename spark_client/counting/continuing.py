@@ -27,6 +27,24 @@ from tracker.client import Ended
 _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
 
 
+def forget_shared(run: Run) -> None:
+    """Removes the subscription that the sources of a query had together, before each had its own.
+
+    Called when all of them have begun: each begins its own where that one was.
+
+    Args:
+        run: of the query.
+
+    Raises:
+        TrackingError: the tracker cannot be reached.
+    """
+    run.unsubscribe(_shared(run))
+
+
+def _shared(run: Run) -> str:
+    return f"{run.query}/counts"
+
+
 class _Deployment(NamedTuple):
     """What one deployment was given: a file of the ledger.
 
@@ -61,7 +79,8 @@ class Ledger:
         self._path = path
         self._run = run
         path.mkdir(parents=True, exist_ok=True)
-        self._subscription = run.subscribe(run.place, [segment], None, name=f"{run.query}/counts")
+        before = run.acknowledged(_shared(run)) or run.place
+        self._subscription = run.subscribe(before, [segment], None, name=f"{_shared(run)}/{segment}")
         files = {file: _read(file) for file in sorted(path.glob("*.jsonl"))}  # in the order of the deployments
         own = next((file for file, each in files.items() if each.name == run.deployment), None)
         self._file = own or path / f"{int(max(files).stem) + 1 if files else 0:06d}.jsonl"
@@ -102,10 +121,16 @@ class Ledger:
             self._given.update(news)
 
     def keep_only(self, listed: Set[Substream]) -> None:
-        """Forgets deployments of whose substreams no table names any more."""
-        for file in self._path.glob("*.jsonl"):
-            name, _, given = _read(file)
-            if file != self._file and listed.isdisjoint(given | self._drained.get(name, {}).keys()):
+        """Forgets deployments of whose substreams no table names any more.
+
+        Args:
+            listed: the substreams of the tables; if there are none, which may mean that they were not found, those of
+                all deployments.
+        """
+        files = {file: _read(file) for file in self._path.glob("*.jsonl")}
+        needed = listed or {substream for each in files.values() for substream in each.given}
+        for file, each in files.items():
+            if file != self._file and needed.isdisjoint(each.given | self._drained.get(each.name, {}).keys()):
                 file.unlink(missing_ok=True)
 
     def follow(self) -> None:

@@ -53,6 +53,28 @@ class JobReader:
         except (TrackerError, TrackerUnavailable) as error:
             raise self._explained(error) from error
 
+    def acknowledged(self, name: str) -> Place | None:
+        """Up to where a subscription is acknowledged; None: there is none.
+
+        Raises:
+            TrackingError: a tracker cannot be reached.
+        """
+        try:
+            return self._logs.acknowledged(name)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+
+    def unsubscribe(self, name: str) -> None:
+        """Removes a subscription, if there is one.
+
+        Raises:
+            TrackingError: a tracker cannot be reached.
+        """
+        try:
+            self._logs.unsubscribe(name)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+
     def frontier(self, front: str) -> int | None:
         """The time that a front has promised for every scope; None: none.
 

@@ -60,7 +60,12 @@ class GivenCounts(Protocol):
         ...
 
     def keep_only(self, listed: Set[Substream]) -> None:
-        """Forgets deployments of whose substreams no table names any more."""
+        """Forgets deployments of whose substreams no table names any more.
+
+        Args:
+            listed: the substreams of the tables; if there are none, which may mean that they were not found, those of
+                all deployments.
+        """
         ...
 
     def follow(self) -> None:
@@ -214,7 +219,7 @@ class LiveSchedule(LiveFront):
         """
         _refuse(given.too_late(self._due))
         with self._lock:
-            given.keep_only(self._due.keys())
+            given.keep_only(self._schedule.table.keys() | self._known.keys())
             self._due = {each: count for each, count in self._due.items() if self._goes_on(each, given)}
             self._ledger = given
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
-from spark_client.counting.continuing import Ledger
+from spark_client.counting.continuing import Ledger, forget_shared
 from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
@@ -139,6 +139,8 @@ class TrackedQuery:
                 if front.front.counts:
                     front.begin(Ledger(self.checkpoint / "tracker" / "counts" / str(number), run, stream.segment))
                 run.announce(front)
+        if any(front.front.counts for front in self.fronts):
+            forget_shared(run)
 
     def follow(self) -> bool:
         """Tells the tracker what Spark has committed since the last look, and closes the run if the query has ended.

@@ -9,7 +9,15 @@ from functools import partial
 
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
-from tracker.client import Event, EventPage, JobStatus, Subscription, TrackerClient, TrackerError
+from tracker.client import (
+    Event,
+    EventPage,
+    JobStatus,
+    Subscription,
+    SubscriptionStatus,
+    TrackerClient,
+    TrackerError,
+)
 from tracker.client.paging import pages
 
 
@@ -132,6 +140,23 @@ class EventLogs:
             unsubscribe = partial(client.unsubscribe, job, name)
             made.append(_subscribed(subscribe, seq, unsubscribe) if anew else (subscribe(after_seq=seq), False))
         return Subscriptions(made)
+
+    def acknowledged(self, name: str) -> Place | None:
+        """Up to where a subscription is acknowledged at all logs; None: there is none at some of them."""
+        logs = self.all
+        found = [each.acknowledged for log in logs for each in _named(name, *log)]
+        return Place(tuple(found), self.newest().log_ids) if len(found) == len(logs) else None
+
+    def unsubscribe(self, name: str) -> None:
+        """Removes a subscription from the logs that have it."""
+        for client, job in self.all:
+            for _ in _named(name, client, job):
+                client.unsubscribe(job, name)
+
+
+def _named(name: str, client: TrackerClient, job: str) -> list[SubscriptionStatus]:
+    """The subscription of a name at one log, if there is one."""
+    return [each for each in client.subscriptions(job) if each.name == name]
 
 
 def newest(statuses: Sequence[JobStatus]) -> Place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
-from spark_client.counting.continuing import Ledger
+from spark_client.counting.continuing import Ledger, forget_shared
 from spark_client.counting.livefronts import live
 from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substreams
@@ -33,7 +33,11 @@ class NoRows:
 class Source:
     """One source of a job: its runs, and what the tracker knows of it."""
 
-    def __init__(self, address: str, job: str, path: Path) -> None:
+    def __init__(
+        self, address: str, job: str, path: Path, segment: str = "in", segments: Sequence[str] = ("in",)
+    ) -> None:
+        self.segment = segment
+        self.segments = segments
         self.client = TrackerClient(address)
         self.job = job
         self.path = path
@@ -42,13 +46,20 @@ class Source:
 
     def begin(self, deployment: str, schedule: Schedule) -> Run:
         """Starts the query, as far as the tracker sees it."""
-        self.client.define_job(JobSpec(job=self.job, deployment=deployment, segments={"in": []}, fronts=["in"]))
-        self.runs += 1
-        run = Run(self.client, self.job, "query", str(self.runs), self.epoch)
-        bind(schedule)
+        fronts = {each: [each] for each in self.segments}
+        self.client.define_job(
+            JobSpec(job=self.job, deployment=deployment, segments={each: [] for each in self.segments}, fronts=fronts)
+        )
+        bind(schedule, self.segment)
         self.front = live(schedule, NoRows.sparkSession)  # type: ignore[arg-type]
+        return self.start()
+
+    def start(self) -> Run:
+        """The query begins, with the front as it is."""
+        self.runs += 1
+        run = Run(self.client, self.job, "query", f"{self.segment}{self.runs}", self.epoch)
         self.front.look(at_once=True)
-        self.front.begin(Ledger(self.path, run, "in"))
+        self.front.begin(Ledger(self.path, run, self.segment))
         run.announce(self.front)
         return run
 
@@ -81,9 +92,9 @@ class Source:
         }
 
 
-def bind(schedule: Schedule) -> None:
+def bind(schedule: Schedule, segment: str = "in") -> None:
     nothing: Any = None
-    schedule.bind("in", NoRows, RULE, (nothing, nothing), None)  # type: ignore[arg-type]
+    schedule.bind(segment, NoRows, RULE, (nothing, nothing), None)  # type: ignore[arg-type]
 
 
 def at(hour: int) -> int:
@@ -212,6 +223,57 @@ def test_what_no_table_names_any_more_is_forgotten(source: Source) -> None:
         run.close(source.epoch)
     assert len(list(source.path.glob("*.jsonl"))) == 1
     assert read_json(source.path / "drained.json").keys() <= {"3", "4", "5"}
+
+
+@pytest.mark.parametrize("given", [by_table, by_function])
+def test_a_query_that_starts_again_in_one_tracking_forgets_no_deployment(source: Source, given: Given) -> None:
+    run = source.begin("1", given(COUNTS))
+    source.send(run, a=3, b=1)
+    source.drain("1")
+    source.begin("2", given(COUNTS))
+    left = {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+    source.start()  # with the same front, which has nothing left to give
+    assert source.accounts() == left
+    source.begin("2", given(COUNTS))
+    assert source.accounts() == left, "the next process still has the first deployment's file"
+
+
+def test_a_start_that_finds_no_counts_forgets_no_deployment(source: Source) -> None:
+    run = source.begin("1", by_function(COUNTS))
+    source.send(run, a=3, b=1)
+    source.drain("1")
+    source.begin("2", by_function([]))
+    source.begin("2", by_function(COUNTS))
+    assert source.accounts() == {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+
+
+@pytest.mark.parametrize("of_before", [False, True])
+def test_each_source_of_a_query_finds_what_a_drain_has_closed_of_it(
+    tracker: Server, job: str, tmp_path: Path, of_before: bool
+) -> None:
+    sources = {name: Source(tracker.address, job, tmp_path / name, name, ["x", "y"]) for name in ("x", "y")}
+    for each in sources.values():
+        run = each.begin("1", by_table([("a", 0, 4)]))
+    report = run.report(0)
+    for name in sources:
+        report.add(name, "a", RULE.window_name(at(1)), 0, sent=1, received=1, end_time=at(1))
+    run.send(report, 0)
+    run.committed(0)
+    client = sources["x"].client
+    if of_before:  # both sources had one subscription, with the filter of the second
+        run.subscribe(run.place, ["y"], None, name="query/counts")
+        for name in sources:
+            client.unsubscribe(job, f"query/counts/{name}")
+    client.drain(job, "1", "1")
+    for name in sources:
+        client.finish_front(job, name)
+    for each in sources.values():
+        each.epoch = 1
+        run = each.begin("2", by_table([("a", 0, 4)]))
+    found = {account.segment: account.expected for each in client.substreams(job) for account in each.segments}
+    assert found == {"x": 3, "y": 3}
+    forget_shared(run)
+    assert [each.name for each in client.subscriptions(job)] == ["query/counts/x", "query/counts/y"]
 
 
 def test_what_a_complete_table_left_out_is_refused_and_given_to_the_next_deployment(source: Source) -> None:
