@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_client.errors import TrackingError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.end_offsets import EndOffsets
 from spark_client.spark_internals.checkpoints import positions
 from spark_client.storage import topics
@@ -36,21 +36,32 @@ def end_offsets(
         options: of Spark's Kafka source, such as ``kafka.security.protocol``.
 
     Raises:
-        UsageError: Spark has no Kafka connector.
-        TrackingError: the topic is not there, or the brokers cannot be reached.
+        UsageError: Spark has no Kafka connector; the file has the offsets of other topics.
+        TrackingError: a topic is not there, or the brokers cannot be reached.
 
     >>> ends = end_offsets(spark, "kafka:9092", "orders", keep="/data/handed-off.json")       # doctest: +SKIP
     >>> orders = tracking.source(raw.where(ends.within()), "orders", substream="load", front=ends)   # doctest: +SKIP
     """
     path = local_path(keep, "keep=")
+    asked = {each.strip() for each in topic.split(",")} - {""}
     known = read_json(path)
     if known is None:
-        known = write_first(path, _latest(spark, servers, topic, options or {}))
-    return EndOffsets(known)
+        known = write_first(path, _latest(spark, servers, asked, options or {}))
+    ends = EndOffsets(known)
+    if ends.ends.keys() != asked:
+        raise UsageError(
+            f"{path} has the ends of {_listed(ends.ends)}, not of {_listed(asked)}: give another file in keep=, "
+            "or remove this one if no query uses it any more"
+        )
+    return ends
 
 
-def _latest(spark: SparkSession, servers: str, topic: str, options: Mapping[str, str]) -> Mapping[str, object]:
-    reader = spark.readStream.format("kafka").options(**options).option("subscribe", topic)
+def _listed(topics: Iterable[str]) -> str:
+    return repr(",".join(sorted(topics)))
+
+
+def _latest(spark: SparkSession, servers: str, asked: Set[str], options: Mapping[str, str]) -> Mapping[str, object]:
+    reader = spark.readStream.format("kafka").options(**options).option("subscribe", ",".join(sorted(asked)))
     raw = topics.load(reader.option("kafka.bootstrap.servers", servers).option("startingOffsets", "latest"))
     with tempfile.TemporaryDirectory() as directory:
         query = (
@@ -59,8 +70,8 @@ def _latest(spark: SparkSession, servers: str, topic: str, options: Mapping[str,
         try:
             query.awaitTermination()
         except Exception as error:
-            raise TrackingError(f"the end offsets of {topic!r} cannot be read: {error}") from error
+            raise TrackingError(f"the end offsets of {_listed(asked)} cannot be read: {error}") from error
         found = positions(Path(directory), None)
-    if not found or not found[0]:
-        raise TrackingError(f"the end offsets of {topic!r} cannot be read: Spark has found no partition of it")
+    if missing := asked - {name for name, partitions in (found[0] if found else {}).items() if partitions}:
+        raise TrackingError(f"the end offsets of {_listed(missing)} cannot be read: Spark has found no partition of it")
     return found[0]

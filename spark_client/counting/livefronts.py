@@ -148,7 +148,7 @@ class LiveEndOffsets(LiveFront):
         if self._promised or (epoch is not None and self._seen == (checkpoint, epoch)):
             return
         self._seen = checkpoint, epoch
-        self._finished = self._finished or any(map(self._ends.reached, positions(checkpoint, epoch)))
+        self._finished = self._finished or self._ends.reached(positions(checkpoint, epoch))
 
     def due(self) -> Sequence[CommitPromise]:
         return self.finish() if self._finished and not self._promised else ()

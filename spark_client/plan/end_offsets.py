@@ -21,7 +21,8 @@ Positions = Mapping[str, Mapping[str, int]]  #: by topic, then by partition, as 
 class EndOffsets(Front):
     """Kafka's offsets at which a hand-off ends: trusts that they are its ends, and that Spark's positions are its own.
 
-    The source finishes, and with it all its substreams, when Spark has read each partition up to its offset. That is
+    The source finishes, and with it all its substreams, when Spark has read each partition up to its offset, in all
+    streams of the query that read it. That is
     looked up in Spark's log of offsets, not counted by rows: transactions and compaction leave offsets without a
     record.
 
@@ -88,16 +89,17 @@ class EndOffsets(Front):
         fault = "is no part of the hand-off, by its end offsets: drop such records with raw.where(ends.within())"
         return [Condition(self.within(), fault, None)]
 
-    def reached(self, positions: Positions) -> bool:
+    def reached(self, sources: Sequence[Mapping[str, Any]]) -> bool:
         """Whether all partitions have been read up to their ends.
 
         Args:
-            positions: up to which Spark has read.
+            sources: up to which each source of the query has read. A partition that several of them read has been read
+                as far as by the slowest.
         """
         return all(
-            positions.get(topic, {}).get(partition, 0) >= end
-            for topic, of in self.ends.items()
-            for partition, end in of.items()
+            min((of[topic][partition] for of in sources if partition in _partitions(of, topic)), default=0) >= end
+            for topic, partitions in self.ends.items()
+            for partition, end in partitions.items()
         )
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
@@ -105,3 +107,9 @@ class EndOffsets(Front):
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
         return Promises()
+
+
+def _partitions(positions: Mapping[str, Any], topic: str) -> Mapping[str, int]:
+    """A source's positions in a topic; of a source that is none of Kafka's there are none."""
+    found = positions.get(topic)
+    return found if isinstance(found, Mapping) else {}

@@ -135,6 +135,38 @@ def test_an_end_is_reached_by_positions_of_all_its_partitions(tmp_path: Path, sp
     assert not living.due()
 
 
+def reaches(path: Path, ends: dict[str, dict[int, int]], *sources: str) -> bool:
+    """Whether a query finishes a hand-off with a batch whose sources are at these positions."""
+    front = EndOffsets(ends)
+    front.name = "in"
+    living = live(front, None)  # type: ignore[arg-type]
+    (path / "offsets").mkdir(exist_ok=True)
+    (path / "offsets" / "0").write_text("\n".join(["v1", "{}", *sources, '{"seq": 7}', '{"logOffset": 3}', "-"]))
+    living.committed(path, 0)
+    return bool(living.due())
+
+
+def test_an_end_is_reached_by_several_sources_together(tmp_path: Path) -> None:
+    two = {"a": {0: 4}, "b": {0: 2}}
+    assert reaches(tmp_path, two, '{"a":{"0":4}}', '{"b":{"0":9}}'), "a union of two topics"
+    assert not reaches(tmp_path, two, '{"a":{"0":4}}', '{"b":{"0":1}}')
+    assert not reaches(tmp_path, two, '{"a":{"0":4}}')
+    one = {"a": {0: 4, 1: 2}}
+    assert not reaches(tmp_path, one, '{"a":{"0":9,"1":2}}', '{"a":{"0":1,"1":2}}'), "a topic is read twice"
+    assert reaches(tmp_path, one, '{"a":{"0":9,"1":2}}', '{"a":{"0":4,"1":2}}')
+    assert reaches(tmp_path, one, '{"a":{"0":4}}', '{"a":{"1":2}}'), "each source has its partitions"
+
+
+def test_offsets_that_were_kept_of_other_topics_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ends.json"
+    path.write_text('{"a": {"0": 4}, "b": {"0": 2}}')
+    spark: Any = None
+    assert end_offsets(spark, "nowhere:9092", "b, a", keep=path).ends == {"a": {"0": 4}, "b": {"0": 2}}
+    for topics in ("a", "a,c", "a,b,c"):
+        with pytest.raises(UsageError, match=r"ends.json has the ends of 'a,b', not of '.*give another file"):
+            end_offsets(spark, "nowhere:9092", topics, keep=path)
+
+
 def test_records_behind_the_end_belong_to_nothing(spark: SparkSession) -> None:
     front = EndOffsets({"t": {0: 3, 1: 1}})
     rows = spark.createDataFrame(
