@@ -19,6 +19,7 @@ from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.counting.countingplan import CountingMode
 from spark_client.counting.livefronts import LiveSchedule
+from spark_client.counting.offers import give
 from spark_client.datasource import events
 from spark_client.errors import UsageError
 from spark_client.plan import durations
@@ -263,17 +264,16 @@ class Tracking(Declarations, Checkpoints):
 
         Raises:
             UsageError: the source's front is no `Schedule`; rows of another form.
-            TrackingError: the tracker refuses: another number was given before.
+            TrackingError: the tracker refuses: another number was given before. Or the query has ended: nobody has
+                taken the counts, so they have to be given again. Neither changes anything.
 
         >>> tracking.expect(orders, [("berlin", date(2026, 3, 1), 1204)])                     # doctest: +SKIP
         """
         front = stream.readable.front
         if not isinstance(front, LiveSchedule):
             raise UsageError("expect gives counts to a source with front=Schedule(…): Schedule() for all to come later")
-        front.add(rows, through, revise)
-        for tracked in self._running.queries:
-            if front in tracked.fronts and tracked.query is not None:
-                tracked.run.announce(front)
+        reading = [each for each in self._running.queries if front in each.fronts and each.query is not None]
+        give(front, [each.run for each in reading], rows, through, revise)
 
     def drain(self, timeout: float | None = None) -> None:
         """Finishes everything: sources stop between two batches, what was read is released, then all queries stop.

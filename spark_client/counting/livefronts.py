@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -33,7 +33,9 @@ from tracker.contract.promises import CommitPromise
 
 _log = logging.getLogger("spark_client")
 
-_AT_ONCE = 10_000  #: numbers in one message
+Count: TypeAlias = tuple[int, bool]  #: how many rows, and whether it takes the place of another number
+
+AT_ONCE = 10_000  #: numbers in one message
 _PATIENCE = 60.0  #: seconds for which counts may not be found, before the query fails
 
 
@@ -172,7 +174,7 @@ class LiveSchedule(LiveFront):
         self._rule = schedule.rule
         self._spark = spark
         self._lock = threading.Lock()
-        self._due: dict[Substream, tuple[int, bool]] = {}  # counts that the tracker has not been given yet
+        self._due: dict[Substream, Count] = {}  # counts that the tracker has not been given yet
         self._through: int | None = None  # likewise
         self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
         self._reader = reader
@@ -181,17 +183,27 @@ class LiveSchedule(LiveFront):
         self._ledger: GivenCounts | None = None
         self._next = 0.0
         self._failing = float("inf")  # since when the reader fails
-        self._add(schedule.table)
+        table = {substream: (count, schedule.revise) for substream, count in schedule.table.items()}
+        self._add(table)
 
-    def add(self, rows: Rows, through: datetime | date | None = None, revise: bool = False) -> None:
-        """Takes counts, to be given to the tracker.
+    def _add(self, due: Mapping[Substream, Count], through: datetime | date | None = None) -> None:
+        self.take(due, self.end_of(due, through))
+
+    def counts_of(self, rows: Rows, revise: bool = False) -> dict[Substream, Count]:
+        """Reads counts that a driver gives.
 
         Raises:
             UsageError: rows of another form, a substream twice, a time that does not fit the source's.
         """
-        self._add(timetable.read(self._spark, rows, self._rule), through, revise)
+        found = timetable.read(self._spark, rows, self._rule)
+        return {substream: (count, revise or self._schedule.revise) for substream, count in found.items()}
 
-    def _add(self, due: Mapping[Substream, int], through: datetime | date | None = None, revise: bool = False) -> None:
+    def end_of(self, due: Iterable[Substream], through: datetime | date | None = None) -> int | None:
+        """Up to where counts are complete when these are given; None: others may follow.
+
+        Raises:
+            UsageError: a time that does not fit the source's.
+        """
         ends = [substream.end_time for substream in due if substream.end_time is not None]
         last = max(ends, default=None) if self._schedule.complete else None
         if through is not None:
@@ -206,10 +218,19 @@ class LiveSchedule(LiveFront):
             (window,) = timetable.read(self._spark, [row], self._rule)
             ends.append(window.end_time or 0)
             last = max(ends) if self._schedule.complete else window.end_time
+        return last
+
+    @property
+    def owes(self) -> bool:
+        """Whether the tracker has not been given some counts yet."""
+        return bool(self._due)
+
+    def take(self, due: Mapping[Substream, Count], end: int | None) -> None:
+        """Takes counts, to be given to the tracker, and up to where they are complete."""
         with self._lock:
-            self._due.update({substream: (count, revise or self._schedule.revise) for substream, count in due.items()})
-            if last is not None:
-                self._through = last if self._through is None else max(last, self._through)
+            self._due.update(due)
+            if end is not None:
+                self._through = end if self._through is None else max(end, self._through)
 
     def begin(self, given: GivenCounts) -> None:
         """Learns what earlier deployments were given, when the query starts.
@@ -278,23 +299,28 @@ class LiveSchedule(LiveFront):
     def due(self) -> Sequence[CommitPromise]:
         """The next promises to be made: counts first, and how far they are complete when all of them are made."""
         with self._lock:
-            some = list(self._due.items())[:_AT_ONCE]
+            some = list(self._due.items())[:AT_ONCE]
             if not some:
                 return [] if self._through is None else [Frontier(self._schedule.name, self._through, None)]
+        return self.expected(dict(some))
+
+    def expected(self, counts: Mapping[Substream, Count]) -> list[Expected]:
+        """The promises of some counts, which are written down as given."""
+        with self._lock:
             if self._ledger is not None and self._schedule.remembers:
-                self._ledger.give(substream for substream, _ in some)
-        return [
-            Expected(
-                self._schedule.name,
-                self._schedule.name,  # a source's front is called as the segment that it feeds
-                substream.scope,
-                substream.name,
-                self._missing(substream, count),
-                substream.end_time,
-                revise,
-            )
-            for substream, (count, revise) in some
-        ]
+                self._ledger.give(counts)
+            return [
+                Expected(
+                    self._schedule.name,
+                    self._schedule.name,  # a source's front is called as the segment that it feeds
+                    substream.scope,
+                    substream.name,
+                    self._missing(substream, number),
+                    substream.end_time,
+                    revise,
+                )
+                for substream, (number, revise) in counts.items()
+            ]
 
     def promised(self, promises: Sequence[CommitPromise]) -> None:
         """The tracker has taken these."""

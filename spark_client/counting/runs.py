@@ -152,6 +152,11 @@ class Run(JobReader):
         return any((status.producer, status.run) == (self.query, self.run) for status in producers)
 
     @property
+    def closed(self) -> bool:
+        """Whether the tracker knows that the query has stopped: nothing more is reported or promised."""
+        return self._closed
+
+    @property
     def owes(self) -> bool:
         """Whether something is staged that waits for Spark's commit."""
         return bool(self._staged)

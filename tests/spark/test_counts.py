@@ -11,7 +11,8 @@ import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
 from spark_client.counting.continuing import Ledger, forget_shared
-from spark_client.counting.livefronts import live
+from spark_client.counting.livefronts import LiveSchedule, live
+from spark_client.counting.offers import give
 from spark_client.counting.runs import Run
 from spark_client.plan.substreams import Substreams
 from spark_client.storage.directories import read_json
@@ -312,3 +313,51 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
     front.look()
     run.announce(front)
     assert source.accounts()["f", 1] == (2, 0), "what it has given once stands"
+
+
+def test_a_count_that_is_refused_changes_nothing(source: Source) -> None:
+    run = source.begin("1", Schedule())
+    front = source.front
+    assert isinstance(front, LiveSchedule)
+    give(front, [run], rows([("a", 0, 3)]))
+    with pytest.raises(TrackingError, match="EXPECT_CONFLICT"):
+        give(front, [run], rows([("c", 0, 1), ("a", 0, 2)]), through=datetime(2024, 1, 1, 5, tzinfo=UTC))
+    run.announce(front)  # as the thread that follows the query does
+    give(front, [run], rows([("b", 0, 2)]))
+    give(front, [run], rows([("b", 0, 1)]), revise=True)
+    assert source.accounts() == {("a", 0): (3, 0), ("b", 0): (1, 0)}
+    assert source.client.job(source.job).fronts[0].frontiers == {}
+
+
+def test_counts_that_a_batch_under_way_holds_up_follow_in_their_order(source: Source) -> None:
+    run = source.begin("1", Schedule())
+    front = source.front
+    assert isinstance(front, LiveSchedule)
+    run.send(run.report(0), 0)
+    give(front, [run], rows([("a", 0, 3)]))
+    give(front, [run], rows([("a", 0, 4)]), revise=True)
+    run.committed(0)
+    run.announce(front)
+    assert source.accounts() == {("a", 0): (4, 0)}
+
+
+def test_counts_for_a_query_that_has_ended_are_given_by_nobody_and_refused(source: Source) -> None:
+    run = source.begin("1", Schedule())
+    front = source.front
+    assert isinstance(front, LiveSchedule)
+    run.close(0)
+    with pytest.raises(TrackingError, match=r"the query that reads 'in' has ended.*give them again"):
+        give(front, [run], rows([("a", 0, 3)]))
+    again = source.start()
+    assert source.accounts() == {}, "whoever gave them gives them again"
+    give(front, [run, again], rows([("a", 0, 3)]))
+    assert source.accounts() == {("a", 0): (3, 0)}
+
+
+def test_counts_that_are_given_before_the_query_starts_go_with_it(source: Source) -> None:
+    source.begin("1", Schedule())
+    front = source.front
+    assert isinstance(front, LiveSchedule)
+    give(front, [], rows([("a", 0, 3)]))
+    source.start()
+    assert source.accounts() == {("a", 0): (3, 0)}

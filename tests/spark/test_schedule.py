@@ -77,9 +77,14 @@ def test_a_silent_tenant_is_seen_and_counts_may_come_while_the_query_runs(
     assert results(tracking, tmp_path) == [("a", 0, 2), ("b", 0, 1)]
     with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*revise=True"):
         tracking.expect(source, [("silent", at(0), 2)])
+    tracking.expect(source, [("other", at(0), 1)])  # the number that was refused stops nothing
     tracking.expect(source, [("silent", at(0), 1)], revise=True)
     feed.put(row(5, 5, "silent"))
     assert results(tracking, tmp_path) == [("a", 0, 2), ("b", 0, 1), ("silent", 0, 1)]
+    assert accounts(tracking, job) == {("other", 0): (1, 0)}
+    tracking.stop()
+    with pytest.raises(TrackingError, match="the query that reads 'in' has ended"):
+        tracking.expect(source, [("never", at(0), 1)])
 
 
 def test_a_control_file_is_read_while_nothing_else_happens_and_after_a_restart(
