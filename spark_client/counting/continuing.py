@@ -79,17 +79,20 @@ class Ledger:
         self._path = path
         self._run = run
         path.mkdir(parents=True, exist_ok=True)
-        before = run.acknowledged(_shared(run)) or run.place
-        self._subscription = run.subscribe(before, [segment], None, name=f"{_shared(run)}/{segment}")
+        after = run.acknowledged(_shared(run)) or run.place
+        self._subscription = run.subscribe(after, [segment], None, name=f"{_shared(run)}/{segment}")
         files = {file: _read(file) for file in sorted(path.glob("*.jsonl"))}  # in the order of the deployments
         own = next((file for file, each in files.items() if each.name == run.deployment), None)
         self._file = own or path / f"{int(max(files).stem) + 1 if files else 0:06d}.jsonl"
         self._given: set[Substream] = set() if own is None else files[own].given
         if own is None:
             self._append([run.deployment, run.incarnation])
-        # Those that were not drained before this one began.
-        going_on = [each for file, each in files.items() if file == own or each.incarnation == run.incarnation]
-        before = [each for each in files.values() if each not in going_on]
+        elif files[own].incarnation != run.incarnation:  # it did not have it yet
+            self._append([run.incarnation])
+        going_on: list[_Deployment] = []  # those that were not drained before this one began
+        before: list[_Deployment] = []
+        for file, each in files.items():
+            (going_on if file == own or each.incarnation == run.incarnation else before).append(each)
         # Up to where the counts given before were said to be complete; None: nowhere, or nobody knows which they were.
         self._through = run.frontier(segment) if any(each.given for each in going_on) else None
         self._known = {substream for each in going_on for substream in each.given}

@@ -207,8 +207,12 @@ def test_a_checkpoint_of_before_goes_on(source: Source) -> None:
     source.begin("2", by_table(COUNTS))
     source.drain("2")
     _as_before(source.path)
-    source.begin("3", by_table(COUNTS))
+    run = source.begin("3", by_table(COUNTS))
     assert source.accounts() == {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
+    _as_before(source.path)
+    source.begin("3", by_table(COUNTS))  # what it learns of a file that is its own, it writes down
+    source.begin("4", by_function([*COUNTS[:-1], ("later", 1, 2)]))
+    assert source.accounts() == {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (2, 0)}
 
 
 def _as_before(path: Path) -> None:
