@@ -86,7 +86,7 @@ class MarkerCounts:
         self._path = local_path(front.path, "the path of SuccessMarkers,")
         self._keys = [key for key in (front.scope, front.when) if key is not None]
         self._markers: dict[str, int] = {}  # when the marker of a directory was written
-        self._warned: set[str] = set()
+        self._warned: set[tuple[str, bool]] = set()  # directories, with files that are newer or without any
         self._parts = _Parts(front)
 
     def read(self) -> Found | None:
@@ -98,28 +98,40 @@ class MarkerCounts:
         for directory, values in self._directories(self._path, {}):
             marker = Path(directory, self._front.marker)
             try:
-                written = marker.stat().st_mtime_ns
+                written = _changed(marker)
             except FileNotFoundError:
                 continue
             if self._markers.get(directory) == written:
                 continue
-            files = sorted(_files(directory))
-            if newer := [file for file in files if os.stat(file).st_mtime_ns > written]:
-                if directory not in self._warned:
-                    self._warned.add(directory)
-                    _log.warning(
-                        "%r: %d files of %s, such as %s, are newer than its marker, so nothing is promised of it: "
-                        "write the marker again when all files are there",
-                        self._front,
-                        len(newer),
-                        directory,
-                        os.path.basename(newer[0]),
-                    )
+            files = _versions(directory)
+            if newer := [file for file, changed in files.items() if changed > written]:
+                self._warn(
+                    directory,
+                    True,
+                    f"{len(newer)} files of {directory}, such as {os.path.basename(newer[0])}, are newer than its "
+                    "marker, so nothing is promised of it: write the marker again when all files are there",
+                )
                 continue
-            row = _row(values, self._keys, rows_in(files, self._front.read_files, repr(self._front)))
+            if not files and not self._front.empty:
+                self._warn(
+                    directory,
+                    False,
+                    f"{directory} has a marker and no files, so nothing is promised of it: if such a directory is "
+                    "whole, give empty=True",
+                )
+                continue
+            row = _row(values, self._keys, rows_in(list(files), self._front.read_files, repr(self._front)))
+            if (_changed(marker), _versions(directory)) != (written, files):
+                continue  # files come or go: the next look counts them
             self._parts.put(directory, timetable.read(self._spark, [_in_form(row, self._front)], self._front.rule))
             self._markers[directory] = written
         return Found(self._parts.all()) if self._parts.changed else None
+
+    def _warn(self, directory: str, newer: bool, why: str) -> None:
+        """Why nothing is promised of a directory; each reason once."""
+        if (directory, newer) not in self._warned:
+            self._warned.add((directory, newer))
+            _log.warning("%r: %s", self._front, why)
 
     def _directories(self, path: Path | str, values: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
         """The directories whose paths have all columns that are asked for, with the columns' values."""
@@ -229,6 +241,17 @@ def _entries(place: str) -> Iterable[Mapping[str, Any]]:
     if wrong := [entry for entry in entries if not isinstance(entry, dict)]:
         raise UsageError(f"manifest {place}: an entry is no object with fields: {wrong[0]!r}")
     return entries
+
+
+def _changed(file: str | Path) -> int:
+    """When a file was written or got its name: a copy that keeps times brings the first from elsewhere."""
+    status = os.stat(file)
+    return max(status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _versions(directory: str) -> dict[str, int]:
+    """The files that Spark reads beneath a directory, and when they have changed."""
+    return {file: _changed(file) for file in sorted(_files(directory))}
 
 
 def _files(directory: str) -> Iterator[str]:

@@ -61,7 +61,8 @@ class SuccessMarkers(_OfFiles):
 
     A directory such as ``dt=2026-03-01`` with a file ``_SUCCESS`` closes the substream that its path names, once as
     many rows of it were read as its files have. So it does not matter that Spark may find the marker before it has read
-    the files. Where a file is newer than the marker, nothing is promised until there is a newer marker.
+    the files. Where a file is newer than the marker, or came under its name after it, nothing is promised until there
+    is a newer marker; nor where there are no files, since the first may be on its way.
 
     Args:
         path: the directory that the source reads, on a file system that the driver sees as a path.
@@ -71,6 +72,8 @@ class SuccessMarkers(_OfFiles):
         marker: the marker's name.
         read: makes a DataFrame of a directory's files, to count its rows as the stream has them:
             ``lambda files: spark.read.schema(S).json(files)``. None: files are Parquet or ORC, whose footers have it.
+        empty: a directory with a marker and without any file has 0 rows. Only where the marker never comes before the
+            files.
         revise: another count than before takes its place, while the substream is open; without, it is refused.
         refresh: seconds between two looks at the directory.
 
@@ -86,6 +89,7 @@ class SuccessMarkers(_OfFiles):
         *,
         marker: str = "_SUCCESS",
         read: ReadFiles | None = None,
+        empty: bool = False,
         revise: bool = False,
         refresh: float = 1.0,
     ) -> None:
@@ -96,6 +100,7 @@ class SuccessMarkers(_OfFiles):
                 "not read as data"
             )
         self.marker = marker
+        self.empty = empty
 
 
 class Manifests(_OfFiles):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -82,7 +83,7 @@ def test_a_marker_ends_its_directory_with_its_last_row_however_early_it_is_found
     load(berlin / "load=a b", "3", 2, marker=True)  # all are there before the first is read
     load(berlin / "load=07", "1", 5)
     load(lima / "load=07", "1", 0, marker=True)
-    front = SuccessMarkers(tmp_path / "in", "load", "shop", refresh=0.05)
+    front = SuccessMarkers(tmp_path / "in", "load", "shop", empty=True, refresh=0.05)
     with by_load(spark, tracker.address, job, tmp_path, front) as tracking:
         tracking.process_all_available()
         soon(lambda: ended(tracking) == {"berlin/a b", "lima/07"})
@@ -228,6 +229,71 @@ def test_a_file_that_is_newer_than_its_marker_is_waited_for(tmp_path: Path, capl
     load(day, "1", 8, marker=True)
     os.utime(day / "_SUCCESS", (later + 2, later + 2))
     assert look() == {"2026-03-01": 14}, "which the tracker refuses, unless it was declared with revise=True"
+
+
+def test_a_marker_without_files_promises_nothing_unless_it_may(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first file may be on its way."""
+    day = tmp_path / "dt=2026-03-01"
+    load(day, "", 0, marker=True)
+    look = found(SuccessMarkers(tmp_path, "dt"), DAYS)
+    with caplog.at_level(logging.WARNING, "spark_client"):
+        assert (look(), look()) == ({}, {})
+    assert caplog.text.count("has a marker and no files, so nothing is promised of it") == 1
+    assert found(SuccessMarkers(tmp_path, "dt", empty=True), DAYS)() == {"2026-03-01": 0}
+    pq.write_table(pa.table({"amount": pa.array([], "int64")}), day / "none.parquet")
+    later = time.time() + 10
+    os.utime(day / "_SUCCESS", (later, later))
+    assert look() == {"2026-03-01": 0}, "a file without rows is one"
+
+
+def test_half_of_a_copy_that_keeps_times_counts_as_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As `rsync -a` and `tar x` make it: each file with its old time, under its name when it is whole, by name."""
+    day, copy = tmp_path / "from" / "dt=2026-03-01", tmp_path / "to" / "dt=2026-03-01"
+    load(day, "part-1", 3)
+    load(day, "part-2", 4, marker=True)
+    for name in ("part-1.parquet", "part-2.parquet"):
+        os.utime(day / name, (1_000_000_000, 1_000_000_000))
+    copy.mkdir(parents=True)
+    look = found(SuccessMarkers(tmp_path / "to", "dt"), DAYS)
+    shutil.copy2(day / "_SUCCESS", copy)
+    assert look() == {}
+    marked = (copy / "_SUCCESS").stat().st_ctime_ns
+    for name in ("part-1.parquet", "part-2.parquet"):
+        while True:  # until the file system's clock has gone on
+            shutil.copy2(day / name, copy / f".{name}")
+            if (copy / f".{name}").stat().st_ctime_ns > marked:
+                break
+        (copy / f".{name}").rename(copy / name)
+        assert look() == {}
+    assert caplog.text.count("are newer than its marker") == 1, "after the other warning, that there are no files"
+    (copy / "_SUCCESS").touch()
+    assert look() == {"2026-03-01": 7}
+
+
+def test_a_directory_that_changes_while_it_is_counted_is_counted_again(tmp_path: Path) -> None:
+    day = tmp_path / "dt=2026-03-01"
+    load(day, "1", 3, marker=True)
+    later = time.time() + 10
+    os.utime(day / "_SUCCESS", (later, later))
+    looks = 0
+
+    class Rows:
+        def __init__(self, files: list[str]) -> None:
+            self.files = files
+
+        def count(self) -> int:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                load(day, "2", 4)
+            return sum(pq.read_metadata(file).num_rows for file in self.files)
+
+    read: Any = Rows
+    look = found(SuccessMarkers(tmp_path, "dt", read=read), DAYS)
+    assert look() == {}
+    assert look() == {"2026-03-01": 7}
 
 
 def test_a_number_in_a_path_is_the_one_that_spark_reads(tmp_path: Path) -> None:
