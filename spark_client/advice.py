@@ -33,8 +33,9 @@ _ADVICE: Final = {
     "checkpoint does not match the tracker any more: " + _ANEW,
     "EVENTS_EXPIRED": "The tracker has dropped events that the query had not read: " + _ANEW,
     "DEPLOYMENT_MISMATCH": "The job has moved on to another deployment: use that one, or a new name",
-    "EXPECT_CONFLICT": "The substream already has another count, which stays. While the substream is open, replace it "
-    "with tracking.expect(…, revise=True), or Schedule(…, revise=True)",
+    "EXPECT_CONFLICT": "The substream already has another count, which stays. While it is open, replace the count with "
+    "tracking.expect(…, revise=True), or Schedule(…, revise=True), as with every front that looks for counts; once it "
+    "has ended, no count changes it",
     "FRONT_OWNED": "Another query reads the same source{owner}. If it still runs, stop one: a source belongs to one "
     "query. If this query replaces it, with a new checkpoint: the rows that the other query had read are counted, and "
     "would be counted twice, so " + _ANEW + ". Only if this query's source begins exactly where the other one "

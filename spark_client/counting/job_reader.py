@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from datetime import timedelta
 
 from spark_client.advice import explained
@@ -11,7 +11,8 @@ from spark_client.plan.substreams import Substream
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
-from tracker.client import DrainState, Event, TrackerError, TrackerUnavailable
+from tracker.client import DrainState, Event, Expected, TrackerError, TrackerUnavailable
+from tracker.contract.promises import CommitPromise
 
 _DRAINS = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED})
 ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
@@ -123,6 +124,27 @@ class JobReader:
             elif account is not None and account.ended:
                 ended[substream] = account.sent
         return ended
+
+    def ended_otherwise(self, promises: Iterable[CommitPromise], patient: bool) -> dict[Expected, int]:
+        """Counts of substreams that have ended when their front had given another one, and that one.
+
+        Args:
+            promises: those that are to be made.
+            patient: whether a tracker that is away is waited for.
+
+        Raises:
+            TrackerError: the tracker refuses.
+            TrackerUnavailable: it cannot be reached.
+        """
+        expected = [promise for promise in promises if isinstance(promise, Expected)]
+        counted = {
+            (status.scope, status.name, account.segment): account.expected_by
+            for status in (self._client if patient else self._impatient).substreams(self.job, include_ended=True)
+            for account in status.segments
+            if account.ended
+        }
+        found = {each: counted.get((each.scope, each.name, each.segment), {}).get(each.front) for each in expected}
+        return {each: count for each, count in found.items() if count is not None and count != each.elements}
 
     def events(self, after: Place, up_to: Place | None, segments: Sequence[str]) -> tuple[list[Event], Place]:
         """What was announced on some segments in a range; and the place after it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from spark_client.storage.directories import read_json, write_json
 from spark_client.trackers.eventlogs import newest
 from spark_client.trackers.jobclient import JobClient, JobProducer
 from tracker.client import (
+    Expected,
     Finish,
     Frontier,
     Outcome,
@@ -263,6 +264,9 @@ class Run(JobReader):
     def announce(self, front: LiveFront, patient: bool = True) -> None:
         """Makes the promises of a front that wait for no batch. What has to wait for one all the same stays due.
 
+        What has ended is done: another count of it, as of a load that was rewritten since, is passed over with a
+        warning, and stops nothing else.
+
         Args:
             front: it.
             patient: whether a tracker that is away is waited for; else the caller calls again.
@@ -275,14 +279,20 @@ class Run(JobReader):
         with self._lock:
             while not self._closed and (promises := front.due()):
                 try:
-                    producer.commit(promises=promises)
+                    try:
+                        producer.commit(promises=promises)
+                    except TrackerError as error:
+                        if error.reason == "EPOCH_STAGED":
+                            return  # a batch is under way: it takes them along
+                        if error.reason != "EXPECT_CONFLICT" or not (others := self.ended_otherwise(promises, patient)):
+                            raise
+                        _passed_over(front, others)
+                        promises = list(others)
                 except TrackerUnavailable as error:
                     if not patient:
                         raise
                     raise self._explained(error) from error
                 except TrackerError as error:
-                    if error.reason == "EPOCH_STAGED":
-                        return  # a batch is under way: it takes them along
                     raise self._explained(error) from error
                 front.promised(promises)
 
@@ -303,3 +313,17 @@ class Run(JobReader):
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 time.sleep(_FIRST_PAUSE)
+
+
+def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:
+    """Names substreams that have ended, and whose counts are others now."""
+    first, count = next(iter(others.items()))
+    _log.warning(
+        "%r: %r of scope %r has ended with %d and is counted as %d now%s. What has ended stays as it is",
+        front.front,
+        first.name,
+        first.scope,
+        count,
+        first.elements,
+        f"; likewise {len(others) - 1} others" if len(others) > 1 else "",
+    )

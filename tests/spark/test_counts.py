@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -365,3 +366,30 @@ def test_counts_that_are_given_before_the_query_starts_go_with_it(source: Source
     give(front, [], rows([("a", 0, 3)]))
     source.start()
     assert source.accounts() == {("a", 0): (3, 0)}
+
+
+def test_what_has_ended_with_another_count_is_passed_over_and_stops_nothing_else(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An ended load is counted anew at each start, and may have been rewritten, or removed in part, since."""
+    given = rows([("a", 0, 3), ("b", 0, 4)])
+
+    def counting(revise: bool = False) -> Schedule:
+        return Schedule(lambda: given, revise=revise, refresh=0.000_001)
+
+    run = source.begin("1", counting())
+    source.send(run, a=3, b=1)
+    assert source.accounts() == {("b", 0): (4, 1)}
+    given = rows([("a", 0, 2), ("b", 0, 4), ("c", 0, 5)])
+    with caplog.at_level(logging.WARNING, "spark_client"):
+        for run in (source.begin("1", counting()), source.begin("1", counting(revise=True))):
+            assert source.accounts() == {("b", 0): (4, 1), ("c", 0): (5, 0)}
+            source.front.look()
+            run.announce(source.front)
+    assert caplog.text.count("of scope 'a' has ended with 3 and is counted as 2 now") == 2, "once in each run"
+    given = rows([("a", 0, 1), ("b", 0, 5), ("d", 0, 5)])
+    source.front.look()
+    run.announce(source.front)
+    assert source.accounts()["b", 0] == (5, 1), "what is open may still be revised"
+    with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*While it is open"):
+        source.begin("1", Schedule(lambda: rows([("a", 0, 1), ("b", 0, 6)])))
