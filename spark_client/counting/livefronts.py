@@ -178,7 +178,7 @@ class LiveSchedule(LiveFront):
         self._through: int | None = None  # likewise
         self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
         self._reader = reader
-        self._known: Mapping[Substream, int] = {}  # what the reader found before
+        self._known: Mapping[Substream, int] = {}  # what the reader has found so far
         self._found: Found | None = None  # what it found last, and was refused
         self._ledger: GivenCounts | None = None
         self._next = 0.0
@@ -294,7 +294,8 @@ class LiveSchedule(LiveFront):
             ends = [substream.end_time for substream in known if substream.end_time is not None]
             if self._schedule.complete and ends:
                 self._through = max(ends) if self._through is None else max(*ends, self._through)
-        self._known, self._found = dict(known), None
+        # What is not found for a while, as in a table that is loaded again, is known when it is back.
+        self._known, self._found = {**self._known, **known}, None
 
     def due(self) -> Sequence[CommitPromise]:
         """The next promises to be made: counts first, and how far they are complete when all of them are made."""

@@ -10,7 +10,8 @@ import glob
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -24,10 +25,11 @@ from spark_client.errors import UsageError
 from spark_client.plan import timetable
 from spark_client.plan.loads import Manifests, ReadFiles, SuccessMarkers
 from spark_client.plan.substreams import Substream, Substreams
-from spark_client.storage.directories import local_path
+from spark_client.storage.directories import local_path, local_pattern
 
 _log = logging.getLogger("spark_client")
 
+_URI: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  #: stands in a path for null
 
 
@@ -47,6 +49,10 @@ class _Parts:
         """What is found in a place now."""
         self._found[place] = counts
         self.changed = True
+
+    def keep_only(self, places: Set[str]) -> None:
+        """Forgets what was found where nothing is any more, as when another place has come instead."""
+        self._found = {place: counts for place, counts in self._found.items() if place in places}
 
     def all(self) -> dict[Substream, int]:
         """All of it.
@@ -95,12 +101,14 @@ class MarkerCounts:
         Raises:
             UsageError: two of them are of one substream, or their files cannot be counted.
         """
+        marked = set()
         for directory, values in self._directories(self._path, {}):
             marker = Path(directory, self._front.marker)
             try:
                 written = _changed(marker)
             except FileNotFoundError:
                 continue
+            marked.add(directory)
             if self._markers.get(directory) == written:
                 continue
             files = _versions(directory)
@@ -125,6 +133,8 @@ class MarkerCounts:
                 continue  # files come or go: the next look counts them
             self._parts.put(directory, timetable.read(self._spark, [_in_form(row, self._front)], self._front.rule))
             self._markers[directory] = written
+        self._markers = {directory: written for directory, written in self._markers.items() if directory in marked}
+        self._parts.keep_only(marked)
         return Found(self._parts.all()) if self._parts.changed else None
 
     def _warn(self, directory: str, newer: bool, why: str) -> None:
@@ -163,6 +173,7 @@ class ManifestCounts:
     def __init__(self, front: Manifests, spark: SparkSession) -> None:
         self._front = front
         self._spark = spark
+        self._pattern = local_pattern(front.path, "the manifests")
         self._known: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
         self._parts = _Parts(front)
 
@@ -172,15 +183,21 @@ class ManifestCounts:
         Raises:
             UsageError: an entry lacks what is needed, or two manifests are of one substream.
         """
-        for place in sorted(glob.glob(self._front.path, recursive=True)):
+        places = set()
+        for place in sorted(glob.glob(self._pattern, recursive=True)):
             if os.path.basename(place).startswith(("_", ".")):
                 continue
             status = os.stat(place)
+            if not status.st_size:
+                continue  # it has just been opened
+            places.add(place)
             version = status.st_mtime_ns, status.st_size
             if self._known.get(place) == version:
                 continue
             self._parts.put(place, self._counts(place))
             self._known[place] = version
+        self._known = {place: version for place, version in self._known.items() if place in places}
+        self._parts.keep_only(places)
         return Found(self._parts.all()) if self._parts.changed else None
 
     def _counts(self, place: str) -> dict[Substream, int]:
@@ -198,13 +215,28 @@ class ManifestCounts:
                         f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}"
                     )
                 names = [listed] if isinstance(listed, str) else list(listed)
-                files = [os.path.join(os.path.dirname(place), name) for name in names]
+                files = [self._file(place, name) for name in names]
                 count = rows_in(files, front.read_files, repr(front))
             rows.append(_in_form(_row(entry, keys, count), front))
         if front.when is None:
+            if not rows:  # it may be half of one, which is read again
+                raise ValueError(f'manifest {place} has no entry: write {{"{front.rows}": 0}} if its load has no rows')
             name = as_column_has_it(os.path.splitext(os.path.basename(place))[0], front.rule.name_type)
             rows = [[name, sum(row[-1] for row in rows)]]
         return timetable.added_up(self._spark, rows, front.rule)
+
+    def _file(self, place: str, name: str) -> str:
+        """A file that a manifest names: by its path, from the manifest's on, or by a URI."""
+        if not _URI.match(name):
+            return os.path.join(os.path.dirname(place), name)
+        if name.lower().startswith("file:"):
+            return local_pattern(name, f"manifest {place}:")
+        if self._front.read_files is None:
+            raise UsageError(
+                f"manifest {place}: {name} is no path, and its footer can be read of a path only: have the manifest "
+                f"give the number of rows ({self._front.rows!r}), or give read=lambda files: spark.read.parquet(*files)"
+            )
+        return name
 
 
 def _row(values: Mapping[str, Any], keys: Sequence[str], count: Any) -> list[Any]:

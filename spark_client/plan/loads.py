@@ -108,7 +108,8 @@ class Manifests(_OfFiles):
 
     A manifest is a JSON (an object, a list, or a line for each), CSV or Parquet file. Its entries have the number of
     rows (``rows``), or files whose rows are counted (``files``: one, or a list). Entries of one substream are added up.
-    Write it under another name first and rename it.
+    Write it under another name first and rename it: half of a file of lines, CSV or JSON, cannot be told from a whole
+    one.
 
     Args:
         path: the manifests, as a pattern: ``/data/manifests/*.json``.
@@ -116,7 +117,8 @@ class Manifests(_OfFiles):
             or a time in ISO 8601. None: a manifest is of the substream with its own name, without the suffix.
         scope: the field that has the scope, if the source has one.
         rows: the field that has the number of rows.
-        files: the field that has files; their paths are relative to the manifest. Used where ``rows`` is missing.
+        files: the field that has files: paths relative to the manifest, ``file:`` URIs, or with `read` any that Spark
+            opens. Used where ``rows`` is missing.
         read: makes a DataFrame of files, to count their rows as the stream has them. None: they are Parquet or ORC,
             whose footers have it.
         revise: another count than before takes its place, while the substream is open; without, it is refused.

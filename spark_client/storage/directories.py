@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote, urlparse, urlunparse
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import types as T  # noqa: N812
@@ -47,18 +47,30 @@ def local_path(location: str | os.PathLike[str], what: str) -> Path:
         UsageError: it is on a file system that needs a client of its own.
     """
     text = os.fspath(location)
-    parsed = urlparse(text)
-    if parsed.scheme not in ("", "file"):
-        raise UsageError(
-            f"{what} {text!r}: has to be on a file system that the driver and the executors see as a path (a local "
-            "disk with local[*], else a shared mount), since directories are published there by rename"
-        )
-    path = Path(unquote(parsed.path) if parsed.scheme else text).absolute()
+    path = Path(local_pattern(text, what)).absolute()
     if signs := sorted(_PATTERN & set(str(path))):
         raise UsageError(
             f"{what} {text!r}: has {' '.join(signs)}, which Spark takes for a pattern: choose another path"
         )
     return path
+
+
+def local_pattern(pattern: str, what: str) -> str:
+    """A pattern of paths, or a URI of one, as a pattern of paths that this process can open.
+
+    Raises:
+        UsageError: it is on a file system that needs a client of its own.
+
+    >>> local_pattern("file:///data/a%20b/*.json", "the manifests"), local_pattern("m/17?.json", "the manifests")
+    ('/data/a b/*.json', 'm/17?.json')
+    """
+    parsed = urlparse(pattern)
+    if parsed.scheme not in ("", "file"):
+        raise UsageError(
+            f"{what} {pattern!r}: has to be on a file system that the driver and the executors see as a path (a local "
+            "disk with local[*], else a shared mount), since directories are published there by rename"
+        )
+    return unquote(urlunparse(("", "", *parsed[2:]))) if parsed.scheme else pattern
 
 
 def check_store(path: Path, what: str) -> None:

@@ -348,6 +348,99 @@ def test_loads_that_promise_nothing_certain_are_refused(tmp_path: Path) -> None:
     refusing(found(SuccessMarkers(tmp_path / "in", "at"), DAYS), "both of .*windows that are as short")
 
 
+def test_a_manifest_that_has_just_been_opened_is_not_there_yet(tmp_path: Path) -> None:
+    look = found(Manifests(tmp_path / "*.json"), Substreams(None, "string", "load", "string", 0, 0))
+    with open(tmp_path / "17.json", "w") as file:
+        assert look() == {}
+        file.write('{"rows": 1204}')
+    assert look() == {"17": 1204}
+    for name, content in [("18.json", "[]"), ("19.json", "\n"), ("20.csv", "rows\n")]:
+        (tmp_path / name).write_text(content)
+        one = Manifests(tmp_path / f"*{name}")
+        refusing(found(one, Substreams(None, "string", "load", "string", 0, 0)), r"has no entry.*\"rows\": 0")
+    assert found(Manifests(tmp_path / "18.json", "load"), Substreams(None, "string", "load", "string", 0, 0))() == {}
+
+
+def test_a_place_that_is_gone_counts_no_longer(tmp_path: Path) -> None:
+    """A corrected load has another manifest, or directory, in the place of the first."""
+    (tmp_path / "17.json").write_text('{"load": "17", "rows": 3}')
+    named = Substreams(None, "string", "load", "string", 0, 0)
+    look = found(Manifests(tmp_path / "*.json", "load", revise=True), named)
+    assert look() == {"17": 3}
+    (tmp_path / "17.json").rename(tmp_path / "17-old.txt")
+    (tmp_path / "17-corrected.json").write_text('{"load": "17", "rows": 4}')
+    assert look() == {"17": 4}
+    (tmp_path / "17-corrected.json").unlink()
+    assert look() == {}
+    (tmp_path / "17-old.txt").rename(tmp_path / "17.json")
+    assert look() == {"17": 3}
+    load(tmp_path / "in" / "at=2026-03-01T07:00:00Z", "1", 3, marker=True)
+    look = found(SuccessMarkers(tmp_path / "in", "at", revise=True), DAYS)
+    assert look() == {"2026-03-01": 3}
+    shutil.rmtree(tmp_path / "in" / "at=2026-03-01T07:00:00Z")
+    load(tmp_path / "in" / "at=2026-03-01", "1", 5, marker=True)
+    assert look() == {"2026-03-01": 5}
+
+
+def test_manifests_may_be_named_as_uris_of_files(tmp_path: Path) -> None:
+    load(tmp_path / "in put", "1", 3)
+    (tmp_path / "a.json").write_text(
+        json.dumps({"files": ["in put/1.parquet", (tmp_path / "in put" / "1.parquet").as_uri()]})
+    )
+    named = Substreams(None, "string", "load", "string", 0, 0)
+    assert found(Manifests(f"{tmp_path.as_uri()}/[a-c].json"), named)() == {"a": 6}
+    refusing(lambda: found(Manifests("s3://bucket/*.json"), named), "s3://bucket.*has to be on a file system")
+    (tmp_path / "a.json").write_text(json.dumps({"files": "s3://bucket/1.parquet"}))
+    refusing(found(Manifests(tmp_path / "*.json"), named), "s3://bucket/1.parquet.*give read=")
+
+    class Rows:
+        def __init__(self, files: list[str]) -> None:
+            assert files == ["s3://bucket/1.parquet"]
+
+        def count(self) -> int:
+            return 7
+
+    read: Any = Rows
+    assert found(Manifests(tmp_path / "*.json", read=read), named)() == {"a": 7}, "Spark has clients of its own"
+
+
+def test_a_row_that_a_control_table_misses_for_a_while_is_the_same_when_it_is_back() -> None:
+    """A table may be truncated and loaded again while it is looked at."""
+    listed: list[Sequence[Any]] = []
+
+    class Connection:
+        def cursor(self) -> Connection:
+            return self
+
+        def execute(self, sql: str) -> None:
+            pass
+
+        def fetchone(self) -> Sequence[Any]:
+            return ("2026-03-01",)
+
+        def fetchall(self) -> list[Sequence[Any]]:
+            return list(listed)
+
+        def rollback(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    front: Any = ControlTable(Connection, "counts", through="time")
+    nothing: Any = None
+    front.bind("in", NoRows, DAYS, (nothing, nothing), None)
+    living: Any = live(front, nothing)
+    promised = []
+    for rows in ([("2026-03-01", 3)], [], [("2026-03-01", 3)]):
+        listed[:] = rows
+        living.look(at_once=True)
+        while due := living.due():
+            promised += [each.elements for each in due if hasattr(each, "elements")]
+            living.promised(due)
+    assert promised == [3]
+
+
 def test_a_control_table_is_read_after_the_time_up_to_which_it_is_complete(tmp_path: Path) -> None:
     """A count that comes between the two statements is found, whether or not the time covers it."""
     statements: list[str] = []
