@@ -351,7 +351,7 @@ class LiveSchedule(LiveFront):
 def _reader(front: ByCount, spark: SparkSession) -> CountReader | None:
     """What finds a front's counts; None: nothing does."""
     if isinstance(front, ResultsOf):
-        return ReceiptCounts(front, front.rule)
+        return ReceiptCounts(front, front.rule, spark)
     if isinstance(front, SuccessMarkers):
         return MarkerCounts(front, spark)
     if isinstance(front, Manifests):

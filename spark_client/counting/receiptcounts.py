@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.counting.countreaders import Found
 from spark_client.errors import UsageError
@@ -52,19 +53,22 @@ class ReceiptCounts:
     Args:
         front: that is promised.
         rule: of the source that it is bound to; None: substreams are called as in the other job.
+        spark: the session, which computes windows of a calendar; needed if the rule has one.
     """
 
     failing = "the other job's receipts cannot be read"
 
-    def __init__(self, front: ResultsOf, rule: Substreams | None) -> None:
+    def __init__(self, front: ResultsOf, rule: Substreams | None, spark: SparkSession | None = None) -> None:
         self._front = front
         self._rule = rule
+        self._spark = spark
         self._path = None if callable(front.receipts) else local_path(front.receipts, "the path of the receipts,")
         self._seen: set[str] = set()
         self._receipts: dict[Substream, list[_Receipt]] = {}
         self._counts: dict[Substream, int] = {}
         self._changed: set[Substream] = set()  # whose receipts are not added up yet
         self._open: set[Substream] = set()  # that have ended without being complete
+        self._windows: dict[str, bool] = {}  # of a calendar, by name: whether the source has it; checked all at once
 
     def read(self) -> Found | None:
         """Adds up what is new.
@@ -94,6 +98,7 @@ class ReceiptCounts:
                 known.append(one)
                 known.sort()
                 changed.add(substream)
+        self._check_windows()
         if not changed:
             return None
         for substream in changed:
@@ -174,13 +179,48 @@ class ReceiptCounts:
         else:
             fits = (end is not None) == rule.windows
         if not fits:
-            own = f"windows such as {rule.window_name(rule.offset)}" if rule.by_end else _kind(rule.windows)
-            raise UsageError(
-                f"{self._front!r}: the other job's {name!r} is none of this source's substreams, which are {own}: "
-                "declare the source with the same windows, or names. For longer ones, release the same ones here, and "
-                "longer ones in a step behind"
-            )
+            raise self._other(name)
+        if rule.calendar is not None:
+            self._windows.setdefault(name, False)
         return Substream(scope or "", name, end if rule.windows else None)
+
+    def _other(self, name: str) -> UsageError:
+        """The other job's substream is none of the source's."""
+        rule = self._rule
+        assert rule is not None
+        own = f"windows such as {rule.window_name(rule.offset)}" if rule.by_end else _kind(rule.windows)
+        return UsageError(
+            f"{self._front!r}: the other job's {name!r} is none of this source's substreams, which are {own}: "
+            "declare the source with the same windows, or names. For longer ones, release the same ones here, and "
+            "longer ones in a step behind"
+        )
+
+    def _check_windows(self) -> None:
+        """Whether the windows of a calendar that are new are the source's own: days are no months, here nor elsewhere.
+
+        Raises:
+            UsageError: one is not.
+        """
+        if not (news := [name for name, known in self._windows.items() if not known]):
+            return
+        rule, spark = self._rule, self._spark
+        assert rule is not None
+        assert rule.calendar is not None
+        try:
+            bounds = [(eventtime.micros_in(start), eventtime.micros_in(end)) for start, end in map(_parts, news)]
+        except ValueError:
+            raise self._other(news[0]) from None
+        if rule.calendar.by_row:  # a receipt has no zone: what can be told is how long a window is
+            own = {rule.interval(start, end) for start, end in bounds if rule.calendar.may_have(end - start)}
+        else:
+            assert spark is not None
+            starts = spark.createDataFrame([(start,) for start, _ in bounds], "start long")
+            keys = starts.select(rule.bounds_of(F.col("start"), rule.calendar.zone_of(None))).collect()
+            own = {rule.substream(None, key).name for (key,) in keys if key is not None}
+        for name in news:
+            if name not in own:
+                raise self._other(name)
+            self._windows[name] = True
 
     # ---------------------------------------------------------------- where they are
 
@@ -232,6 +272,12 @@ def _micros(receipt: Mapping[str, Any]) -> int | None:
 def _how(receipt: _Receipt) -> str:
     """How a substream has ended."""
     return "drained" if receipt.by_drain and receipt.reason == _COMPLETE else receipt.reason
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """The bounds in a window's name."""
+    start, _, end = name.partition("/")
+    return start, end
 
 
 def _kind(windows: bool) -> str:

@@ -125,6 +125,11 @@ class CalendarRule:
         """More microseconds than any window has."""
         return (self.count * (1 if self.unit == "days" else 31) + 3) * DAY
 
+    def may_have(self, length: int) -> bool:
+        """Whether a window may be so long, in whatever zone: each of its ends may be moved by up to a day there."""
+        shortest = (self.count * (1 if self.unit == "days" else 28) - 2) * DAY
+        return max(0, shortest) < length < self.longest
+
     def zone_of(self, by_row: Column | None) -> Column | None:
         """The zone of a row; None: times are a wall clock's.
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, ResultsOf, Tracking, TrackingError, UsageError
 from spark_client.counting.livefronts import live
+from spark_client.plan.calendars import CalendarRule
 from spark_client.plan.substreams import Substream, Substreams
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
@@ -187,14 +188,14 @@ class NoRows:
 class Found:
     """What a front finds in receipts that grow."""
 
-    def __init__(self, rule: Substreams | None = None, **more: Any) -> None:
+    def __init__(self, rule: Substreams | None = None, spark: Any = None, **more: Any) -> None:
         self.receipts: list[dict[str, Any]] = []
         front: Any = ResultsOf(lambda: self.receipts, job="hourly", segment="in", **{"refresh": 1e-9, **more})
         nothing: Any = None
         front.bind(
             "results", NoRows, rule or Substreams("tenant", "string", None, "string", HOUR, 0), (nothing,) * 2, 0
         )
-        self.front = live(front, nothing)
+        self.front = live(front, spark)
 
     def counts(self, *more: dict[str, Any]) -> dict[tuple[str, int], int]:
         """The promises that are due, when these receipts are there as well."""
@@ -262,6 +263,37 @@ def test_receipts_that_promise_nothing_certain_are_refused_again_and_again(
         with pytest.raises(UsageError, match=message):
             found.counts(*receipts)
         receipts = []
+
+
+def test_windows_of_another_calendar_are_refused_by_name(spark: SparkSession) -> None:
+    """Both jobs have windows of a calendar: days there, months here, or days of another zone."""
+
+    def found(unit: str, count: int, zone: str | None, by_row: bool = False, time: str = "timestamp") -> Found:
+        rule = CalendarRule(unit, count, 0, 0, zone, by_row)
+        longest = Substreams("tenant", "string", None, "string", rule.longest, 0, time, calendar=rule)
+        return Found(longest, spark=spark)
+
+    day, clocks = (
+        receipt(
+            "a", 0, 3, name="2026-03-28T23:00:00Z/2026-03-29T22:00:00Z", end_time=datetime(2026, 3, 29, 22, tzinfo=UTC)
+        ),
+        receipt("a", 0, 3, name="2026-03-29T00:00:00/2026-03-30T00:00:00", end_time=datetime(2026, 3, 30, tzinfo=UTC)),
+    )
+    assert found("days", 1, "Europe/Berlin").counts(day) == {("a", 23): 3}, "a day of 23 hours"
+    assert found("days", 1, None, by_row=True).counts(day) == {("a", 23): 3}
+    assert found("days", 1, None, time="timestamp_ntz").counts(clocks) == {("a", 0): 3}
+    for other, given in [
+        (found("months", 1, "Europe/Berlin"), day),
+        (found("days", 1, "UTC"), day),
+        (found("months", 1, None, by_row=True), day),
+        (found("days", 1, None, time="timestamp_ntz"), day),
+        (found("days", 1, "UTC"), clocks),
+    ]:
+        for _ in range(2):
+            with pytest.raises(
+                UsageError, match=r"2026-03-2.*is none of this source's substreams.*windows of a calendar"
+            ):
+                other.counts(given)
 
 
 def test_names_are_taken_as_they_are() -> None:
