@@ -49,6 +49,12 @@ def snapshot_end(source: ColumnOrName = "source", partition: ColumnOrName = "par
     belongs to no substream. A table without rows has no such row, and no substream. A snapshot that the connector began
     again sends its rows twice: read its topic from there.
 
+    Two kinds of tables stay open. Of the first table of a snapshot, Debezium marks the first row as ``first``, whatever
+    else it is: if the table has one row, no row has a mark of the last one. ``first`` is no end, since it begins
+    longer tables in the same way. And a topic that is compacted may have lost the last row, if its key was changed
+    later. Finish the source when all has been read (`Tracking.finish`), or have a front that ends with the topics'
+    offsets instead: `EndOffsets`.
+
     Args:
         source: the field ``source`` of the envelope.
         partition: the column with the partition of the topic.

@@ -79,6 +79,26 @@ def test_a_tables_snapshot_ends_with_its_last_row_and_what_follows_is_no_part_of
             tracking.process_all_available()
 
 
+def test_a_first_table_of_one_row_has_no_mark_of_its_end_and_is_finished_by_a_call(
+    spark: SparkSession, tracker: Server, job: str, tmp_path: Path
+) -> None:
+    """Debezium marks the first row of the first table as that, also if it is the last: other tables begin so, too."""
+    path = tmp_path / "in"
+    put(path, change("a", 1, "first"), change("b", 1, "first_in_data_collection"), change("b", 2, "last"))
+    raw = spark.readStream.schema(ENVELOPE).json(str(path))
+    with Tracking(spark, job, tracker.address) as tracking:
+        rows = raw.where(debezium.in_snapshot()).withColumn("table", F.col("source.table"))
+        source = tracking.source(rows, "snapshot", substream="table", front=debezium.snapshot_end())
+        released = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
+        released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+        tracking.process_all_available()
+        assert rows_of(tmp_path / "out", spark, "table", "rows") == [("b", 2)]
+        assert {each.name for each in tracking.client.substreams(job)} == {"a"}
+        tracking.finish(source)
+        soon(lambda: len(rows_of(tmp_path / "out", spark, "table", "rows")) == 2 or tracking.check())
+        assert rows_of(tmp_path / "out", spark, "table", "rows") == [("a", 1), ("b", 2)]
+
+
 def test_a_transaction_ends_with_as_many_changes_as_its_end_counts(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:
