@@ -109,6 +109,7 @@ class Declarations(StatefulDeclarations):
         scope_of, name_of, end_of = (belongs.guarded(key) for key in keys)
         self._graph.declare(segment)
         self._graph.consume(segment)
+        self._graph.rules[segment] = rule
         origin = Source(
             segment,
             rule,

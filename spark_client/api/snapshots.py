@@ -21,8 +21,8 @@ from spark_client.api.writer import Starter
 from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import state_of
-from spark_client.plan.recutting import Recut
-from spark_client.release import exporting, importing, moving
+from spark_client.release import exporting, importing
+from spark_client.release.moving import Move
 from spark_client.runtime import declared
 from spark_client.runtime.pausing import paused
 from spark_client.storage import snapshots
@@ -251,11 +251,17 @@ class Snapshot:
         upgrade = importing.Upgrade(plan, described, mapping, dropping, sends_on)
         upgrade.check(entry)
         self._must_be_current(tracking, entry)
+        move = None
+        if (recut := upgrade.recut(entry)) is not None:
+            segment = plan.stream.segment
+            move = Move(tracking.client, tracking.job, entry["id"], recut, segment, tracking.source_rules)
+            move.check()
         sweep_beside(target)
 
-        def moved(recut: Recut) -> Place:
+        def moved() -> Place:
+            assert move is not None
             tracking.define()
-            return moving.move(tracking.client, tracking.job, entry["id"], recut)
+            return move.carry_out()
 
         def write(content: str) -> None:
             work = Path(content).with_name("work")

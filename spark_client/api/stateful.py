@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
@@ -23,7 +23,7 @@ from spark_client.plan.eventtime import WALL
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.keyed import SubstreamProcessor
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.substreams import resolve
+from spark_client.plan.substreams import Substreams, resolve
 from spark_client.runtime.definition import Definition
 from spark_client.trackers.jobclient import JobClient
 
@@ -43,6 +43,11 @@ class StatefulDeclarations(ABC):
     _graph: JobGraph
     _definition: Definition
     _assembly: Assembly
+
+    @property
+    def source_rules(self) -> Mapping[str, Substreams]:
+        """How the rows of the sources that are declared fall into substreams, by segment."""
+        return self._graph.rules
 
     @abstractmethod
     def define(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,6 +18,7 @@ from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.substreams import Substreams
 from spark_client.release.declaring import results_schema
 from spark_client.storage.directories import local_path
 from spark_client.trackers.jobclient import JobClient
@@ -31,6 +32,11 @@ class Starter(Protocol):
     spark: SparkSession
     job: str
     client: JobClient
+
+    @property
+    def source_rules(self) -> Mapping[str, Substreams]:
+        """How the rows of the sources that are declared fall into substreams, by segment."""
+        ...
 
     def define(self) -> None:
         """Defines the job at the tracker."""

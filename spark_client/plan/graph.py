@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spark_client.errors import UsageError
 from spark_client.plan.names import check_segment
+from spark_client.plan.substreams import Substreams
 
 
 class JobGraph:
@@ -19,6 +20,7 @@ class JobGraph:
         given: whether it was given whole: then nothing can be declared that is not in it.
         fixed: whether the job is defined: then nothing more can be declared.
         segments: for each segment those that it feeds.
+        rules: how the rows of the sources that are declared fall into substreams, by segment.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class JobGraph:
         self.given = segments is not None or fronts is not None
         self.fixed = False
         self.segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
+        self.rules: dict[str, Substreams] = {}
         self._fronts: dict[str, list[str]] = _feeding(fronts, self.segments)
         self._consumed: set[str] = set()
         self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads

@@ -41,6 +41,11 @@ class Recut:
             )
         return cls(before, now)
 
+    def makes(self, rule: Substreams) -> bool:
+        """Whether a rule, of whichever source, cuts windows as the new one does."""
+        cut = (rule.length, rule.offset, rule.time) == (self.now.length, self.now.offset, self.now.time)
+        return cut and rule.by_end and not rule.slide and not rule.shared
+
     def window(self, old: Substream) -> Substream:
         """The window that takes in an old one.
 

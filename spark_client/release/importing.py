@@ -93,7 +93,7 @@ def build(
     entry: Mapping[str, Any],
     upgrade: Upgrade,
     target: Path,
-    moved: Callable[[Recut], Place],
+    moved: Callable[[], Place],
 ) -> None:
     """Makes a checkpoint.
 
@@ -132,7 +132,7 @@ def build(
         bare = rows.keys() - (found if recut is None else set(map(recut.window, found)))
         Part(name, index.epoch, rows, index.batches, frozenset(bare)).index(state)
     if recut is not None:
-        place = moved(recut)
+        place = moved()
         fields |= {"position": place.numbers, "log_id": place.ids}
     write_json(Version(entry["epoch"], 0).file(state), {**fields, "parts": [name] if rows else [], "dead": []})
 

@@ -8,92 +8,124 @@ nothing left to do: no old window is open any more.
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Final, TypeAlias
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.recutting import Recut
-from spark_client.plan.substreams import Substream
+from spark_client.plan.substreams import Substream, Substreams
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
-from tracker.client import JobStatus, SubstreamStatus, TrackerError, TrackerUnavailable
+from tracker.client import JobStatus, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest, split
 
-_UNIT = "moved"
+_UNIT: Final = "moved"
+
+#: An open window, the new one that takes it in, and what was sent and received of it by segment.
+_Moved: TypeAlias = tuple[Substream, Substream, dict[str, tuple[int, int]]]
 
 
-def move(client: JobClient, job: str, query: str, recut: Recut) -> Place:
-    """Moves the open windows of a job that is at rest: nothing of it runs, and nothing is in flight.
+@dataclass(frozen=True)
+class Move:
+    """Moves the open windows of a source in a job that is at rest: nothing of it runs, and nothing is in flight.
 
-    Args:
+    Attributes:
         client: of the job.
-        job: its name; the deployment that cuts windows otherwise is defined.
+        job: its name.
         query: the id of the release's query, by which the report is called.
         recut: from the old windows to the new ones.
-
-    Returns:
-        The place in the job's events after all that this has brought about.
-
-    Raises:
-        UsageError: an old window would have to be split.
-        TrackingError: something of the job runs; the tracker refuses, or cannot be reached.
+        segment: of the source, which the release reads itself, so it is the only one with rows of its windows.
+        rules: how the sources that are declared fall into substreams, by segment.
     """
-    try:
-        status = client.job(job)
-        _check(status)
-        windows = _windows(client, status, recut)
-        if windows:
-            with client.open_producer(job, f"{query}.moved", uuid.uuid4().hex) as producer:
-                epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1
-                report = producer.epoch(epoch)
-                for old, new, accounts in windows:
-                    for segment, (sent, received) in accounts.items():
-                        report.add(segment, new.scope, new.name, 0, sent, received, new.end_time)
-                    report.close(*old)
-                report.report_in_pieces(_UNIT, partial(split, largest=Largest.by(client.server_info().limits)))
-                producer.commit(epoch)
-        return EventLogs(client, job).newest()
-    except (TrackerError, TrackerUnavailable) as error:
-        raise explained(error) from error
 
+    client: JobClient
+    job: str
+    query: str
+    recut: Recut
+    segment: str
+    rules: Mapping[str, Substreams]
 
-def _check(status: JobStatus) -> None:
-    running = [each.producer for each in status.producers if not each.closed]
-    if running:
-        raise TrackingError(
-            f"windows are cut otherwise, so what is open has to be moved before any query of the deployment starts, "
-            f"and these run: {', '.join(running)}. Stop them (tracking.stop()), and start them after restore"
-        )
+    def check(self) -> None:
+        """Whether it can be carried out, as things stand. Changes nothing.
 
+        Raises:
+            UsageError: an old window would have to be split, or another source may have rows of it.
+            TrackingError: something of the job runs, or the tracker cannot be reached.
+        """
+        try:
+            self._windows(self._status())
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
 
-def _windows(
-    client: JobClient, status: JobStatus, recut: Recut
-) -> list[tuple[Substream, Substream, dict[str, tuple[int, int]]]]:
-    """Each open old window, the new one that takes it in, and what was sent and received on each segment."""
-    found = []
-    for each in client.substreams(status.spec.job):
-        if each.end_time is None or each.name != recut.before.window_name(each.end_time):
-            continue
-        old = Substream(each.scope, each.name, each.end_time)
-        found.append((old, recut.window(old), _accounts(each, set(status.spec.state_segments))))
-    return found
+    def carry_out(self) -> Place:
+        """Moves them. The deployment that cuts windows otherwise is defined.
 
+        Returns:
+            The place in the job's events after all that this has brought about.
 
-def _accounts(substream: SubstreamStatus, states: set[str]) -> dict[str, tuple[int, int]]:
-    accounts: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for account in substream.segments:
-        if account.segment in states and account.sent != account.received:
-            raise UsageError(
-                f"the state of {account.segment!r} holds {substream.name!r} of the scope {substream.scope!r} open, "
-                "since its results are sent on into a channel: such windows cannot be moved. Drain the job first"
+        Raises:
+            UsageError: as for `check`.
+            TrackingError: likewise; or the tracker refuses.
+        """
+        try:
+            status = self._status()
+            windows = self._windows(status)
+            if windows:
+                self._report(windows)
+            return EventLogs(self.client, self.job).newest()
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
+
+    def _report(self, windows: Sequence[_Moved]) -> None:
+        with self.client.open_producer(self.job, f"{self.query}.moved", uuid.uuid4().hex) as producer:
+            epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1
+            report = producer.epoch(epoch)
+            for old, new, accounts in windows:
+                for segment, (sent, received) in accounts.items():
+                    report.add(segment, new.scope, new.name, 0, sent, received, new.end_time)
+                report.close(*old)
+            report.report_in_pieces(_UNIT, partial(split, largest=Largest.by(self.client.server_info().limits)))
+            producer.commit(epoch)
+
+    def _status(self) -> JobStatus:
+        status = self.client.job(self.job)
+        running = [each.producer for each in status.producers if not each.closed]
+        if running:
+            raise TrackingError(
+                "windows are cut otherwise, so what is open has to be moved before any query of the deployment starts, "
+                f"and these run: {', '.join(running)}. Stop them (tracking.stop()), and start them after restore"
             )
-        if account.ended:
-            raise UsageError(
-                f"the window {substream.name!r} of the scope {substream.scope!r} has ended on {account.segment!r} and "
-                "is open elsewhere: it cannot be moved. Start the former version again until it has ended"
-            )
-        if account.sent or account.received:
-            accounts[account.segment] = (account.sent, account.received)
-    return dict(accounts)
+        return status
+
+    def _windows(self, status: JobStatus) -> list[_Moved]:
+        """Each open window of the source, the new one that takes it in, and what was sent and received of it.
+
+        An old window is closed for all sources at once. One whose windows change as well has its part moved with it;
+        one that keeps them would have the rest of its own refused as late, so it must not share a scope.
+        """
+        along = {name for name, rule in self.rules.items() if self.recut.makes(rule)} | {self.segment}
+        staying = status.spec.segments.keys() - along
+        found, shared = list[_Moved](), dict[str, set[str]]()
+        for each in self.client.substreams(self.job, include_ended=bool(staying)):
+            if each.end_time is None or each.name != self.recut.before.window_name(each.end_time):
+                continue
+            used = {a.segment: a for a in each.segments if a.sent or a.received or a.expected is not None}
+            shared.setdefault(each.scope, set()).update(staying & used.keys())
+            own = not used[self.segment].ended if self.segment in used else not used and not staying
+            if own:
+                old = Substream(each.scope, each.name, each.end_time)
+                accounts = {name: (a.sent, a.received) for name, a in used.items() if name in along and not a.ended}
+                found.append((old, self.recut.window(old), accounts))
+        for old, _, _ in found:
+            if others := shared[old.scope]:
+                raise UsageError(
+                    f"the window {old.name!r} of the scope {old.scope!r} is open on {self.segment!r} and would end for "
+                    f"all sources, while {', '.join(map(repr, sorted(others)))} has windows of this scope that are cut "
+                    "as before: rows of them would be late. Declare the source that feeds it here with the new window, "
+                    "too, or drain the job first (tracking.drain())"
+                )
+        return found

@@ -476,6 +476,44 @@ def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypat
     assert sorted(map(tuple, bills.collect())) == [("a", 2, 2), ("a", 5, 5), ("b", 2, 2), ("d", 2, 2)]
 
 
+def test_the_windows_of_another_source_go_on_as_they_are(it: Job) -> None:
+    """Orders become daily; clicks, of other tenants, stay hourly and take in rows of the hours that are open."""
+    clicks = Feed(it.path / "clicks")
+
+    def start(deployment: str, length: str, checkpoint: str, before: Callable[[Released], object]) -> Tracking:
+        tracking, ordered = windows_of(it, deployment, length)
+        rows = tracking.source(
+            clicks.stream(it.spark), "clicks", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+        )
+        clicked = tracking.release(rows, aggs={"rows": F.count("*")})
+        before(ordered)
+        start_windows(it, deployment, ordered, checkpoint)
+        clicked.writeStream.option("checkpointLocation", it.path / "clicked").start(it.path / "out-clicks")
+        return tracking
+
+    tracking = start("1", "1 hour", "cp1", lambda _: None)
+    it.feed.put(row(1, 1), row(2, 61))
+    clicks.put(row(3, 1, "b"), row(4, 62, "b"))
+    tracking.process_all_available()
+    tracking.hand_over(timeout=600)
+    snapshot = it.snapshots.export(tracking)
+    tracking.stop()
+
+    def restore(released: Released) -> None:
+        assert snapshot.restore(released, it.path / "cp2", of="in", mapping=lambda state: state)
+
+    tracking = start("2", "1 day", "cp2", restore)
+    clicks.put(row(13, 2, "b"), row(14, 3, "b", last=True), row(15, 63, "b", last=True))
+    it.feed.put(row(11, 5, last=True))
+    tracking.process_all_available()
+    assert tracking.client.job(it.job).late_reports == 0
+    tracking.stop()
+    for name, rows, length in (("out-2", it.feed, "1 day"), ("out-clicks", clicks, "1 hour")):
+        wanted = rows.batch(it.spark).groupBy("tenant", F.window("ts", length)).agg(F.count("*").alias("rows"))
+        columns = ("tenant", "window.start", "rows")
+        assert rows_of(it.path / name, it.spark, *columns) == sorted(map(tuple, wanted.select(*columns).collect()))
+
+
 @pytest.mark.slow
 def test_windows_change_only_where_nothing_stands_between_and_nothing_runs(it: Job) -> None:
     tracking, hourly = windows_of(it, "1", "1 hour")

@@ -1,0 +1,96 @@
+"""Open windows that are moved to those of another length: at the tracker, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from uuid import uuid4
+
+import pytest
+
+from spark_client.errors import UsageError
+from spark_client.plan.recutting import Recut
+from spark_client.plan.substreams import Substreams
+from spark_client.release.moving import Move
+from tracker.client import Ended, JobSpec
+from tracker.testing import LocalTracker
+
+HOUR = 3_600_000_000
+HOURS = Substreams("tenant", "string", None, "string", HOUR, 0)
+DAYS = Substreams("tenant", "string", None, "string", 24 * HOUR, 0)
+END = 450_001 * HOUR  #: of an hour
+DAY = 18_751 * 24 * HOUR  #: the end of its day
+
+
+@pytest.fixture
+def tracker() -> Iterator[LocalTracker]:
+    with LocalTracker() as tracker:
+        fronts = {name: [name] for name in ("orders", "clicks")}
+        segments: dict[str, list[str]] = {"orders": [], "clicks": []}
+        spec = JobSpec(job="shop", deployment="1", segments=segments, fronts=fronts, committed_ends=True)
+        tracker.client.define_job(spec)
+        yield tracker
+
+
+def batch(tracker: LocalTracker, segment: str, rows: dict[str, int], rule: Substreams = HOURS, end: int = END) -> None:
+    """A batch of the source's query: so many rows of each scope, in the window with that end. Then it stops."""
+    with tracker.client.open_producer("shop", f"of {segment}", uuid4().hex) as producer:
+        report = producer.epoch()
+        for scope, count in rows.items():
+            report.add(segment, scope, rule.window_name(end), 0, count, count, end)
+        report.report(commit=True)
+
+
+def moving(tracker: LocalTracker, rules: Mapping[str, Substreams], segment: str = "orders") -> Move:
+    recut = Recut.between(HOURS, DAYS)
+    assert recut is not None
+    return Move(tracker.client, "shop", f"of {segment}", recut, segment, {segment: DAYS, **rules})
+
+
+def opened(tracker: LocalTracker) -> set[tuple[str, str, str, int]]:
+    """Each open window's scope, whose it is, whether it is an hour or a day, and how many rows it has there."""
+    return {
+        (each.scope, account.segment, "hour" if each.name == HOURS.window_name(each.end_time) else "day", account.sent)
+        for each in tracker.client.substreams("shop")
+        for account in each.segments
+        if account.sent and each.end_time is not None
+    }
+
+
+def events(tracker: LocalTracker) -> list[object]:
+    return [event.kind for event in tracker.client.list_events("shop").events]
+
+
+def test_the_windows_of_another_source_stay_open_and_take_in_more_rows(tracker: LocalTracker) -> None:
+    batch(tracker, "orders", {"a": 3})
+    batch(tracker, "clicks", {"b": 2})
+    moving(tracker, {"clicks": HOURS}).carry_out()
+    assert opened(tracker) == {("a", "orders", "day", 3), ("b", "clicks", "hour", 2)}
+    batch(tracker, "clicks", {"b": 4})
+    batch(tracker, "orders", {"a": 4}, DAYS, DAY)
+    assert opened(tracker) == {("a", "orders", "day", 7), ("b", "clicks", "hour", 6)}
+    ended = [event for event in events(tracker) if isinstance(event, Ended)]
+    assert {(event.scope, event.elements) for event in ended if event.elements} == {("a", 3)}
+
+
+@pytest.mark.parametrize("end", [END, END - HOUR], ids=["the same hour", "another hour"])
+@pytest.mark.parametrize("rules", [{"clicks": HOURS}, {}], ids=["declared here", "by another application"])
+def test_a_scope_that_another_source_has_windows_of_is_refused(
+    tracker: LocalTracker, end: int, rules: dict[str, Substreams]
+) -> None:
+    """Its rows of the hours that are moved may still come: they would be late."""
+    batch(tracker, "orders", {"a": 3, "c": 1})
+    batch(tracker, "clicks", {"a": 2}, end=end)
+    before = opened(tracker), events(tracker), tracker.client.job("shop").producers
+    for step in (moving(tracker, rules).check, moving(tracker, rules).carry_out):
+        with pytest.raises(UsageError, match=r"of the scope 'a' is open on 'orders' .* while 'clicks' has windows"):
+            step()
+    assert (opened(tracker), events(tracker), tracker.client.job("shop").producers) == before
+
+
+def test_a_source_whose_windows_change_as_well_has_its_part_moved_with_it(tracker: LocalTracker) -> None:
+    batch(tracker, "orders", {"a": 3})
+    batch(tracker, "clicks", {"a": 2, "b": 1})
+    moving(tracker, {"clicks": DAYS}).carry_out()
+    assert opened(tracker) == {("a", "orders", "day", 3), ("a", "clicks", "day", 2), ("b", "clicks", "hour", 1)}
+    moving(tracker, {"orders": DAYS}, "clicks").carry_out()
+    assert opened(tracker) == {("a", "orders", "day", 3), ("a", "clicks", "day", 2), ("b", "clicks", "day", 1)}
