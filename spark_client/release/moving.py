@@ -74,14 +74,22 @@ class Move:
         try:
             status = self._status()
             windows = self._windows(status)
-            if windows:
+            if windows or not _is_closed(status, self._producer):
                 self._report(windows)
             return EventLogs(self.client, self.job).newest()
         except (TrackerError, TrackerUnavailable) as error:
             raise explained(error) from error
 
+    @property
+    def _producer(self) -> str:
+        return f"{self.query}.moved"
+
     def _report(self, windows: Sequence[_Moved]) -> None:
-        with self.client.open_producer(self.job, f"{self.query}.moved", uuid.uuid4().hex) as producer:
+        """Moves windows, or none: then it closes what one that was killed after its commit has left open.
+
+        What one that was killed before its commit has staged is revoked, as its epoch is reported anew.
+        """
+        with self.client.open_producer(self.job, self._producer, uuid.uuid4().hex) as producer:
             epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1
             report = producer.epoch(epoch)
             for old, new, accounts in windows:
@@ -93,11 +101,12 @@ class Move:
 
     def _status(self) -> JobStatus:
         status = self.client.job(self.job)
-        running = [each.producer for each in status.producers if not each.closed]
+        running = [each.producer for each in status.producers if not each.closed and each.producer != self._producer]
         if running:
             raise TrackingError(
                 "windows are cut otherwise, so what is open has to be moved before any query of the deployment starts, "
-                f"and these run: {', '.join(running)}. Stop them (tracking.stop()), and start them after restore"
+                f"and these run: {', '.join(running)}. Stop them (tracking.stop()), and start them after restore; "
+                "of one that ends in .moved, repeat the restore first"
             )
         return status
 
@@ -129,3 +138,7 @@ class Move:
                     "too, or drain the job first (tracking.drain())"
                 )
         return found
+
+
+def _is_closed(status: JobStatus, producer: str) -> bool:
+    return all(each.closed for each in status.producers if each.producer == producer)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from spark_client.errors import UsageError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.recutting import Recut
 from spark_client.plan.substreams import Substreams
 from spark_client.release.moving import Move
-from tracker.client import Ended, JobSpec
+from tracker.client import Ended, JobSpec, Report
+from tracker.client.producer import Producer
 from tracker.testing import LocalTracker
 
 HOUR = 3_600_000_000
@@ -19,6 +21,10 @@ HOURS = Substreams("tenant", "string", None, "string", HOUR, 0)
 DAYS = Substreams("tenant", "string", None, "string", 24 * HOUR, 0)
 END = 450_001 * HOUR  #: of an hour
 DAY = 18_751 * 24 * HOUR  #: the end of its day
+
+
+#: Where one is killed, by the method.
+STEPS = {"before the report": "report_in_pieces", "before the commit": "commit", "after the commit": "commit"}
 
 
 @pytest.fixture
@@ -94,3 +100,38 @@ def test_a_source_whose_windows_change_as_well_has_its_part_moved_with_it(tracke
     assert opened(tracker) == {("a", "orders", "day", 3), ("a", "clicks", "day", 2), ("b", "clicks", "hour", 1)}
     moving(tracker, {"orders": DAYS}, "clicks").carry_out()
     assert opened(tracker) == {("a", "orders", "day", 3), ("a", "clicks", "day", 2), ("b", "clicks", "day", 1)}
+
+
+class DiesError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("dies_at", ["before the report", "before the commit", "after the commit"])
+def test_one_that_was_killed_is_repeated_and_comes_to_the_same_end(
+    tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch, dies_at: str
+) -> None:
+    batch(tracker, "orders", {"a": 3, "b": 1})
+    commit = Producer.commit
+
+    def die(producer: Producer, *args: Any, **kwargs: Any) -> None:
+        if dies_at == "after the commit":
+            commit(producer, *args, **kwargs)
+        raise DiesError
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Report if dies_at == "before the report" else Producer, STEPS[dies_at], die)
+        with pytest.raises(DiesError):
+            moving(tracker, {}).carry_out()
+    moving(tracker, {}).check()
+    for _ in range(2):
+        moving(tracker, {}).carry_out()
+        assert opened(tracker) == {("a", "orders", "day", 3), ("b", "orders", "day", 1)}
+        # Nothing is staged, and nothing stays open that would hold a hand-over.
+        assert all(each.closed and not each.staged_epochs for each in tracker.client.job("shop").producers)
+
+
+def test_another_one_that_was_killed_is_named(tracker: LocalTracker) -> None:
+    batch(tracker, "orders", {"a": 3})
+    tracker.client.open_producer("shop", "of clicks.moved", "run")
+    with pytest.raises(TrackingError, match=r"these run: of clicks\.moved\. .* repeat the restore first"):
+        moving(tracker, {}).check()
