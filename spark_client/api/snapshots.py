@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.advice import explained
 from spark_client.api.released import Released
+from spark_client.api.resting import at_rest
 from spark_client.api.session import Tracking
 from spark_client.api.writer import Starter
 from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
@@ -24,7 +24,6 @@ from spark_client.plan.graph import state_of
 from spark_client.release import exporting, importing
 from spark_client.release.moving import Move
 from spark_client.runtime import declared
-from spark_client.runtime.pausing import paused
 from spark_client.storage import snapshots
 from spark_client.storage.directories import (
     as_batches_write,
@@ -38,7 +37,7 @@ from spark_client.storage.directories import (
 from spark_client.storage.stores import store
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
-from tracker.client import DrainMode, DrainState, JobStatus, TrackerError, TrackerUnavailable
+from tracker.client import JobStatus, TrackerError, TrackerUnavailable
 
 SnapshotFormat: TypeAlias = Literal["parquet", "delta"]
 
@@ -117,7 +116,8 @@ class Snapshots:
 
         Raises:
             UsageError: the job neither was handed over nor runs here; no query of it was a release.
-            TrackingError: the tracker cannot be reached; a checkpoint is not where the tracker has seen it.
+            TrackingError: the tracker cannot be reached; a checkpoint is not where the tracker has seen it, or a batch
+                of it was interrupted; a query has failed.
             TimeoutError: it did not come to rest in time.
         """
         running = [query.checkpoint for query in tracking.queries]
@@ -132,7 +132,7 @@ class Snapshots:
         try:
             local = work / "content"
             entries = []
-            with _at_rest(tracking, timeout) as status:
+            with at_rest(tracking, timeout) as status:
                 for number, path in enumerate(releases):
                     name = f"queries/{number}"
                     entry = exporting.export(tracking.spark, path, local / name)
@@ -235,7 +235,8 @@ class Snapshot:
         Raises:
             UsageError: something else is there; the release has changed, and there is no mapping; what it has made
                 does not fit, or lacks a substream. What is wrong is named.
-            TrackingError: the query has gone on since the snapshot; the job is another one; a file is damaged.
+            TrackingError: the query has gone on since the snapshot, or has begun to; the job is another one; a file is
+                damaged.
 
         >>> snapshots.newest().restore(                                                        # doctest: +SKIP
         ...     by_shop, "/data/cp-18", mapping=lambda state: state.drop("kind"))
@@ -308,6 +309,12 @@ class Snapshot:
                 "and restore what was exported then"
             )
         _must_agree(status, entry["id"], entry["epoch"], self.name)
+        if exporting.has_gone_on(Path(entry["checkpoint"]), entry["id"], entry["epoch"]):
+            raise TrackingError(
+                f"the query with the checkpoint {entry['checkpoint']} was started again and has begun a batch after "
+                f"{self.name} was made: what it has released would be released twice. Start it again, hand the job "
+                "over (tracking.hand_over()), and restore what is exported then"
+            )
 
     def _table(self, spark: SparkSession, directory: str, through: str | None) -> DataFrame:
         work = Path(tempfile.mkdtemp(prefix="snapshot-", dir=through))
@@ -343,26 +350,6 @@ def _work(checkpoint: Path) -> Path:
     path = checkpoint / "tracker" / "readers"
     path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager[JobStatus]:
-    """The job while nothing of it moves: it was handed over, or is paused."""
-    try:
-        status = tracking.client.job(tracking.job)
-    except (TrackerError, TrackerUnavailable) as error:
-        raise explained(error) from error
-    drain = status.drain
-    done = drain.state is DrainState.DRAINED and drain.mode is DrainMode.HAND_OVER
-    own = status.spec.deployment == tracking.deployment
-    if done and own:
-        return nullcontext(status)
-    if not own or not any(query.query is not None and query.query.isActive for query in tracking.queries):
-        raise UsageError(
-            f"deployment {tracking.deployment!r} of job {tracking.job!r} has not been handed over, and does not run "
-            "here, so rows may be in flight that no state has: call tracking.hand_over() first"
-            + ("" if own else f"; the job is at {status.spec.deployment!r}")
-        )
-    return paused(tracking.client, tracking.job, tracking.queries, timeout)
 
 
 def _must_agree(status: JobStatus, query: str, epoch: int, what: object) -> None:

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from spark_client.errors import UsageError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.stateforms import exported
 from spark_client.plan.substreams import Substreams
 from spark_client.release.aggregation import only
 from spark_client.release.committed import CommittedState, committed
+from spark_client.release.inbox import up_to
 from spark_client.release.parts import joined
-from spark_client.spark_internals.checkpoints import files_after, started_query
+from spark_client.spark_internals.checkpoints import files_after, last_commit, query_id, started_query
 from spark_client.storage.directories import WHOLE, as_batches_write, write_json, write_parquet
 
 STATE: Final = "state"  #: the directory of the table, and of its index
@@ -42,9 +43,15 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
 
     Raises:
         UsageError: it is no release's, or one of sessions or of windows within windows.
-        TrackingError: its state is damaged.
+        TrackingError: its state is damaged; or its next batch has begun, and was not committed.
     """
     with committed(checkpoint) as state:
+        if has_begun(checkpoint, state.epoch + 1):
+            raise TrackingError(
+                f"batch {state.epoch + 1} of {checkpoint} has begun to release, and was not committed: its results may "
+                "be out, and the state still has what they were made of. Start the query again, which completes it, "
+                "and export then"
+            )
         rule = Substreams.from_json(state.query["substreams"])
         if rule.shared:
             raise UsageError(
@@ -69,6 +76,33 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
             "rows": sum(tally.rows for tally in whole.rows.values()),
             "query": dict(state.query),
         }
+
+
+def has_begun(checkpoint: Path, epoch: int) -> bool:
+    """Whether an attempt of a batch of a release's query has begun to act: its results may be out.
+
+    Args:
+        checkpoint: of the query.
+        epoch: the batch's number.
+    """
+    return up_to(checkpoint / "tracker" / "events", epoch) is not None
+
+
+def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
+    """Whether a query has released something after a batch, as far as its checkpoint can be seen from here.
+
+    Args:
+        checkpoint: where it was; it may be gone, or elsewhere.
+        query: its id.
+        epoch: the batch.
+    """
+    try:
+        if query_id(checkpoint) != query:
+            return False
+        last = last_commit(checkpoint)
+        return (last is not None and last > epoch) or has_begun(checkpoint, epoch + 1)
+    except OSError:
+        return False
 
 
 def _write_rows(spark: SparkSession, state: CommittedState, target: Path) -> None:

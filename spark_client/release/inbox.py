@@ -111,8 +111,7 @@ class Inbox:
 
     def up_to(self, epoch: int) -> Place | None:
         """The place after the last events that an epoch acts on; None: it has not begun to."""
-        note = read_json(self._note(epoch))
-        return None if note is None or _DRAIN in note else Place.of(note["up_to"], note["log_id"])
+        return up_to(self._path, epoch)
 
     def act_instead(self, drain: int, epoch: int) -> None:
         """A drain acts on what the next batch would: from now on no attempt of that batch can begin to.
@@ -224,3 +223,14 @@ class Inbox:
             if late:
                 events.append(Event(seq, at, "", Late(self._segment, scope, name, run.query, 0, 0)))
         return events
+
+
+def up_to(notes: Path, epoch: int) -> Place | None:
+    """The same as `Inbox.up_to`, for those who have no query.
+
+    Args:
+        notes: the inbox's directory.
+        epoch: the batch.
+    """
+    note = read_json(notes / f"{epoch}.json")
+    return None if note is None or _DRAIN in note else Place.of(note["up_to"], note["log_id"])

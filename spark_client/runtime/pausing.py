@@ -1,8 +1,8 @@
 """A job that goes on is brought to rest between two epochs of its sources, for a moment.
 
-Its sources' queries let no batch in; what they have sent passes channels and loops; then nothing is in flight, nothing
-is staged, and what releases keep stands still. What is done meanwhile finds all queries at one moment. Then the
-sources' batches go on where they waited.
+A batch that has begun is completed. Then its sources' queries let no batch in; what they have sent passes channels and
+loops; then nothing is in flight, nothing is staged, and what releases keep stands still. What is done meanwhile finds
+all queries at one moment. Then the sources' batches go on where they waited.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ def paused(client: JobClient, job: str, queries: Sequence[TrackedQuery], timeout
     sources = [query for query in queries if query.only_sources]
     receivers = [query for query in queries if not query.only_sources]
     try:
+        _complete(queries, until)
         _pause(sources, until)
         while True:
-            for query in receivers:
+            for query in queries:
                 _must_run(query)
+            for query in receivers:
                 query.settle()
             if _is_quiet(client, _status(client, job)):
                 _pause(receivers, until)
@@ -56,6 +58,8 @@ def paused(client: JobClient, job: str, queries: Sequence[TrackedQuery], timeout
             _in_time(until)
             time.sleep(_LOOK_EVERY)
         yield status
+        for query in queries:
+            _must_run(query)  # else another run of it, which nobody has paused, may have gone on meanwhile
     finally:
         _go_on(queries)
 
@@ -75,16 +79,31 @@ def _check(client: JobClient, job: str, queries: Sequence[TrackedQuery]) -> None
         )
 
 
+def _complete(queries: Sequence[TrackedQuery], until: float) -> None:
+    """Waits for batches that have begun, be it under a driver that was killed: what these have published is out."""
+    begun = {query: query.interrupted for query in queries}
+    for query, epoch in begun.items():
+        while epoch is not None and not _committed(query, epoch):
+            _must_run(query)
+            _in_time(until)
+            time.sleep(_LOOK_EVERY)
+
+
 def _has_committed(query: TrackedQuery) -> bool:
     """Whether the batch in hand, if there was one, is committed by Spark and known to the tracker."""
-    if query.gate.busy:
+    if query.gate.busy or query.interrupted is not None:
+        return False
+    if query.gate.last_epoch is not None and not _committed(query, query.gate.last_epoch):
         return False
     last = last_commit(query.checkpoint)
-    if query.gate.last_epoch is not None and (last is None or last < query.gate.last_epoch):
-        return False
     if last is not None:
         query.run.await_committed(last)
     return True
+
+
+def _committed(query: TrackedQuery, epoch: int) -> bool:
+    last = last_commit(query.checkpoint)
+    return last is not None and last >= epoch
 
 
 def _is_quiet(client: JobClient, status: JobStatus) -> bool:

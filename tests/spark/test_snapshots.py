@@ -19,6 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Released, Snapshot, Snapshots, Tracking, TrackingError, UsageError, aggregates
+from spark_client.counting.runs import Run
+from spark_client.release import exporting
+from spark_client.release.single import SingleRelease
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row, rows_of
@@ -312,6 +315,86 @@ def test_a_pause_that_takes_too_long_ends_and_the_sources_go_on(it: Job) -> None
     tracking.process_all_available()
     tracking.stop()
     assert it.results("1", "rows") == [(2,)]
+
+
+# ---------------------------------------------------------------- batches that were interrupted
+
+
+def dying_in(epoch: int) -> Callable[..., Any]:
+    send = Run.send
+
+    def die(self: Run, report: Any, number: int) -> Any:
+        if number == epoch:
+            raise RuntimeError(f"killed in batch {number}")
+        return send(self, report, number)
+
+    return die
+
+
+def test_a_batch_of_a_source_that_was_interrupted_is_completed_before_the_pause(
+    it: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has sent is in the channel, and the tracker has not been told: nobody could be at rest without it."""
+    tracking = it.start("1", "cp2")
+    it.feed.put(row(1, 1))
+    tracking.process_all_available()
+    with monkeypatch.context() as dying:
+        dying.setattr(Run, "send", dying_in(1))
+        it.feed.put(row(2, 2), row(3, 3, "b"))
+        senders = [query for query in tracking.queries if query.only_sources]
+        soon(lambda: any("killed in batch" in str(query.failure()) for query in senders))
+        tracking.stop()
+    tracking = it.start("1", "cp2")
+    snapshot = it.snapshots.export(tracking, timeout=60)
+    assert snapshot.state(it.spark).groupBy().sum("rows").first() == (3,)
+    tracking.stop()
+
+
+def test_of_a_batch_that_has_begun_to_release_and_was_not_committed_there_is_no_snapshot(
+    it: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that reads its source. What such a batch has released is out, and the state still has it."""
+
+    def start(deployment: str) -> Tracking:
+        tracking, hourly = windows_of(it, deployment, "1 hour")
+        other = tracking.source(others.stream(it.spark), "other", substream="tenant")
+        start_windows(it, deployment, hourly, "cp1")
+        aside = tracking.release(other, aggs={"rows": F.count("*")})
+        aside.writeStream.option("checkpointLocation", it.path / "aside").start(it.path / "out-aside")
+        return tracking
+
+    others = Feed(it.path / "others")
+    tracking = start("1")
+    it.feed.put(row(1, 1), row(2, 61))
+    tracking.process_all_available()
+    tracking.hand_over(timeout=600)
+    snapshot = it.snapshots.export(tracking, [it.path / "cp1"])
+    tracking.stop()
+
+    def die(self: SingleRelease, *_: Any) -> None:
+        if self.plan.keys:
+            raise RuntimeError("killed when its results were out")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(SingleRelease, "show_early", die)
+        it.feed.put(row(3, 2, last=True))
+        tracking = start("2")
+        soon(lambda: any(query.failure() for query in tracking.queries))
+        with pytest.raises(TrackingError, match="killed when its results were out"):
+            it.snapshots.export(tracking, [it.path / "cp1"], timeout=60)
+        tracking.stop()
+    with pytest.raises(TrackingError, match=r"has begun to release, and was not committed: its results may be out"):
+        exporting.export(it.spark, it.path / "cp1", it.path / "content")
+    _, hourly = windows_of(it, "3", "1 hour")
+    with pytest.raises(TrackingError, match=r"was started again and has begun a batch after snapshot-000001"):
+        snapshot.restore(hourly, it.path / "cp2")
+    assert len(it.snapshots.all()) == 1
+    tracking = start("2")
+    later = it.snapshots.export(tracking, [it.path / "cp1"], timeout=60)
+    assert later.manifest["queries"][0]["epoch"] > snapshot.manifest["queries"][0]["epoch"]
+    tracking.process_all_available()
+    tracking.stop()
+    assert it.results("2", "tenant", "window.start", "rows") == [("a", datetime(2024, 1, 1), 2)]
 
 
 # ---------------------------------------------------------------- processes that die
