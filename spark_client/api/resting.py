@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from spark_client.advice import explained
 from spark_client.api.session import Tracking
@@ -38,4 +40,18 @@ def at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager
             "here, so rows may be in flight that no state has: call tracking.hand_over() first"
             + ("" if own else f"; the job is at {status.spec.deployment!r}")
         )
-    return paused(tracking.client, tracking.job, tracking.queries, timeout)
+    return _paused(tracking, timeout)
+
+
+@contextmanager
+def _paused(tracking: Tracking, timeout: float | None) -> Iterator[JobStatus]:
+    """One pause after the other: the end of one lets all queries go on."""
+    until = None if timeout is None else time.monotonic() + timeout
+    if not tracking.pausing.acquire(timeout=-1 if timeout is None else timeout):
+        raise TimeoutError("another export of this job has paused its queries, and was not done in time")
+    try:
+        left = None if until is None else max(0.0, until - time.monotonic())
+        with paused(tracking.client, tracking.job, tracking.queries, left) as status:
+            yield status
+    finally:
+        tracking.pausing.release()

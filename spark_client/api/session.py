@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from types import TracebackType
@@ -151,6 +152,7 @@ class Tracking(Declarations, Checkpoints):
         counting = None if registry is None else JobMetrics(registry, job)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
         self._running = Running(lambda: self._drains.at_rest())
+        self.pausing = threading.Lock()  #: who holds it may pause the queries
         self._drains = Drains(spark, self.client, job, deployment, self._running, self._graph)
         if counting is not None:
             counting.watch(lambda: self._running.active, lambda: self._drains.under_way)

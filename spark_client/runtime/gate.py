@@ -73,6 +73,11 @@ class Gate:
             self._changed.notify_all()
 
     @property
+    def paused(self) -> bool:
+        """Whether a batch would wait for `go_on`."""
+        return self._paused
+
+    @property
     def busy(self) -> bool:
         """Whether a batch is inside."""
         return self._inside is not None

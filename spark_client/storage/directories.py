@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,8 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
+
+_SETTINGS: Final = threading.RLock()  #: who has changed what a user's session writes with
 
 _HIDDEN: Final = re.compile(r"_.+\.[0-9a-f]{8}", re.DOTALL)
 
@@ -195,18 +198,22 @@ def write_parquet(rows: DataFrame) -> Callable[[str], None]:
 
 @contextmanager
 def as_batches_write(spark: SparkSession) -> Iterator[None]:
-    """What a session of a user writes as Parquet meanwhile is written as the batches of queries do it."""
-    before = {key: spark.conf.get(key, None) for key in PARQUET}
-    for key, value in PARQUET.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, was in before.items():
-            if was is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, was)
+    """What a session of a user writes as Parquet meanwhile is written as the batches of queries do it.
+
+    One thread after the other: else the second one would take the settings of the first for the user's.
+    """
+    with _SETTINGS:
+        before = {key: spark.conf.get(key, None) for key in PARQUET}
+        for key, value in PARQUET.items():
+            spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key, was in before.items():
+                if was is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, was)
 
 
 def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameReader:

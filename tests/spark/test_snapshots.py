@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +24,7 @@ from spark_client import Marks, Released, Snapshot, Snapshots, Tracking, Trackin
 from spark_client.counting.runs import Run
 from spark_client.release import exporting
 from spark_client.release.single import SingleRelease
+from spark_client.storage.directories import PARQUET, as_batches_write
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row, rows_of
@@ -315,6 +318,70 @@ def test_a_pause_that_takes_too_long_ends_and_the_sources_go_on(it: Job) -> None
     tracking.process_all_available()
     tracking.stop()
     assert it.results("1", "rows") == [(2,)]
+
+
+def test_two_exports_at_once_follow_each_other(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first has paused the job, rows come, and a second one does not let them in."""
+    tracking = it.start("1", "cp2")
+    it.feed.put(row(1, 1), row(2, 2, "b"))
+    tracking.process_all_available()
+    settings = {key: it.spark.conf.get(key, None) for key in PARQUET}
+    export, pausing, going_on = exporting.export, threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> Any:
+        if not pausing.is_set():
+            pausing.set()
+            assert going_on.wait(300)
+        return export(*args)
+
+    monkeypatch.setattr(exporting, "export", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(it.snapshots.export, tracking, timeout=300)
+        assert pausing.wait(300)
+        it.feed.put(row(3, 3), row(4, 4, "b"))
+        try:
+            with pytest.raises(TimeoutError, match="another export of this job has paused its queries"):
+                it.snapshots.export(tracking, timeout=0)
+            assert all(query.gate.paused for query in tracking.queries)
+        finally:
+            going_on.set()
+        snapshot = first.result(300)
+    state = snapshot.state(it.spark).groupBy("tenant").sum("rows").collect()
+    arrived = snapshot.substreams(it.spark).where("segment = 'clean'").select("scope", "received").collect()
+    assert sorted(map(tuple, state)) == sorted(map(tuple, arrived)) == [("a", 1), ("b", 1)]
+    assert {key: it.spark.conf.get(key, None) for key in PARQUET} == settings
+    tracking.process_all_available()
+    assert it.snapshots.export(tracking, timeout=300).state(it.spark).groupBy().sum("rows").first() == (4,)
+    tracking.stop()
+
+
+def test_threads_that_write_as_batches_do_leave_the_session_as_it_was() -> None:
+    """The second begins before the first has ended, and ends after it."""
+    session, began, goes_on = Session(), threading.Event(), threading.Event()
+
+    def second() -> None:
+        with as_batches_write(cast(SparkSession, session)):
+            began.set()
+            goes_on.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        with as_batches_write(cast(SparkSession, session)):
+            writing = pool.submit(second)
+            began.wait(0.2)  # in vain, as long as one waits for the other
+        goes_on.set()
+        writing.result(60)
+    assert session.conf == {}
+
+
+class Session:
+    """Its settings, and no Spark."""
+
+    class Conf(dict[str, str]):
+        set = dict.__setitem__
+        unset = dict.__delitem__
+
+    def __init__(self) -> None:
+        self.conf = self.Conf()
 
 
 # ---------------------------------------------------------------- batches that were interrupted
