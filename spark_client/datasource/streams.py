@@ -77,7 +77,7 @@ class EventStream(LastingReader):
         return offset_of(oldest(statuses) if starting == "earliest" else newest(statuses))
 
     def read(self, start: Offset) -> _Rows:
-        page = self._page(start, self._options.limit)
+        page = self._news(start)
         if page is None:
             return iter([]), start
         if len(page.place.seqs) == 1:
@@ -87,6 +87,10 @@ class EventStream(LastingReader):
         events, end = self._between(start, page.place)
         self._moved = time.monotonic()
         return iter(self._rows(events)), end
+
+    def _news(self, start: Offset) -> _Page | None:
+        """What one batch takes, at most; None: the run takes no more."""
+        return self._page(start, self._options.limit)
 
     def _rows(self, events: list[Event]) -> list[tuple[Any, ...]]:
         return [event_row(event) for event in events if self._options.wants(event)]
@@ -202,6 +206,20 @@ class OwnEnds(EventStream):
                 await_commits(self.client, options.job, checkpoint, options.retry_for)
             self._caused = last
         return super().read(start)
+
+    def _news(self, start: Offset) -> _Page | None:
+        """All that there is now, however many pages that are: the rows of the next batch need all of it."""
+        looked_at = self._place(start)
+        found = page = super()._news(start)
+        if found is None or page is None or not page.place.is_beyond(looked_at):
+            return found
+        with explained(self._options.job):
+            newest = self._logs.newest()
+        while page is not None and page.place.is_beyond(looked_at) and newest.is_beyond(page.place):
+            looked_at, page = page.place, super()._news(start)
+            if page is not None:
+                found = _Page([*found.events, *page.events], page.place)
+        return found
 
 
 class WakeUps(EventStream):

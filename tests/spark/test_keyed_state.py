@@ -143,6 +143,37 @@ def test_state_stands_until_its_substream_has_ended_and_no_late_row_brings_it_ba
     tracking.stop()
 
 
+@pytest.mark.usefixtures("rocksdb")
+def test_ends_that_are_more_than_a_page_of_events_are_all_in_the_next_batch(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    """Else late rows of the others were taken in: into results, or into state that nothing removes."""
+    (tmp_path / "server").mkdir()
+    server = Server(tmp_path / "server", "memory", "--limit", "max_page=3")
+    tenants = "abcde"
+
+    def put(batch: int, last: bool = False, amount: int = 1) -> None:
+        rows = enumerate(tenants, 10 * batch)
+        feed.put(*(row(number, batch, tenant, amount=amount, last=last) for number, tenant in rows))
+
+    try:
+        with Tracking(spark, "pages", server.address) as tracking:
+            source = tracking.source(
+                feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+            )
+            query = start(tracking, source, tmp_path)
+            put(1)
+            put(2, last=True)  # all five end in one batch, and late rows of each are in the next batches
+            for batch in (3, 4, 5):
+                put(batch, amount=1000)
+            tracking.process_all_available()
+            assert released(spark, tmp_path, *SHOWN) == by_batch(feed, spark, "amount < 1000")
+            assert tracking.late(str(tmp_path / "cp")).count() == 3 * len(tenants)
+            assert state_rows(query) == 0
+    finally:
+        server.stop()
+
+
 def drawn(rng: random.Random, feed: Feed) -> None:
     """Rows of three tenants, each in the order of its own clock, in batches that cut through them anyhow."""
     behind = {"a": 0, "b": 30, "c": 90}
