@@ -23,7 +23,7 @@ from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.stateshapes import can_read, differences, placed
 from spark_client.plan.substreams import Substream
 from spark_client.release.carried_out import aggregation
-from spark_client.release.parts import Part, versions_of
+from spark_client.release.parts import Part, Selection, selections, versions_of
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json
 
@@ -49,14 +49,17 @@ class CommittedState:
     query: Mapping[str, Any]
 
     @property
-    def substreams(self) -> set[Substream]:
-        """What had not ended."""
-        return {substream for part in self.parts for substream in part.live}
-
-    @property
-    def paths(self) -> list[str]:
-        """The directories of its parts."""
-        return [str(self.path / part.name) for part in self.parts]
+    def selections(self) -> list[Selection]:
+        """How to read what has not ended, and nothing else of its parts, by their paths."""
+        named = {part.name: part for part in self.parts}
+        living: dict[Substream, list[str]] = {}
+        for part in self.parts:
+            for substream in part.live:
+                living.setdefault(substream, []).append(part.name)
+        return [
+            Selection([str(self.path / name) for name in names], substreams)
+            for names, substreams in selections(named, living)
+        ]
 
 
 @contextmanager
@@ -157,6 +160,7 @@ def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> 
             changed = differences(state.query, {"segment": plan.stream.segment, **now.described()})
             raise UsageError(f"the state in {checkpoint} is of another release: {'; '.join(changed)}")
         released = aggregation(now)
-        partials = released.parts(spark, state.paths) if state.parts else spark.createDataFrame([], now.part_schema)
-        so_far = released.results(released.merged(partials, state.substreams), checked=False)
+        found = state.selections
+        partials = released.selected(spark, found) if found else spark.createDataFrame([], now.part_schema)
+        so_far = released.results(released.merge(partials), checked=False)
         return so_far.localCheckpoint(eager=True)

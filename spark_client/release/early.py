@@ -8,7 +8,7 @@ final result is made of all their rows, and more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,7 @@ class EarlyResults:
         state: of the release.
         output: where they are shown.
         every: microseconds that lie at least between two writings.
-        rows: the rows of some substreams, from parts of the state: (session, substreams, parts, as_of).
+        rows: the rows of some substreams, of some parts of the state each: (session, parts by substream, as_of).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class EarlyResults:
         state: PartialState,
         output: EarlyOutput,
         every: int,
-        rows: Callable[[SparkSession, set[Substream], list[str], int], DataFrame],
+        rows: Callable[[SparkSession, Mapping[Substream, Sequence[str]], int], DataFrame],
     ) -> None:
         self._state = state
         self._output = output
@@ -68,10 +68,9 @@ class EarlyResults:
         state = self._state
         shown = state.substreams if changed is None or self._output.takes_all else changed & state.substreams
         parts = {each: [name for last, name in state.of(each) if last < epoch] for each in shown}
-        wanted = {each for each, names in parts.items() if state.has_rows(each, names)}
+        wanted = {each: names for each, names in parts.items() if state.has_rows(each, names)}
         if wanted or self._output.takes_all:
-            names = sorted({name for each in wanted for name in parts[each]})
-            self._output.write_early(self._rows(spark, wanted, names, epoch - 1), query, epoch - 1)
+            self._output.write_early(self._rows(spark, wanted, epoch - 1), query, epoch - 1)
         self._changed, self._due = touched, now + self._every
 
 

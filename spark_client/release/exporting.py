@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.stateforms import exported
@@ -107,9 +108,11 @@ def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
 
 def _write_rows(spark: SparkSession, state: CommittedState, target: Path) -> None:
     rule = Substreams.from_json(state.query["substreams"])
-    partials = spark.read.options(**WHOLE, mergeSchema="true").parquet(*state.paths)
+    read = spark.read.options(**WHOLE, mergeSchema="true")
+    found = [only(read.parquet(*paths), rule, substreams) for paths, substreams in state.selections]
+    partials = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
     with as_batches_write(spark):
-        write_parquet(exported(only(partials, rule, state.substreams), state.query, rule))(str(target))
+        write_parquet(exported(partials, state.query, rule))(str(target))
 
 
 def _rest(checkpoint: Path, epoch: int) -> Iterator[Path]:

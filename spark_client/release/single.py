@@ -6,9 +6,8 @@ both; each has its own state, and its own results.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import reduce
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -222,20 +221,18 @@ class SingleRelease:
 
     def write_ended(self, ends: EpochEnds, epoch: int, run: Run, spark: SparkSession) -> Counted:
         """Writes the results of what has ended, and sets aside what came too late; says what it has sent."""
-        released = self.aggregation
 
-        def merged(substreams: set[Substream], parts: Iterable[str]) -> DataFrame:
-            return released.merged(released.parts(spark, self.state.paths(parts)), substreams)
+        def merged(wanted: Mapping[Substream, Sequence[str]]) -> DataFrame:
+            return self._merged(spark, wanted)
 
         as_of = abs(epoch)  # a drain's is after the last batch
         sent: Counted = {}
-        ended = [self._marked(merged({each}, own), ends.completeness[each], as_of) for each, own in ends.split]
+        ended = [self._marked(merged({each: own}), ends.completeness[each], as_of) for each, own in ends.split]
         alike: dict[str, set[Substream]] = {}  # one plan, unless results have to be told apart
         for substream in ends.whole:
             alike.setdefault(ends.completeness[substream] if self.plan.completeness else "", set()).add(substream)
         for completeness, substreams in alike.items():
-            parts = chain.from_iterable(ends.whole[substream] for substream in substreams)
-            ended.append(self._marked(merged(substreams, parts), completeness, as_of))
+            ended.append(self._marked(merged({each: ends.whole[each] for each in substreams}), completeness, as_of))
         if self.plan.revisions:
             ended += self._revised(ends, as_of, spark)
         if self._shared is not None:
@@ -247,11 +244,15 @@ class SingleRelease:
             counts = self.receipts is not None
             sent, ends.results = self._results.write(rows, ends.released, run, epoch, counts)
         if ends.late:
-            late = [merged({substream}, parts) for substream, (parts, _) in ends.late.items()]
+            late = [merged({substream: parts}) for substream, (parts, _) in ends.late.items()]
             tallies = {substream: tally for substream, (_, tally) in ends.late.items()}
             has_rows = any(self.state.has_rows(substream, parts) for substream, (parts, _) in ends.late.items())
             self._late.aggregates(reduce(DataFrame.unionByName, late), tallies, epoch, has_rows)
         return sent
+
+    def _merged(self, spark: SparkSession, wanted: Mapping[Substream, Sequence[str]]) -> DataFrame:
+        """The merged partial rows of some substreams, each of its own parts: others may have what has ended of it."""
+        return self.aggregation.merge(self.aggregation.selected(spark, self.state.selections(wanted)))
 
     def _revised(self, ends: EpochEnds, as_of: int, spark: SparkSession) -> list[DataFrame]:
         """The merged partial rows of revisions: of each those parts of the quarantine that it is made of."""
@@ -278,13 +279,10 @@ class SingleRelease:
         added = {f"_{name}": values[name] for name in self.plan.added}
         return merged.withColumns(added) if added else merged
 
-    def _early_rows(self, spark: SparkSession, substreams: set[Substream], parts: list[str], as_of: int) -> DataFrame:
-        """What some substreams would be released as, beside ``_scope`` and ``_key``."""
+    def _early_rows(self, spark: SparkSession, wanted: Mapping[Substream, Sequence[str]], as_of: int) -> DataFrame:
+        """What some substreams would be released as, of some parts each, beside ``_scope`` and ``_key``."""
         released = self.aggregation
-        if substreams:
-            merged = released.merged(released.parts(spark, self.state.paths(parts)), substreams)
-        else:
-            merged = spark.createDataFrame([], self.plan.part_schema)
+        merged = self._merged(spark, wanted) if wanted else spark.createDataFrame([], self.plan.part_schema)
         marked = self._marked(merged, "open", as_of, final=False)
         return released.results(marked, [*added(self.plan), "_scope", "_key"], checked=False)
 
