@@ -137,6 +137,7 @@ class Tracking(Declarations, Checkpoints):
         self.client = trackers.client(registry)
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
+        remembered = _duration(spark, "remember", remember)
         rules = {
             "ordering": ordering,
             "progress": progress,
@@ -144,11 +145,11 @@ class Tracking(Declarations, Checkpoints):
             "expire_after": _duration(spark, "expire_after", expire_after),
             "idle_after": _duration(spark, "idle_after", idle_after),
             "retention": _duration(spark, "retention", retention),
-            "remember": _duration(spark, "remember", remember),
+            "remember": remembered,
         }
         self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
         self._max_away = _duration(spark, "max_away", max_away)
-        settings = JobSettings(job, trackers, probe, self._max_away)
+        settings = JobSettings(job, trackers, probe, self._max_away, remembered)
         counting = None if registry is None else JobMetrics(registry, job)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
         self._running = Running(lambda: self._drains.at_rest())

@@ -13,7 +13,7 @@ revision: a result of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +30,7 @@ from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.belonging import no_revision
 from spark_client.plan.outputs import Counted
+from spark_client.plan.substreams import Substream
 from spark_client.release.epoch_ends import EpochEnds, RecentlyEnded, Taken, elements_of, result_of
 from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
@@ -52,6 +53,7 @@ class ReleaseQuery:
             downstream: one element of each substream that is kept here is in flight there.
         upstream: the segments that lead to the stream's, whose events receipts need.
         max_away: how long the query may be away before the tracker stops keeping its ends.
+        reopens: whether the tracker forgets names that have ended, so that later rows may open them again.
 
     Attributes:
         quarantine: as given.
@@ -65,6 +67,7 @@ class ReleaseQuery:
         state_segment: str | None = None,
         upstream: Sequence[str] = (),
         max_away: timedelta | None = None,
+        reopens: bool = False,
     ) -> None:
         self._releases = releases
         self._first = first = releases[0]
@@ -80,6 +83,7 @@ class ReleaseQuery:
         self.quarantine = quarantine
         if not first.plan.revisions and Revisions(checkpoint).all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
+        self._reopens = reopens
         self._recently_ended = RecentlyEnded()
         self._crossing: int | None = None  # how many partial rows the last batch had
         self._beside = ThreadPoolExecutor(1, "tracking-release")
@@ -181,7 +185,7 @@ class ReleaseQuery:
                     f"receive(…).where({no_revision(str(first.plan.rule.name)).sql!r}), or rename them before they "
                     "are sent; then start the query again with the same checkpoint"
                 )
-            over = ends.gone | ends.ended | self._recently_ended.keys()
+            over = self._certainly_ended(ends)
             ended = {each for each in rows if not over.isdisjoint(first.plan.rule.tracked_as(each))}
             late = self.quarantine.decide(epoch, ended, again=epoch == run.resume_epoch) & rows.keys()
             bare = rows.keys() - {substream for substream, _ in kept}
@@ -190,6 +194,16 @@ class ReleaseQuery:
             for release, part in zip(self._releases, parts, strict=True):
                 release.take(part, epoch, rows, late, batch if release.receipts is not None else None, bare, came)
         return Taken(groups, sum(rows[substream].rows for substream in late))
+
+    def _certainly_ended(self, ends: EpochEnds) -> Set[Substream]:
+        """Substreams of which a batch's rows are late, as far as is known before the tracker has its report.
+
+        Of a name that it may have forgotten nobody knows: it opens the name again, or announces the rows to be late,
+        when it applies the report, which a repeated attempt makes later. Until then the rows are a part of the state.
+        """
+        if not self._reopens:
+            return ends.gone | ends.ended | self._recently_ended.keys()
+        return ends.gone | ends.ended if self._first.plan.rule.shared else set()
 
     def sweep(self, query: str) -> None:
         """Removes what drivers of this query that were killed have left half written."""

@@ -290,7 +290,11 @@ class SingleRelease:
 
     def settle(self, ends: EpochEnds) -> None:
         """The results are written: what they are made of leaves the state."""
-        self.state.drop(ends.gone) if self._shared is None else self._shared.settle(ends)
+        if self._shared is not None:
+            self._shared.settle(ends)
+            return
+        # Rows of the batch in hand that were not set aside may be of substreams that are open again.
+        self.state.drop(ends.gone, up_to=self.state.epoch)
 
     def write_receipts(self, ends: EpochEnds, run: Run, epoch: int, spark: SparkSession) -> None:
         """Leaves the receipts of what has ended, which is in the state yet."""

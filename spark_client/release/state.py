@@ -184,13 +184,20 @@ class PartialState:
         while len(self.drained) > _DRAINED:
             del self.drained[next(iter(self.drained))]
 
-    def drop(self, substreams: Iterable[Substream]) -> None:
-        """Takes substreams out: they are released."""
+    def drop(self, substreams: Iterable[Substream], up_to: int | None = None) -> None:
+        """Takes substreams out: they are released.
+
+        Args:
+            substreams: they.
+            up_to: the last batch whose rows were released; what came later stays. None: nothing did.
+        """
         ended = set(substreams)
         for noted in (self.upstream, self.lost):
             for substream in ended & noted.keys():
                 del noted[substream]
         for name, part in list(self._parts.items()):
+            if up_to is not None and part.epoch > up_to:
+                continue
             part.live -= ended
             if not part.live:
                 del self._parts[name]

@@ -189,7 +189,15 @@ def _processor(
                 early=_early(each.destination),
             )
         )
-    release = ReleaseQuery(releases, plan.checkpoint, aside, plan.state_segment, plan.upstream, plan.settings.max_away)
+    release = ReleaseQuery(
+        releases,
+        plan.checkpoint,
+        aside,
+        plan.state_segment,
+        plan.upstream,
+        plan.settings.max_away,
+        reopens=plan.settings.remember is not None,
+    )
     Revisions(plan.checkpoint).tell(client)
     return release
 

@@ -32,12 +32,14 @@ class JobSettings:
         trackers: where they are.
         mode: who counts rows.
         max_away: how long a query may be stopped while the tracker keeps its ends for it; None: 30 days.
+        remember: how long the tracker remembers names that have ended; None: as long as there is the job.
     """
 
     job: str
     trackers: Trackers
     mode: CountingMode
     max_away: timedelta | None
+    remember: timedelta | None = None
 
 
 @dataclass(frozen=True, eq=False)

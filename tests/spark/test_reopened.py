@@ -81,3 +81,31 @@ def test_rows_of_a_released_time_are_in_nothing_that_is_made_of_the_next_one_bes
     assert it.results() == [("x", 1, 100), ("x", 2, 11), ("y", 2, 8)]
     assert tracking.late(str(it.checkpoint)).count() == 0
     tracking.stop()
+
+
+def test_a_driver_that_has_released_a_name_releases_it_again_and_sets_no_row_of_the_next_time_aside(
+    it: Job, feed: Feed
+) -> None:
+    tracking, _ = it.start()
+    feed.put(row(1, 1, kind="x", amount=100, last=True))
+    tracking.process_all_available()
+    it.forgotten(tracking, "x")
+    feed.put(row(2, 2, kind="x", amount=10))
+    feed.put(row(3, 3, kind="x", amount=1, last=True))
+    tracking.process_all_available()
+    assert it.results() == [("x", 1, 100), ("x", 2, 11)]
+    assert tracking.late(str(it.checkpoint)).count() == 0
+    tracking.stop()
+
+
+def test_rows_of_a_name_that_is_not_forgotten_yet_are_late(it: Job, feed: Feed) -> None:
+    tracking, released = it.start("1 hour")
+    feed.put(row(1, 1, kind="x", amount=100, last=True))
+    for number in (2, 3, 4):  # in batches with the end and after it
+        feed.put(row(number, number, kind="x", amount=10))
+    tracking.process_all_available()
+    assert it.results() == [("x", 1, 100)]
+    late = tracking.late(str(it.checkpoint)).select(F.get_json_object("data", "$.n").cast("int").alias("n"))
+    assert late.agg(F.sum("n")).first() == (3,)
+    assert shown(released.state(it.checkpoint)) == []
+    tracking.stop()

@@ -75,6 +75,24 @@ def test_a_substream_has_rows_if_any_of_its_parts_has_over_restarts_and_merging(
     assert len(list(tmp_path.glob("merged-*"))) == 1
 
 
+def test_rows_of_the_batch_in_hand_stay_when_what_came_before_them_is_released(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The tracker may have forgotten the end meanwhile, and opened the substream again with them."""
+    substream = Substream("", "x", None)
+    state = PartialState(tmp_path)
+    for epoch in (0, 1):
+        state.load(epoch)
+        state.add(state.write_part(epoch, spark.range(1)), epoch, {substream: RowTally(1)}, set())
+        if epoch == 0:
+            state.publish(epoch)
+    state.drop([substream], up_to=state.epoch)
+    state.publish(1)
+    again = PartialState(tmp_path)
+    again.load(2)
+    assert [epoch for epoch, _ in again.of(substream)] == [1]
+
+
 def test_what_an_epoch_acts_on_is_what_the_first_driver_wrote_down(tmp_path: Path) -> None:
     note = tmp_path / "events" / "7.json"
     assert write_first(note, {"up_to": 12}) == {"up_to": 12}
