@@ -60,6 +60,7 @@ class SessionEnds(SharedEnds):
     @contextmanager
     def results(self, ends: EpochEnds, epoch: int, spark: SparkSession) -> Iterator[DataFrame | None]:
         """The merged rows of the sessions that are over; what of others is carried on is written before."""
+        self._carried = None  # of a drain that failed
         if not ends.steps:
             yield None
             return

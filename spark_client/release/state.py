@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -39,6 +40,7 @@ class PartialState:
         self._path = path
         self._compact_from = compact_from
         self._epoch: int | None = None
+        self._is_as_published = False  # nothing was done to it in memory since it was
         self._driver = 0  # ours among all that have had this state; 0: not claimed yet
         self._parts: dict[str, Part] = {}
         self.version = -1  #: the batch after which it was published last; -1: never
@@ -55,26 +57,31 @@ class PartialState:
         sweep(self._path)
 
     def load(self, epoch: int) -> None:
-        """Makes the version before `epoch` the current one.
+        """Makes the version before `epoch` the current one, as it was published.
+
+        What a batch or a drain that failed has made of it in memory is gone: who tries again acts on the same.
 
         Raises:
             TrackingError: files that it names are missing.
         """
-        if self._epoch == epoch - 1:
+        if self._is_as_published and self._epoch == epoch - 1:
+            self._is_as_published = False  # from here on it is the caller's to change
             return
+        self._is_as_published = False
         self._driver = self._driver or self._claim()
         versions = [version for version in versions_of(self._path) if version.epoch < epoch]
-        self._parts = {}
+        version: dict[str, Any] = {}
+        self.version, self._parts = -1, {}
         if versions:
             self.version = max(versions).epoch
             version, self._parts = max(versions).read(self._path)
-            self.place = Place.of(version["position"], version["log_id"]) if version["log_id"] else None
-            self.bad = version.get("bad", 0)
-            ended = [(Substream(*key), elements) for key, elements in version.get("upstream", [])]
-            self.upstream = dict(ended)
-            self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
-            self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
-            self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
+        log_id = version.get("log_id")
+        self.place = Place.of(version["position"], log_id) if log_id else None
+        self.bad = version.get("bad", 0)
+        self.upstream = {Substream(*key): elements for key, elements in version.get("upstream", [])}
+        self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
+        self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
+        self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
         self._epoch = epoch - 1
 
     def join(self, other: PartialState) -> None:
@@ -265,6 +272,7 @@ class PartialState:
         }
         write_json(Version(epoch, self._driver).file(self._path), version)
         self._epoch = self.version = epoch
+        self._is_as_published = True
         published = versions_of(self._path)
         earlier = [version for version in published if version.epoch < epoch]
         if not earlier:

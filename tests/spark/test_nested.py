@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, calendar, nested
+from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, calendar, nested
 from spark_client.plan.nested import Level, windows_in
 from spark_client.plan.substreams import Substreams
 from tests.client.processes import Server
@@ -181,6 +181,35 @@ def test_a_row_that_is_late_for_its_hour_is_in_no_day(
     assert [each[1:] for each in by if each[0] == "whole"] == whole
     assert [each[1:] for each in by if each[0] == "drained"] == batch_of(spark, feed, levels, "row_id = 10")
     tracking.stop()
+
+
+@spark_test
+def test_a_drain_whose_sink_failed_is_tried_again_in_the_same_application(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    away = True
+    out: list[tuple[Any, ...]] = []
+
+    def deliver(rows: DataFrame, epoch: int) -> None:
+        if away:
+            raise ConnectionError("the place is away")
+        out.extend(tuple(each) for each in rows.select("completeness", *COLUMNS).collect())
+
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", nested("1 hour", "1 day")), front=Frontier("0 seconds")
+    )
+    writer = tracking.release(source, ["kind"], aggs=AGGS(), completeness=True).writeStream.foreachBatch(deliver)
+    writer.option("checkpointLocation", tmp_path / "cp").start()
+    feed.put(row(1, 5), row(2, 10, "b"), row(3, 15, kind="y"))
+    tracking.process_all_available()
+    with pytest.raises(TrackingError, match=r"the drain failed: .*the place is away"):
+        tracking.drain(timeout=600)
+    away = False
+    tracking.drain(timeout=600)
+    tracking.stop()
+    levels = {length: partial(F.window, "ts", length) for length in ("1 hour", "1 day")}
+    assert sorted(out) == [("drained", *each) for each in batch_of(spark, feed, levels, "true")]
 
 
 @spark_test

@@ -18,6 +18,7 @@ from spark_client.release.parts import RowTally
 from spark_client.release.session_ends import SessionEnds
 from spark_client.release.shared_ends import SharedEnds
 from spark_client.release.state import PartialState
+from spark_client.trackers.places import Place
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, Event, Late, Reason
 
@@ -143,3 +144,28 @@ def test_a_day_waits_for_its_hours_and_says_what_a_drain_has_closed(tmp_path: Pa
     assert windows(found) == {(0, "drained"): {second}, (1, "whole"): {first, second}}
     release.ends.settle(found)
     assert release.state.substreams == set()
+
+
+@pytest.mark.parametrize("rule", [SESSIONS, NESTED], ids=["sessions", "levels"])
+def test_a_drain_that_failed_before_it_was_published_begins_again_as_if_it_had_not_been(
+    tmp_path: Path, rule: Substreams
+) -> None:
+    release = Release(rule, tmp_path)
+    state = release.state
+    state.load(0)
+    first, second = kept_as(rule, 10), kept_as(rule, 70)
+    state.add(state.write_part(0, cast(Any, Rows())), 0, {first: RowTally(1), second: RowTally(2)}, set())
+    state.publish(0)
+    over = sorted({*rule.tracked_as(first), *rule.tracked_as(second)}, key=str)
+    drain = list(events(over, set(), by_drain=True))
+
+    def begun() -> tuple[object, ...]:
+        state.load(1)
+        found = release.ends.read(drain, QUERY)
+        return found.windows, found.steps, found.gone, found.receipts, dict(state.ended), dict(state.drained)
+
+    known = begun()
+    state.bad, state.place = 7, Place.of([5], ["log"])  # as the batch had left them when the sink failed
+    assert known[1], "something is over"
+    assert begun() == known
+    assert (state.bad, state.place) == (0, None)
