@@ -74,7 +74,8 @@ class Running:
         released = query in ("tumbling", "join") or (query == "sliding" and self._delay)
         if not released:
             source = self._minutes(tracking, rows)
-            written = tracking.write_stream(NATIVE[query](tracking.with_watermark(source, "at", "windows")), source)
+            rows = tracking.with_watermark(source, "at", "instants" if query == "session" else "windows")
+            written = tracking.write_stream(NATIVE[query](rows), source)
             written.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
             return
         source = self._windows(tracking, rows, query)

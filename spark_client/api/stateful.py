@@ -74,14 +74,14 @@ class StatefulDeclarations(ABC):
         Args:
             stream: of `source` or `receive`.
             time: its column of event time.
-            over: ``"windows"`` if windows of that column live by the watermark (``window``, ``session_window``),
-                ``"instants"`` if the column itself does (``dropDuplicatesWithinWatermark``, joins of two streams).
+            over: ``"windows"`` if windows of that column live by the watermark (``window``), ``"instants"`` if the
+                column itself does (``session_window``, ``dropDuplicatesWithinWatermark``, joins of two streams).
 
         Spark's watermarks start at 1970, so a row whose time is before it fails its batch: drop such rows in a step
         before this, or `release` them.
         """
         if over not in ("windows", "instants"):
-            raise UsageError(f"over={over!r}: 'windows' for window and session_window, 'instants' for other operators")
+            raise UsageError(f"over={over!r}: 'windows' for window, 'instants' for session_window and other operators")
         source = stream.readable.plan.input
         field = resolve(stream.readable.df, time, "with_watermark")
         if field.dataType.simpleString() != "timestamp":

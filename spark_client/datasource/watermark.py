@@ -38,8 +38,9 @@ def with_progress(
         advanced: the tracker's `Advanced` events on the data's segment.
         time: the column of event time.
         over: what lives by the watermark. ``"windows"``: windows of that column; everything before the watermark is
-            over, so a window that ends there comes out. ``"instants"``: the column itself, as in deduplication or
-            joins; a row at just that time may still come, so the watermark stays a millisecond behind.
+            over, so a window that ends there comes out. ``"instants"``: the column itself, as in sessions,
+            deduplication or joins; a row at just that time may still come, and Spark joins it to a session that ends
+            there, so the watermark stays a millisecond behind.
         segment: that the data is received from, for the message.
         rule: how the data falls into windows.
     """

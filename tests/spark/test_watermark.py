@@ -70,7 +70,7 @@ def test_sessions_come_out_final_and_their_state_is_gone(
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
     source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
-    sessions = tracking.with_watermark(source, "ts", "windows").groupBy(F.session_window("ts", "5 minutes"), "kind")
+    sessions = tracking.with_watermark(source, "ts", "instants").groupBy(F.session_window("ts", "5 minutes"), "kind")
     query = start(tracking, sessions.agg(F.count("*").alias("n")), source, "sessions", tmp_path / "cp")
     feed.put(row(1, 1), row(2, 5), row(3, 7, kind="y"))
     feed.put(row(4, 9, kind="y"), row(5, 20, kind="z"))
@@ -80,6 +80,28 @@ def test_sessions_come_out_final_and_their_state_is_gone(
     tracking.process_all_available()
     assert shown(spark, "sessions", "kind", "n") == [("x", 2), ("y", 2), ("z", 1)]
     assert state_rows(query) == 0
+    tracking.stop()
+
+
+def test_a_session_that_ends_where_a_window_begins_is_joined_by_the_row_that_comes_just_then(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """Spark joins a row that comes exactly one gap after a session's last, and the minute that begins then is open."""
+
+    def sessions(rows: DataFrame) -> DataFrame:
+        return rows.groupBy(F.session_window("ts", "5 minutes"), "kind").agg(F.count("*").alias("n"))
+
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    start(
+        tracking, sessions(tracking.with_watermark(source, "ts", "instants")), source, "joined_at_end", tmp_path / "cp"
+    )
+    for each in (row(1, 0), row(2, 5.5, kind="y"), row(3, 5), row(4, 20, kind="z")):
+        feed.put(each)
+        tracking.process_all_available()
+    columns = ["session_window.start", "session_window.end", "kind", "n"]
+    batch = sessions(feed.batch(spark).where("kind != 'z'")).select(*columns)
+    assert shown(spark, "joined_at_end", *columns) == sorted(map(tuple, batch.collect()))
     tracking.stop()
 
 
@@ -104,7 +126,7 @@ def test_what_is_within_a_window_that_is_open_is_not_over_however_its_rows_are_d
     def sessions(rows: DataFrame) -> DataFrame:
         return rows.groupBy(F.session_window("ts", "20 seconds"), "kind").agg(F.count("*").alias("n"))
 
-    start(tracking, sessions(tracking.with_watermark(source, "ts", "windows")), source, "within", tmp_path / "cp")
+    start(tracking, sessions(tracking.with_watermark(source, "ts", "instants")), source, "within", tmp_path / "cp")
     for batch in (rows[:13], rows[13:26], [*rows[26:], *first], last):
         feed.put(*batch)
         tracking.process_all_available()
