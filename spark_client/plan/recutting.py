@@ -32,12 +32,11 @@ class Recut:
         """
         if replace(before, zone=None) == replace(now, zone=None):
             return None
-        alike = replace(before, length=now.length, offset=now.offset, zone=None) == replace(now, zone=None)
-        if not alike or not all(rule.by_end and not rule.slide and not rule.shared for rule in (before, now)):
+        if not _may_differ(before, now):
             raise UsageError(
                 f"substreams was {before.to_json()}, is {now.to_json()}. Only the length and the offset of windows may "
-                "change while something is open, not what a substream is; and not of windows that a calendar cuts, or "
-                "that overlap: drain the job first (tracking.drain())"
+                "change, not what a substream is; and not of windows that a calendar cuts, or that overlap: start with "
+                "a new job, with new checkpoints and new paths for channels"
             )
         return cls(before, now)
 
@@ -59,11 +58,28 @@ class Recut:
         if new.end_time < old.end_time:
             raise UsageError(
                 f"the window {old.name!r} of the scope {old.scope!r} is open, and does not lie within one window of "
-                f"the new rule: {new.name!r} ends before it. What is kept of it cannot be split: drain the job first "
-                "(tracking.drain()), or take windows that are made of whole old ones"
+                f"the new rule: {new.name!r} ends before it. What is kept of it cannot be split: take windows that are "
+                "made of whole old ones, or start with a new job, with new checkpoints"
             )
         return new
 
     def key(self, old: Column) -> Column:
         """The same of the key of partial rows."""
         return self.now.end_after(F.unix_micros(old) - F.lit(self.before.length))
+
+
+def can_recut(before: object, now: object) -> bool:
+    """Whether a restored release may cut windows by another rule.
+
+    Args:
+        before, now: the rules, as `Substreams.to_json` gives them.
+    """
+    if not isinstance(before, dict) or not isinstance(now, dict) or before == now:
+        return False
+    return _may_differ(Substreams.from_json(before), Substreams.from_json(now))
+
+
+def _may_differ(before: Substreams, now: Substreams) -> bool:
+    """Whether only the length and the offset of windows differ, and each is told by its end alone."""
+    alike = replace(before, length=now.length, offset=now.offset, zone=None) == replace(now, zone=None)
+    return alike and all(rule.by_end and not rule.slide and not rule.shared for rule in (before, now))

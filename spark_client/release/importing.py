@@ -65,12 +65,13 @@ class Upgrade:
         if fixed:
             raise UsageError(
                 f"the state is of another stream: {'; '.join(fixed)}. A mapping changes keys, aggregates and windows: "
-                "let a drain end what is open (tracking.drain()) before you change more"
+                "start with a new job, with new checkpoints, to change more"
             )
         if self.recut(entry) is not None and self.plan.stream.input.direction == "received":
             raise UsageError(
                 f"{'; '.join(changed)}: the rows come through a channel, whose sender has cut them into the old ones. "
-                "Windows change where a release reads its source itself; else drain the job first (tracking.drain())"
+                "Windows change where a release reads its source itself; else start with a new job, with new "
+                "checkpoints and new paths for channels"
             )
         if changed and self.mapping is None:
             raise UsageError(

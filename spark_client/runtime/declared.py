@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_client.errors import UsageError
+from spark_client.plan.recutting import can_recut
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.stateshapes import new_aggregates, part_numbers
 from spark_client.plan.streams import Stream
@@ -60,6 +61,7 @@ def checked(
     """
     known = read_json(note)
     if known is not None:
+        advice = "Drain the job before you change it, or start with a new job and new checkpoints"
         for aspect, added in _ADDED.items():
             if isinstance(known.get(aspect), dict):
                 known[aspect] = {**added, **known[aspect]}
@@ -68,6 +70,8 @@ def checked(
             for aspect, value in now.items()
             if known.get(aspect) != value and aspect not in _SHAPES
         ]
+        if differences:
+            advice = _instead(known, now)
         if kept and known.get("keys") != now.get("keys"):
             differences.append(f"keys was {known.get('keys')}, is {now.get('keys')}")
         if differences and known.get(ZONE) != now.get(ZONE):
@@ -79,8 +83,7 @@ def checked(
             which = "" if note.parent.parent == checkpoint else f" in its release {note.parent.name!r}"
             raise UsageError(
                 f"the query has changed{which} since its checkpoint {checkpoint} was written: "
-                f"{'; '.join(differences)}.{holds} Drain the job before you change it, or start with a new job and new "
-                "checkpoints"
+                f"{'; '.join(differences)}.{holds} {advice}"
             )
         if "parts" in now:
             now = {**now, "parts": {**part_numbers(known), **part_numbers(now)}}
@@ -169,6 +172,17 @@ def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], inter
         "a channel and a checkpoint of its own"
         for name, kept in new_aggregates(known, now).items()
     ]
+
+
+def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """What to do about what no drain makes possible: a checkpoint is of one stream, cut in one way, for good."""
+    advice = "Start the query as it was, or with a new job, with new checkpoints and new paths for channels"
+    if can_recut(known.get("substreams"), now["substreams"]):
+        advice += (
+            ". If it reads its source itself, windows of another length are taken over from an export of its state: "
+            "Snapshots(…).restore(…, mapping=…)"
+        )
+    return advice
 
 
 _RELEASES: Final = "releases"  #: the aspect that names the releases of a query that has several

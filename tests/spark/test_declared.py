@@ -1,0 +1,73 @@
+"""A query that is not what its checkpoint says: what is refused, and that the advice helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_client.errors import UsageError
+from spark_client.plan.nested import Level
+from spark_client.plan.substreams import Substreams
+from spark_client.runtime import declared
+
+HOUR = 3_600_000_000
+HOURS = Substreams("shop", "string", None, "string", HOUR, 0)
+DAYS = replace(HOURS, length=24 * HOUR)
+NAMED = Substreams("shop", "string", "load", "string", 0, 0)
+
+
+def query(rule: Substreams = HOURS, **aspects: object) -> Mapping[str, object]:
+    what = {"job": "j", "segment": "in", "substreams": {**rule.to_json(), "zone": None}, declared.ZONE: None}
+    return {**what, "keys": {"kind": "string"}, "aggregates": {"n": "count(1)"}, "parts": {"count(1)": 0}, **aspects}
+
+
+def refused(path: Path, now: Mapping[str, object], kept: int) -> str:
+    """Why a query cannot go on from a checkpoint of `query()`; empty: it can."""
+    note = path / "tracker" / "query.json"
+    declared.write(note, query())
+    try:
+        declared.checked(note, now, kept, None, path)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "now", [query(keys={"kind": "string", "shop": "string"}), query(aggregates={"m": "max(a)"})], ids=["keys", "new"]
+)
+def test_what_only_shapes_the_state_changes_once_nothing_is_open(tmp_path: Path, now: Mapping[str, object]) -> None:
+    assert "drain" in refused(tmp_path, now, kept=3).lower()
+    assert refused(tmp_path, now, kept=0) == ""
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        query(DAYS),
+        query(replace(HOURS, offset=60)),
+        query(replace(HOURS, scope="tenant")),
+        query(replace(HOURS, length=0, gap=HOUR, at="at")),
+        query(replace(DAYS, levels=(Level("1 hour", HOUR, 0, None), Level("1 day", 24 * HOUR, 0, None)))),
+        query(NAMED),
+        query(job="other"),
+        query(segment="other"),
+    ],
+    ids=["length", "offset", "scope", "sessions", "levels", "names", "job", "segment"],
+)
+@pytest.mark.parametrize("kept", [0, 3])
+def test_what_a_checkpoint_is_of_for_good_is_advised_to_be_left_to_another_job(
+    tmp_path: Path, now: Mapping[str, object], kept: int
+) -> None:
+    said = refused(tmp_path, now, kept)
+    assert "drain" not in said.lower()
+    assert "a new job, with new checkpoints" in said
+    assert refused(tmp_path / "new", query(), 0) == "", "a new checkpoint takes any query"
+
+
+def test_windows_of_another_length_are_taken_over_by_export_and_restore(tmp_path: Path) -> None:
+    assert "Snapshots" in refused(tmp_path, query(DAYS), 0)
+    for rule in (NAMED, replace(HOURS, slide=60), replace(HOURS, scope="tenant")):
+        assert "Snapshots" not in refused(tmp_path, query(rule), 0)
