@@ -12,10 +12,10 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.errors import UsageError
 from spark_client.plan import durations
 from spark_client.plan.belonging import no_revision
-from spark_client.plan.decomposition import decompose, result_field, storable
+from spark_client.plan.decomposition import decompose, result_field, sortable, storable
 from spark_client.plan.durations import Duration
 from spark_client.plan.mergeable import Aggregate
-from spark_client.plan.names import alike, check_columns
+from spark_client.plan.names import alike, check_columns, fold
 from spark_client.plan.releases import Measure, OnOverflow, ReleasePlan
 from spark_client.plan.resultfunctions import FunctionKind, ResultFunction
 from spark_client.plan.sources import Source
@@ -75,6 +75,12 @@ def declare(
             f"keys: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
             "cast it to a type that Parquet has"
         )
+    if rule.gap and (unfit := [field for field in fields if not sortable(field.dataType)]):
+        name, kind = unfit[0].name, unfit[0].dataType.simpleString()
+        raise UsageError(
+            f"keys: sessions are found by sorting, and Spark cannot sort by {name!r}, which is {kind}: give a map's "
+            f"entries in their order, F.array_sort(F.map_entries({name!r})).alias({name!r}), or what you need of it"
+        )
     kept = [resolve(rows, value, "columns") for value in columns]
     if unfit := [field for field in kept if not storable(field.dataType)]:
         raise UsageError(
@@ -133,7 +139,8 @@ def _check_shared(stream: Stream, rows: DataFrame, revisions: bool, kept: bool, 
             "and named substreams"
         )
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields if field.name != TRACKER}
-    if rule.gap and kinds.get(rule.at) != rule.time:
+    same = fold(rows.sparkSession)  # the name is as it was written at the source
+    if rule.gap and {same(name): kind for name, kind in kinds.items()}.get(same(rule.at)) != rule.time:
         raise UsageError(
             f"release of {stream.segment!r}: sessions are made of the column {rule.at!r}, a {rule.time}, and the rows "
             f"have {', '.join(f'{name} {kind}' for name, kind in kinds.items())}: keep it in each select, and in what "

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client import Frontier, Marks, Schedule, Snapshots, Tracking, UsageError, session
+from spark_client import Frontier, Marks, Schedule, Snapshots, Tracking, UsageError, calendar, nested, session
 from spark_client.plan.sessions import stretches
 from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.parts import Part, RowTally, selections
@@ -288,6 +288,11 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
         tracking.release(source.drop("ts"), aggs=AGGS())
     with pytest.raises(UsageError, match="keep it in each select"):
         tracking.release(source.withColumn("ts", F.col("ts").cast("string")), aggs=AGGS())
+    tagged = source.withColumn("tags", F.create_map("kind", "tenant")).withColumn("all", F.array(F.struct("tags")))
+    for key in ("tags", "all"):
+        with pytest.raises(UsageError, match="sessions are found by sorting, and Spark cannot sort by"):
+            tracking.release(tagged, [key], aggs=AGGS())
+    tracking.release(tagged, [F.array_sort(F.map_entries("tags")).alias("tags")], aggs=AGGS())
     released = tracking.release(source, aggs=AGGS())
     with pytest.raises(UsageError, match="is no result so far"):
         released.state(tmp_path / "cp")
@@ -297,6 +302,19 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
         released.writeStream.receipts(tmp_path / "receipts")
     with pytest.raises(UsageError, match="sessions go to files"):
         released.writeStream.channel(tracking.channel("on", str(tmp_path / "on")))
+    tracking.stop()
+
+
+@spark_test
+@pytest.mark.parametrize("length", [session("1 hour"), nested("1 hour", "1 day"), calendar("1 day", "Asia/Tokyo")])
+def test_columns_are_found_whatever_the_case_in_which_they_are_written(
+    spark: SparkSession, job: str, feed: Feed, length: Any
+) -> None:
+    tracking = Tracking(spark, job, "127.0.0.1:1")
+    front = Frontier("1 minute")
+    source = tracking.source(feed.stream(spark), "in", scope="Tenant", window=("TS", length), front=front)
+    for rows in (source, source.select("_tracker", "Ts", "tenant", "KIND", "row_id")):
+        tracking.release(rows, ["kinD"], aggs=AGGS())
     tracking.stop()
 
 
