@@ -254,6 +254,23 @@ class Substreams:
             return substream.name
         return f"{eventtime.micros_in(substream.name.partition('/')[0])}/{substream.end_time}"
 
+    def has(self, substream: Substream) -> bool:
+        """Whether a row could be in a substream, as far as its name and end show it.
+
+        >>> day = Substreams(None, "string", None, "string", 86_400_000_000, 0)
+        >>> day.has(Substream("", "1970-01-01T00:00:00Z/1970-01-02T00:00:00Z", 86_400_000_000))
+        True
+        >>> day.has(Substream("", "1970-01-01T00:00:00Z/1970-01-01T01:00:00Z", 3_600_000_000))
+        False
+        """
+        end = substream.end_time
+        if not self.windows or end is None:
+            return not self.windows and end is None
+        if not self.by_end:
+            return True
+        starts_on = (end - self.length - self.offset) % (self.slide or self.length) == 0
+        return starts_on and self.window_name(end) == substream.name
+
     def window_name(self, end_time: int) -> str:
         """An ISO 8601 interval: in UTC, or without a zone if the windows are a wall clock's.
 

@@ -24,7 +24,7 @@ from spark_client.advice import explained
 from spark_client.errors import UsageError
 from spark_client.plan.eventtime import INSTANT, micros_of
 from spark_client.plan.stateshapes import can_read
-from spark_client.plan.substreams import Substream
+from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.parts import NONE, RowTally
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.spark_internals.checkpoints import last_commit, started_query
@@ -165,6 +165,12 @@ class Revisions:
 
     def _made_of(self, substream: Substream, number: int, items: Sequence[Item]) -> Revision:
         query = read_json(self._checkpoint / "tracker" / "query.json")
+        if not Substreams.from_json(query["substreams"]).has(substream):
+            raise UsageError(
+                f"what came late for {substream.name} of {substream.scope!r} is of windows that the query does not cut "
+                "any more, and a revision would be a result of none that it has. Read it from the table of late rows, "
+                "and reopen others with name= or end_time="
+            )
         for item in items:
             if not can_read(item.shape, query):
                 changed = "keys" if item.shape["keys"] != query["keys"] else "aggregates"

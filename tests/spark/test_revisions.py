@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import LATE_SCHEMA, RECEIPT_SCHEMA, Marks, Tracking, UsageError
-from spark_client.plan.substreams import Substream
+from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.parts import RowTally
-from spark_client.release.quarantine import Quarantine
+from spark_client.release.quarantine import Item, Quarantine
+from spark_client.release.revisions import Revisions
 from spark_client.storage.directories import write_first, write_json
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -166,6 +167,27 @@ def test_what_is_late_in_a_batch_is_set_aside_once_though_a_restarted_driver_rem
     tracking.process_all_available()
     assert running.results == [("a", "x", 1, 1.0, 0), ("a", "x", 1, 3.0, 1)]
     assert running.receipts() == [("a", 1, 0, "COMPLETE", 1, 1, 1), ("a", 1, 1, "LATE", 1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("length", "offset", "has"), [(24, 0, False), (1, 1, True), (1, 0.5, False), (0, 0, False), (2, 1, False)]
+)
+def test_only_windows_that_the_query_still_cuts_are_reopened(
+    tmp_path: Path, length: int, offset: float, has: bool
+) -> None:
+    """After hours have become days, say: a revision of an hour would be a result of no window that the release has."""
+    hour = 3_600_000_000
+    late = Substreams("tenant", "string", None, "string", hour, 0).substream("a", 3 * hour)
+    named = None if length else "load"
+    rule = Substreams("tenant", "string", named, "string", length * hour, int(offset * hour))
+    shape = {"keys": {}, "aggregates": {}, "parts": {}}
+    write_json(tmp_path / "tracker" / "query.json", {**shape, "substreams": {**rule.to_json(), "zone": None}})
+    items = [Item(late, 3, "row", RowTally(1), shape)]
+    if has:
+        assert Revisions(tmp_path)._made_of(late, 1, items).rows == 1
+    else:
+        with pytest.raises(UsageError, match=r"does not cut any more.* Read it from the table of late rows"):
+            Revisions(tmp_path)._made_of(late, 1, items)
 
 
 def test_two_releases_cannot_share_a_table_of_late_rows(spark: SparkSession, tmp_path: Path) -> None:

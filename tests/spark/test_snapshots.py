@@ -575,7 +575,8 @@ def windows_of(it: Job, deployment: str, length: str) -> tuple[Tracking, Release
     rows = tracking.source(
         it.feed.stream(it.spark), "in", scope="tenant", window=("ts", length), front=Marks("is_last"), counted=True
     )
-    return tracking, tracking.release(rows.where("kind <> 'z'"), ["kind"], aggs={"rows": F.count("*")})
+    rows = rows.where("kind <> 'z'")
+    return tracking, tracking.release(rows, ["kind"], aggs={"rows": F.count("*")}, revisions=True)
 
 
 def start_windows(it: Job, deployment: str, released: Released, checkpoint: str) -> None:
@@ -589,6 +590,8 @@ def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypat
     start_windows(it, "1", hourly, "cp1")
     it.feed.put(row(1, 1), row(2, 61), row(3, 62, kind="y"), row(4, 1, "b"), row(5, 63, "b"), row(6, 64, "d", "z"))
     it.feed.put(row(7, 2, "b", last=True), row(8, 23 * 60, "a"), row(9, 25 * 60, "a"))
+    tracking.process_all_available()
+    it.feed.put(row(10, 3, "b"))  # late for its hour
     tracking.process_all_available()
     tracking.hand_over(timeout=600)
     snapshot = it.snapshots.export(tracking)
@@ -615,10 +618,13 @@ def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypat
     it.feed.put(row(14, 26 * 60, "a", last=True))
     tracking.process_all_available()
     assert tracking.client.job(it.job).open_substreams == 0
+    with pytest.raises(UsageError, match=r"of windows that the query does not cut any more"):
+        tracking.reopen(str(it.path / "cp2"))
+    assert tracking.late(str(it.path / "cp2")).count() == 1
     tracking.stop()
     assert it.results("1", "tenant", "window.start", "kind", "rows") == [("b", datetime(2024, 1, 1), "x", 2)]
     ended = "tenant = 'b' and ts < '2024-01-01 01:00'"
-    rest = it.feed.batch(it.spark).where(f"kind <> 'z' and not ({ended})")
+    rest = it.feed.batch(it.spark).where(f"kind <> 'z' and not ({ended})")  # the late row is of that hour
     wanted = rest.groupBy("tenant", F.window("ts", "1 day"), "kind").agg(F.count("*").alias("rows"))
     columns = ("tenant", "window.start", "kind", "rows")
     assert it.results("2", *columns) == sorted(map(tuple, wanted.select(*columns).collect()))
