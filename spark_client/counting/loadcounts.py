@@ -268,7 +268,7 @@ def _entries(place: str) -> Iterable[Mapping[str, Any]]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError:
-        content = [json.loads(line) for line in text.splitlines() if line.strip()]
+        content = [json.loads(line) for line in text.split("\n") if line.strip()]
     entries = content if isinstance(content, list) else [content]
     if wrong := [entry for entry in entries if not isinstance(entry, dict)]:
         raise UsageError(f"manifest {place}: an entry is no object with fields: {wrong[0]!r}")

@@ -1,7 +1,7 @@
 """Lines of the logs in a checkpoint.
 
-Relies on how `HDFSMetadataLog` and `OffsetSeqLog` write: in UTF-8, the entry's lines with a line feed between them. Fails
-closed: a line that is cut elsewhere is no JSON.
+Relies on how `HDFSMetadataLog` and `OffsetSeqLog` write: in UTF-8, the entry's lines with a line feed between them.
+Fails closed: a line that is cut elsewhere is no JSON.
 
 Since Spark 4.0.
 """
