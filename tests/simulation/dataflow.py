@@ -248,7 +248,8 @@ class Dataflow:
         drain_at = r.randrange(steps) if self.drains else -1
         for step in range(steps):
             chance = r.random()
-            if self.hand_overs and not self.oracle.handing_over and self.handing.random() < 0.01:
+            goes_on = not self.oracle.handing_over and not self.oracle.drained
+            if self.hand_overs and goes_on and self.handing.random() < 0.01:
                 self._hand_over()
             if self.oracle.handed_over and self.handing.random() < 0.1:
                 self._redeploy()
