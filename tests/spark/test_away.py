@@ -194,6 +194,7 @@ def test_a_tracker_that_forgot_is_noticed_by_every_query_and_the_advice_works(
     tracking.stop()
 
 
+@pytest.mark.slow
 def test_a_source_that_rests_while_others_events_pass_is_not_taken_for_one_that_was_stopped(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
