@@ -31,6 +31,7 @@ from tracker.client import (
     TrackerUnavailable,
 )
 from tracker.client.pieces import Largest, split
+from tracker.contract.promises import CommitPromise
 
 _log = logging.getLogger("spark_client")
 
@@ -275,26 +276,34 @@ class Run(JobReader):
             TrackingError: the tracker refuses, or cannot be reached.
             TrackerUnavailable: it cannot be reached, if not `patient`.
         """
-        producer = self._producer if patient else self._once
         with self._lock:
             while not self._closed and (promises := front.due()):
                 try:
-                    try:
-                        producer.commit(promises=promises)
-                    except TrackerError as error:
-                        if error.reason == "EPOCH_STAGED":
-                            return  # a batch is under way: it takes them along
-                        if error.reason != "EXPECT_CONFLICT" or not (others := self.ended_otherwise(promises, patient)):
-                            raise
-                        _passed_over(front, others)
-                        promises = list(others)
+                    done = self._promised(front, promises, patient)
                 except TrackerUnavailable as error:
                     if not patient:
                         raise
                     raise self._explained(error) from error
                 except TrackerError as error:
                     raise self._explained(error) from error
-                front.promised(promises)
+                if done is None:
+                    return
+                front.promised(done)
+
+    def _promised(
+        self, front: LiveFront, promises: Sequence[CommitPromise], patient: bool
+    ) -> Sequence[CommitPromise] | None:
+        """Makes promises, and returns those that are no longer due; None: a batch under way takes them along."""
+        try:
+            (self._producer if patient else self._once).commit(promises=promises)
+        except TrackerError as error:
+            if error.reason == "EPOCH_STAGED":
+                return None
+            if error.reason != "EXPECT_CONFLICT" or not (others := self.ended_otherwise(promises, patient)):
+                raise
+            _passed_over(front, others)
+            return list(others)
+        return promises
 
     def _patiently(self, call: Callable[[], object]) -> None:
         """Repeats a call while the tracker cannot be reached, until `hurry` has set an end to that."""

@@ -23,7 +23,7 @@ from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.stateshapes import can_read, differences, placed
 from spark_client.plan.substreams import Substream
 from spark_client.release.carried_out import aggregation
-from spark_client.release.parts import Part, Selection, selections, versions_of
+from spark_client.release.parts import Part, Selection, located, versions_of
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json
 
@@ -56,10 +56,7 @@ class CommittedState:
         for part in self.parts:
             for substream in part.live:
                 living.setdefault(substream, []).append(part.name)
-        return [
-            Selection([str(self.path / name) for name in names], substreams)
-            for names, substreams in selections(named, living)
-        ]
+        return located(self.path, named, living)
 
 
 @contextmanager

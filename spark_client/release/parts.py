@@ -200,3 +200,15 @@ def selections(parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[st
     found = [Selection([name], taken[name]) for name in sorted(mixed)]
     together = sorted(taken.keys() - mixed)
     return found if not together else [Selection(together, set().union(*(taken[name] for name in together))), *found]
+
+
+def located(directory: Path, parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
+    """The same as `selections`, with the paths of parts instead of their names.
+
+    Args:
+        directory: where the parts are.
+        parts: by name.
+        wanted: the names of the parts in which each substream is to be read.
+    """
+    found = selections(parts, wanted)
+    return [Selection([str(directory / name) for name in names], substreams) for names, substreams in found]

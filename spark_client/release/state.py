@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from spark_client.plan.substreams import Substream
-from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, selections, versions_of
+from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, located, versions_of
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
 from spark_client.trackers.places import Place
@@ -154,14 +154,9 @@ class PartialState:
         remembered = (part.batches[epoch] for part in self._parts.values() if epoch in part.batches)
         return next(remembered, Batch())
 
-    def paths(self, names: Iterable[str]) -> list[str]:
-        """Where parts are."""
-        return [str(self._path / name) for name in sorted(set(names))]
-
     def selections(self, wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
         """How to read some substreams in some parts each, by their paths: see `parts.selections`."""
-        found = selections(self._parts, wanted)
-        return [Selection(self.paths(selection.parts), selection.substreams) for selection in found]
+        return located(self._path, self._parts, wanted)
 
     @property
     def live(self) -> dict[Substream, list[tuple[int, str]]]:

@@ -83,7 +83,7 @@ def _complete(queries: Sequence[TrackedQuery], until: float) -> None:
     """Waits for batches that have begun, be it under a driver that was killed: what these have published is out."""
     begun = {query: query.interrupted for query in queries}
     for query, epoch in begun.items():
-        while epoch is not None and not _committed(query, epoch):
+        while epoch is not None and not _reaches(last_commit(query.checkpoint), epoch):
             _must_run(query)
             _in_time(until)
             time.sleep(_LOOK_EVERY)
@@ -93,16 +93,16 @@ def _has_committed(query: TrackedQuery) -> bool:
     """Whether the batch in hand, if there was one, is committed by Spark and known to the tracker."""
     if query.gate.busy or query.interrupted is not None:
         return False
-    if query.gate.last_epoch is not None and not _committed(query, query.gate.last_epoch):
-        return False
     last = last_commit(query.checkpoint)
+    if query.gate.last_epoch is not None and not _reaches(last, query.gate.last_epoch):
+        return False
     if last is not None:
         query.run.await_committed(last)
     return True
 
 
-def _committed(query: TrackedQuery, epoch: int) -> bool:
-    last = last_commit(query.checkpoint)
+def _reaches(last: int | None, epoch: int) -> bool:
+    """Whether a batch is committed, by the number of the last one that is."""
     return last is not None and last >= epoch
 
 

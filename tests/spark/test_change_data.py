@@ -55,6 +55,16 @@ def put(directory: Path, *values: dict[str, Any]) -> None:
     appear(directory / f"{number:03d}.json", values, time.time() - 3600 + number)
 
 
+def counted_by_table(tracking: Tracking, raw: DataFrame, path: Path) -> Any:
+    """The source of a snapshot whose rows are counted by table, and have been read."""
+    rows = raw.where(debezium.in_snapshot()).withColumn("table", F.col("source.table"))
+    source = tracking.source(rows, "snapshot", substream="table", front=debezium.snapshot_end())
+    released = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
+    released.option("checkpointLocation", path / "cp").start(path / "out")
+    tracking.process_all_available()
+    return source
+
+
 def test_a_tables_snapshot_ends_with_its_last_row_and_what_follows_is_no_part_of_it(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:
@@ -66,11 +76,7 @@ def test_a_tables_snapshot_ends_with_its_last_row_and_what_follows_is_no_part_of
     )
     raw = spark.readStream.schema(ENVELOPE).option("maxFilesPerTrigger", 1).json(str(path))
     with Tracking(spark, job, tracker.address) as tracking:
-        rows = raw.where(debezium.in_snapshot()).withColumn("table", F.col("source.table"))
-        source = tracking.source(rows, "snapshot", substream="table", front=debezium.snapshot_end())
-        released = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
-        released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
-        tracking.process_all_available()
+        counted_by_table(tracking, raw, tmp_path)
         assert rows_of(tmp_path / "out", spark, "table", "rows") == [("one", 1), ("orders", 3)]
         open_ones = {each.name for each in tracking.client.substreams(job)}
         assert open_ones == {"customers", "items"}, "tables whose last row has not come"
@@ -87,11 +93,7 @@ def test_a_first_table_of_one_row_has_no_mark_of_its_end_and_is_finished_by_a_ca
     put(path, change("a", 1, "first"), change("b", 1, "first_in_data_collection"), change("b", 2, "last"))
     raw = spark.readStream.schema(ENVELOPE).json(str(path))
     with Tracking(spark, job, tracker.address) as tracking:
-        rows = raw.where(debezium.in_snapshot()).withColumn("table", F.col("source.table"))
-        source = tracking.source(rows, "snapshot", substream="table", front=debezium.snapshot_end())
-        released = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
-        released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
-        tracking.process_all_available()
+        source = counted_by_table(tracking, raw, tmp_path)
         assert rows_of(tmp_path / "out", spark, "table", "rows") == [("b", 2)]
         assert {each.name for each in tracking.client.substreams(job)} == {"a"}
         tracking.finish(source)

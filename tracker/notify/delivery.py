@@ -84,16 +84,16 @@ class Delivery:
                     attempt = 0
                     for event in events:
                         self._take(event, events)
+                continue
             except (TrackerError, TrackerUnavailable) as error:
-                self._failing(str(error))
-                log.warning("cannot read events", extra={"rule": self.rule.name, "error": str(error)})
-                self._pause(attempt)
-                attempt += 1
+                problem = str(error)
+                log.warning("cannot read events", extra={"rule": self.rule.name, "error": problem})
             except Exception as error:  # a fault of ours: it is shown as failing, and does not end the rule for good
-                self._failing(f"{type(error).__name__}: {error}")
+                problem = f"{type(error).__name__}: {error}"
                 log.exception("the rule has failed", extra={"rule": self.rule.name})
-                self._pause(attempt)
-                attempt += 1
+            self._failing(problem)
+            self._pause(attempt)
+            attempt += 1
         if self._sender is not None:
             self._sender.close()
 
