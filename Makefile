@@ -54,7 +54,14 @@ demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, w
 demo-state: $(STAMP) ## rows of keyed state over time, ended by the tracker, by a time to live and by a watermark, as a picture
 	@$(BIN)/python -m examples.state.demo
 
-test: $(STAMP) ## everything that has to hold, except what takes very long
+# Half of what a JVM with Spark costs to start; without it the tests are slower, and nothing else.
+CLASSES := .cache/spark-classes.jsa
+$(CLASSES): $(STAMP)
+	@mkdir -p $(@D) && rm -f $@
+	@$(BIN)/python -m tests.spark.archive $@ >/dev/null 2>&1 || true
+	@touch $@
+
+test: $(CLASSES) ## everything that has to hold, except what takes very long
 	@$(DOCTESTS)
 	@$(PYTEST) $(PARALLEL) tests -m "not slow"
 
@@ -62,10 +69,10 @@ test-fast: $(STAMP) ## without Spark
 	@$(DOCTESTS)
 	@$(PYTEST) $(PARALLEL) tests -m "not slow and not spark"
 
-test-spark: $(STAMP) ## only Spark
+test-spark: $(CLASSES) ## only Spark
 	@$(PYTEST) $(PARALLEL) tests -m "spark and not slow"
 
-test-slow: $(STAMP) ## the long simulations and failure runs
+test-slow: $(CLASSES) ## the long simulations and failure runs
 	@$(PYTEST) tests -m slow
 
 .cache/airflow/.installed .cache/dagster/.installed: .cache/%/.installed: requirements/%.txt integrations/%/pyproject.toml pyproject.toml

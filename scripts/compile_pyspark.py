@@ -1,9 +1,9 @@
-"""Puts compiled modules beside the sources in PySpark's zip: ``python scripts/compile_pyspark.py``.
+"""Puts compiled modules beside the sources in PySpark's zips: ``python scripts/compile_pyspark.py``.
 
-Spark starts a Python process for each reader of a Python data source, and one for its tasks, with ``pyspark.zip`` first
-on the path. That file has sources only, and Python keeps nothing that it compiles for a zip: so each process compiles
-PySpark again, which takes about a second of CPU. It changes nothing but how long a start takes, can be run again, and
-is undone by installing PySpark again.
+Spark starts a Python process for each reader of a Python data source, and one for its tasks, with ``pyspark.zip`` and
+Py4J's zip first on the path. They have sources only, and Python keeps nothing that it compiles for a zip: so each
+process compiles them again, which takes about a second of CPU. It changes nothing but how long a start takes, can be
+run again, and is undone by installing PySpark again.
 """
 
 from __future__ import annotations
@@ -55,16 +55,17 @@ def compile_zip(archive: Path) -> int:
 
 
 def main() -> None:
-    archive = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
-    if not archive.exists():
-        print(f"{archive} is not there: nothing to compile")
-        return
-    try:
-        number = compile_zip(archive)
-    except OSError as error:
-        print(f"{archive} stays as it is, so Python processes of Spark start slower: {error}", file=sys.stderr)
-        return
-    print(f"{archive.name}: {number} modules compiled")
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    archives = sorted(library.glob("*.zip"))
+    if not archives:
+        print(f"{library} has no zip of PySpark: nothing to compile")
+    for archive in archives:
+        try:
+            number = compile_zip(archive)
+        except OSError as error:
+            print(f"{archive} stays as it is, so Python processes of Spark start slower: {error}", file=sys.stderr)
+        else:
+            print(f"{archive.name}: {number} modules compiled")
 
 
 if __name__ == "__main__":

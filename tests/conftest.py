@@ -1,9 +1,16 @@
-"""For all tests: what hypothesis tries has no deadline, since no test depends on the speed of a machine."""
+"""For all tests: what hypothesis tries has no deadline, since no test depends on the speed of a machine.
+
+The JVMs that tests start share an archive of classes, if `make test` has made one.
+"""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import settings
+
+from tests.classes import share
+
+share()
 
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
