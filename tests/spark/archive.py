@@ -40,7 +40,11 @@ def make(target: Path, master: str) -> None:
         query.option("checkpointLocation", f"{directory}/rows").trigger(availableNow=True).start().awaitTermination()
         counts = rows.groupBy("s").count().writeStream.format("memory").queryName("counts").outputMode("complete")
         counts.trigger(availableNow=True).start().awaitTermination()
+        gateway = spark.sparkContext._gateway
         spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends, and writes; it does so after this process, if nobody waits
+        gateway.proc.wait()
 
 
 if __name__ == "__main__":
