@@ -180,8 +180,10 @@ def _united(whole: Aggregate, fitted: Sequence[Aggregate], rows: DataFrame) -> A
         return lambda *parts: merge(*parts[place])
 
     def finish(*parts: Column) -> Column:
+        # A literal stays one: Spark takes the type of an integer beside a decimal from its digits, if it is a literal.
         values = [
-            finished(each, field, parts[place]) for each, field, place in zip(fitted, fields, places, strict=True)
+            finished(each, field, parts[place]) if each.partial else each.native
+            for each, field, place in zip(fitted, fields, places, strict=True)
         ]
         return function(*values)
 

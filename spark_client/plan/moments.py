@@ -52,8 +52,9 @@ def covar_pop(one: ColumnOrName, other: ColumnOrName) -> Aggregate:
 
 
 def corr(one: ColumnOrName, other: ColumnOrName) -> Aggregate:
-    """Pearson's correlation of rows that have both values; null of one row."""
-    finish = _sample(lambda m: m["c"] / F.sqrt(m["m2"] * m["k2"]))
+    """Pearson's correlation of rows that have both values; null of one row, and where one of the two is constant."""
+    # Spark's own divides by a deviation of zero without an error in ANSI mode, too.
+    finish = _sample(lambda m: F.try_divide(m["c"], F.sqrt(m["m2"] * m["k2"])))
     return remade(partial(_joint, F.corr, finish), [one, other])
 
 
@@ -84,8 +85,10 @@ def _deviation(native: Callable[[Column], Column], finish: tuple[_Merged, bool],
 def _joint(
     native: Callable[[Column, Column], Column], finish: tuple[_Merged, bool], one: ColumnOrName, other: ColumnOrName
 ) -> Aggregate:
-    x, y = column(one).cast("double"), column(other).cast("double")
-    x, y = F.when(y.isNotNull(), x), F.when(x.isNotNull(), y)  # rows with both
+    # Rows with both. As in Spark's own, the second is cast only where there is a first: a cast may fail.
+    x = column(one).cast("double")
+    y = F.when(x.isNotNull(), column(other).cast("double"))
+    x = F.when(y.isNotNull(), x)
 
     def sum_of(products: Column) -> Column:
         return F.coalesce(products, F.lit(0.0))
