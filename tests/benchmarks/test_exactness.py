@@ -261,6 +261,7 @@ def run(engine: Engine, workload: Workload, queries: list[str], directory: Path)
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_tracker_with_counts_is_exact_although_a_site_is_cut_off(tmp_path: Path) -> None:
     """In a process of its own, since the run has a Spark session of its own."""
     command = [sys.executable, "-m", "benchmarks.exactness", "--engines", "ours", "--parts", "shared"]

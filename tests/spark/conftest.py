@@ -44,7 +44,7 @@ def session(name: str = "tests") -> SparkSession:
         .config("spark.sql.streaming.pollingDelay", "100ms")
         .config("spark.sql.streaming.checkpointFileManagerClass", checkpoints)
         .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
-        # With one tier only, the JVM has 48 MiB for compiled code; once they are full, it throws out and compiles again.
+        # With one tier, a JVM has 48 MiB for compiled code; once they are full, it throws out and compiles again.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
         .config("spark.python.sql.dataFrameDebugging.enabled", False)
         .config("spark.driver.host", "127.0.0.1")

@@ -234,7 +234,7 @@ def depends_on_order(name: str, batches: list[list[str | None]]) -> bool:
 
 
 #: Types in which something overflows, is rounded, is no number, or is refused: drawn once in every run of the tests.
-SOON = ["bigint", "double", "decimal(38,0)", "decimal(38,18)", "string", "interval day to second", "void"]
+SOON = ["double", "decimal(38,18)", "string", "interval day to second", "void"]
 
 
 def test_numbers_beside_decimals_and_values_that_do_not_vary_are_as_sparks_own(

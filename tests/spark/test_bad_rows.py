@@ -136,7 +136,7 @@ def failing(tracking: Tracking) -> str:
     return str(failed.value)
 
 
-@ways("channel-driver", "release-executors", "function-driver")
+@ways("release-executors")
 def test_bad_rows_fail_the_batch_with_nothing_published_and_the_advice_repairs_it(life: Life) -> None:
     feed, path = life.feed, life.path
     odd = [made(100 + n, tenant) for n, tenant in enumerate(ODD)]

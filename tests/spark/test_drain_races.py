@@ -258,7 +258,11 @@ class Acting:
         return self._said
 
 
-@pytest.mark.parametrize("paused", ["-1.json", "1.json"], ids=["before its note", "before it takes the batch's place"])
+@pytest.mark.parametrize(
+    "paused",
+    ["-1.json", pytest.param("1.json", marks=pytest.mark.slow)],
+    ids=["before its note", "before it takes the batch's place"],
+)
 def test_the_note_of_a_fenced_drain_releases_nothing_again_when_its_successor_dies(
     spark: SparkSession, it: Job, feed: Feed, monkeypatch: pytest.MonkeyPatch, paused: str
 ) -> None:

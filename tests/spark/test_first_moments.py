@@ -150,7 +150,10 @@ KINDS: dict[Callable[[Job], None], list[str]] = {
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "manager"),
-    [*((kind, MANAGERS[0]) for kind in KINDS), (a_release, MANAGERS[1])],
+    [
+        *((a_release, manager) for manager in MANAGERS),
+        *(pytest.param(kind, MANAGERS[0], marks=pytest.mark.slow) for kind in KINDS if kind is not a_release),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_driver_killed_while_it_wrote_down_its_first_batch_starts_again(

@@ -398,6 +398,7 @@ def dying_in(epoch: int) -> Callable[..., Any]:
     return die
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_source_that_was_interrupted_is_completed_before_the_pause(
     it: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +418,7 @@ def test_a_batch_of_a_source_that_was_interrupted_is_completed_before_the_pause(
     tracking.stop()
 
 
+@pytest.mark.slow
 def test_of_a_batch_that_has_begun_to_release_and_was_not_committed_there_is_no_snapshot(
     it: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
