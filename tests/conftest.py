@@ -17,5 +17,12 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests with Spark first: their files are the longest, and no worker is left with one at the end."""
+    """Puts the tests with Spark first: their files are the longest, and no worker is left with one at the end.
+
+    A time-out is for what hangs. Slow tests take many minutes on a busy machine, and one that is cut off in the middle
+    of a call breaks the Spark session of those after it.
+    """
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(14400))

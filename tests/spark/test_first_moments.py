@@ -230,7 +230,7 @@ SOME, ALL = 41, 1
     [
         (a_release, SOME),
         *(
-            pytest.param(kind, ALL, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+            pytest.param(kind, ALL, marks=pytest.mark.slow)
             for kind in (a_release, a_channel_of_files, routes, a_watermark)
         ),
     ],

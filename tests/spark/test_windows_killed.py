@@ -17,7 +17,7 @@ from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ZONE = "CASE WHEN tenant = 'a' THEN 'Asia/Kathmandu' ELSE 'America/St_Johns' END"
 STARTS = {"a": [18 * 60 + 15], "b": [3 * 60 + 30]}  # of the days, in minutes after midnight in UTC
