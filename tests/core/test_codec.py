@@ -223,7 +223,7 @@ def walked() -> Walk:
             driver = Driver(Tracker("core"))
             for number, line in enumerate(generate(seed)):
                 driver.run(line)
-                if number % 20 == 0:
+                if number % 10 == 0:
                     compare(walk, driver.tracker)
     return walk
 
