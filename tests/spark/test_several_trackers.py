@@ -7,16 +7,16 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError
+from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError, nested, session, sliding
 from spark_client.counting.countingplan import CountingMode
 from spark_client.counting.runs import Run
 from spark_client.datasource.merging import Offset, kept_from, place_of
@@ -298,6 +298,87 @@ def test_results_are_a_batchs_whichever_tracker_is_killed_when(
         tracking.process_all_available()
         tracking.drain(600)
         assert pipeline.results(deployment) == pipeline.expected()  # each reads all from the beginning
+
+
+#: Windows of which a row is in several, which may be at different trackers; and how Spark computes them.
+SHARED: dict[str, tuple[Any, Callable[[], list[Column]]]] = {
+    "sessions": (session("30 minutes"), lambda: [F.session_window("ts", "30 minutes")]),
+    "nested": (nested("1 hour", "6 hours"), lambda: [F.window("ts", "1 hour"), F.window("ts", "6 hours")]),
+    "sliding": (sliding("1 hour", "20 minutes"), lambda: [F.window("ts", "1 hour", "20 minutes")]),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("ordering", ["none", "scope", "global"])
+@pytest.mark.parametrize("windows", SHARED)
+def test_windows_that_share_rows_are_a_batchs_though_each_is_at_another_tracker(
+    spark: SparkSession,
+    mortal_trackers: list[Server],
+    servers: str,
+    job: str,
+    feed: Feed,
+    tmp_path: Path,
+    windows: str,
+    ordering: Ordering,
+) -> None:
+    """Over a channel, trackers that are killed, drivers that are started anew, and a hand-over."""
+    rng = random.Random(f"{windows} {ordering}")
+    length, batchs = SHARED[windows]
+    columns = ("tenant", "window.start", "window.end", "kind", "n", "ids")
+
+    def start(deployment: str) -> Tracking:
+        tracking = Tracking(spark, job, servers, deployment, sharded=True, ordering=ordering)
+        source = tracking.source(
+            feed.stream(spark), "in", scope="tenant", window=("ts", length), identity=["row_id"],
+            front=Frontier("40 minutes"),
+        )  # fmt: skip
+        clean = tracking.channel("clean", str(tmp_path / "clean"))
+        source.where("amount > 0").writeStream.channel(clean).option("checkpointLocation", tmp_path / "cp1").start()
+        released = tracking.release(tracking.receive(clean), ["kind"], aggs={"n": F.count("*"), "ids": F.sum("row_id")})
+        released.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")
+        return tracking
+
+    def expected() -> list[Any]:
+        rows = feed.batch(spark).where("amount > 0")
+        made = []
+        for window in batchs():
+            grouped = rows.groupBy("tenant", window.alias("window"), "kind")
+            results = grouped.agg(F.count("*").alias("n"), F.sum("row_id").alias("ids"))
+            made += [tuple(result) for result in results.select(*columns).collect()]
+        return sorted(made)
+
+    tracking = start("1")
+    number = 0
+    for batch in range(7):
+        rows = []
+        for tenant in TENANTS:
+            for _ in range(rng.randrange(1, 5)):
+                number += 1
+                minute = max(0, 60 * batch + rng.uniform(-39, 0))
+                rows.append(row(number, minute, tenant, rng.choice("xy"), rng.randrange(4)))
+        feed.put(*rows, row(1000 + batch, 60 * batch, "a", "z"))
+        victim = rng.choice(mortal_trackers)
+        if rng.random() < 0.5:
+            time.sleep(rng.uniform(0, 1))
+            victim.kill()
+            victim.start()
+        if batch == 3:
+            tracking.process_all_available()
+            tracking.hand_over(600)
+            tracking = start("2")
+        elif rng.random() < 0.3:
+            tracking.stop()
+            tracking = start("1" if batch < 3 else "2")
+        if rng.random() < 0.5:
+            tracking.process_all_available()
+            assert set(rows_of(tmp_path / "out", spark, *columns)) <= set(expected()), "what is out stays as it is"
+    tracking.process_all_available()
+    assert rows_of(tmp_path / "out", spark, *columns), "some have ended by themselves"
+    tracking.drain(600)
+    assert rows_of(tmp_path / "out", spark, *columns) == expected()
+    assert tracking.late(str(tmp_path / "cp2")).count() == 0
+    tracking.stop()
 
 
 @pytest.mark.spark
