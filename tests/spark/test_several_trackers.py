@@ -310,7 +310,7 @@ SHARED: dict[str, tuple[Any, Callable[[], list[Column]]]] = {
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("ordering", ["none", "scope", "global"])
+@pytest.mark.parametrize("ordering", ["none", "scope"])
 @pytest.mark.parametrize("windows", SHARED)
 def test_windows_that_share_rows_are_a_batchs_though_each_is_at_another_tracker(
     spark: SparkSession,
