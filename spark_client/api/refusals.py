@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.datasource.watermark import OF_WINDOWS
 from spark_client.errors import UsageError
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.eventtime import check_session as check_wall_clock
 from spark_client.plan.streams import Stream
 from spark_client.runtime.queries import TrackedQuery
+from spark_client.spark_internals.operators import that_takes_single_rows
 
 _TRIGGERS: Final = ("processingTime", "once", "availableNow")
 
@@ -42,6 +44,20 @@ def check_option(key: str, value: Any) -> None:
         raise UsageError(
             "asyncProgressTrackingEnabled: Spark would go on before it has written down what it has committed, and the "
             "tracker could not be told; leave it off"
+        )
+
+
+def check_operators(df: DataFrame) -> None:
+    """Refuses operators to which a watermark over windows is not exact.
+
+    Raises:
+        UsageError: one keeps or drops rows by their own time.
+    """
+    operator = that_takes_single_rows(df, OF_WINDOWS)
+    if operator is not None:
+        raise UsageError(
+            f"with_watermark(…, over='windows'): the query has {operator}, which lives by each row's own time, and a "
+            "row at just the watermark may still come: it would be dropped, or split a session. Give over='instants'"
         )
 
 

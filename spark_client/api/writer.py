@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.queryoptions import QueryOptions
 from spark_client.api.reading import Readable
-from spark_client.api.refusals import check_option, check_trigger
+from spark_client.api.refusals import check_operators, check_option, check_trigger
 from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchFunction, Sink
@@ -300,6 +300,7 @@ class NativeWriter:
 
     def __init__(self, tracking: Starter, df: DataFrame, reads: Sequence[Readable]) -> None:
         self._tracking = tracking
+        self._df = df
         self._writer = df.writeStream
         self.reads = reads
         self.checkpoint: str | None = None
@@ -352,6 +353,7 @@ class NativeWriter:
         if self.checkpoint is None:
             raise UsageError("a tracked query needs .option('checkpointLocation', 'path')")
         local_path(self.checkpoint, "checkpointLocation")
+        check_operators(self._df)
         return self._tracking.start_native(self, start)
 
     def __getattr__(self, name: str) -> Any:

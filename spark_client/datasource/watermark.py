@@ -19,6 +19,8 @@ from spark_client.spark_internals.watermarks import under_watermark_of
 
 TimeSemantics: TypeAlias = Literal["windows", "instants"]
 
+OF_WINDOWS: Final = "tracker watermark of windows"  #: alias of the rows that carry a watermark over windows
+
 _EARLIEST_MICROS: Final = 0  #: where Spark's watermarks start: it drops what is before, as late
 _LATEST_MICROS: Final = LIMIT  #: where the tracker's times end: nothing after it would ever be over
 
@@ -51,7 +53,10 @@ def with_progress(
     for field in data.schema.fields:
         value = F.timestamp_micros(micros) if field.name == time else F.lit(None)
         columns.append(value.cast(field.dataType).alias(field.name))
-    return under_watermark_of(advanced.select(*columns), _within(data, time, segment), quoted(time))
+    marks = advanced.select(*columns)
+    if over == "windows":
+        marks = marks.alias(OF_WINDOWS)  # so that operators for which it is not right are refused
+    return under_watermark_of(marks, _within(data, time, segment), quoted(time))
 
 
 def _within(data: DataFrame, time: str, segment: str) -> DataFrame:

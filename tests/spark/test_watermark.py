@@ -83,6 +83,26 @@ def test_sessions_come_out_final_and_their_state_is_gone(
     tracking.stop()
 
 
+@pytest.mark.parametrize(
+    ("operator", "called"),
+    [
+        (lambda rows: rows.groupBy(F.session_window("ts", "5 minutes"), "kind").count(), "session_window"),
+        (lambda rows: rows.dropDuplicates(["kind", "ts"]), "dropDuplicates"),
+    ],
+    ids=["sessions", "duplicates"],
+)
+def test_what_lives_by_each_rows_time_is_refused_under_a_watermark_over_windows(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, operator: Any, called: str
+) -> None:
+    """And what the refusal advises starts."""
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    with pytest.raises(UsageError, match=rf"has {called}, which lives by each row's own time.*over='instants'"):
+        start(tracking, operator(tracking.with_watermark(source, "ts", "windows")), source, job, tmp_path / "cp")
+    start(tracking, operator(tracking.with_watermark(source, "ts", "instants")), source, "advised", tmp_path / "cp")
+    tracking.stop()
+
+
 def test_a_session_that_ends_where_a_window_begins_is_joined_by_the_row_that_comes_just_then(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
