@@ -17,6 +17,19 @@ from spark_client.runtime.queries import TrackedQuery
 from spark_client.spark_internals.operators import that_takes_single_rows
 
 _TRIGGERS: Final = ("processingTime", "once", "availableNow")
+#: Settings, with what they must not be.
+_OF_WATERMARKS: Final = (
+    (
+        "spark.sql.streaming.multipleWatermarkPolicy",
+        "max",
+        "the stream that is furthest would decide for all, and Spark would drop rows of the others",
+    ),
+    (
+        "spark.sql.streaming.noDataMicroBatches.enabled",
+        "false",
+        "what is over would come out with later rows only, and the last of it never",
+    ),
+)
 
 
 def check_session(spark: Any) -> None:
@@ -48,11 +61,15 @@ def check_option(key: str, value: Any) -> None:
 
 
 def check_operators(df: DataFrame) -> None:
-    """Refuses operators to which a watermark over windows is not exact.
+    """Refuses operators, and settings of the session, under which the tracker's watermark is not exact.
 
     Raises:
-        UsageError: one keeps or drops rows by their own time.
+        UsageError: one keeps or drops rows by their own time, under a watermark over windows; the newest of several
+            watermarks would count; or what is over would wait for later rows.
     """
+    for key, bad, why in _OF_WATERMARKS:
+        if df.sparkSession.conf.get(key).lower() == bad:
+            raise UsageError(f"write_stream: {key}={bad}: {why}. Set it otherwise, or leave it out")
     operator = that_takes_single_rows(df, OF_WINDOWS)
     if operator is not None:
         raise UsageError(

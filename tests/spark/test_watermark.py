@@ -103,6 +103,25 @@ def test_what_lives_by_each_rows_time_is_refused_under_a_watermark_over_windows(
     tracking.stop()
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("spark.sql.streaming.multipleWatermarkPolicy", "MAX", "Spark would drop rows of the others"),
+        ("spark.sql.streaming.noDataMicroBatches.enabled", "false", "and the last of it never"),
+    ],
+)
+def test_settings_under_which_a_watermark_is_not_exact_are_refused(
+    spark: SparkSession, job: str, feed: Feed, tmp_path: Path, conf: Any, key: str, value: str, why: str
+) -> None:
+    tracking = Tracking(spark, job, "127.0.0.1:1")
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    windows = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "1 hour")).count()
+    conf(key, value)
+    with pytest.raises(UsageError, match=rf"{key}={value.lower()}: .*{why}"):
+        start(tracking, windows, source, job, tmp_path / "cp")
+    tracking.stop()
+
+
 def test_a_session_that_ends_where_a_window_begins_is_joined_by_the_row_that_comes_just_then(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
