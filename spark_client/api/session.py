@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -310,7 +311,7 @@ class Tracking(Declarations, Checkpoints):
 
     def _ask_for(self, mode: DrainMode, timeout: float | None) -> None:
         if not self._drains.drained:
-            self.define()
+            self._drains.begin_if(partial(self._definition.define, to_drain=True))
         self._drains.request(mode)
         self.await_drained(timeout)
 

@@ -61,11 +61,14 @@ class Definition:
             raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
         self._rules["progress"] = True
 
-    def define(self) -> DrainMode | None:
+    def define(self, to_drain: bool = False) -> DrainMode | None:
         """Defines the job; again with each start of a query, which tells whether it drains.
 
+        Args:
+            to_drain: it is defined in order to be drained, and so may have been, since it was first defined here.
+
         Returns:
-            How it drains; None: it does not.
+            How it drains, or was drained; None: it does not.
 
         Raises:
             TrackingError: the tracker refuses it, or cannot be reached; or it has been drained.
@@ -87,7 +90,8 @@ class Definition:
             defined = self._client.define_job(spec, force=force)
         except (TrackerError, TrackerUnavailable) as error:
             raise explained(error) from error
-        if defined.drain.state is DrainState.DRAINED:
+        drained = defined.drain.state is DrainState.DRAINED
+        if drained and not (to_drain and self._defined is not None):
             done = "handed over" if defined.drain.mode is DrainMode.HAND_OVER else "drained"
             raise TrackingError(
                 f"deployment {self._deployment!r} of job {self._job!r} has been {done}: start another deployment="
@@ -95,8 +99,8 @@ class Definition:
         self._defined = spec
         self._graph.fixed = True
         self.largest = Largest.by(info.limits)
-        under_way = defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
-        return defined.drain.mode if under_way else None
+        drains = drained or defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
+        return defined.drain.mode if drains else None
 
     def _warn_of_what_is_abandoned(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.release.state import PartialState
+from spark_client.runtime.attempts import Attempt
+from spark_client.runtime.definition import Definition
 from spark_client.runtime.draining import Drain
+from spark_client.runtime.finishing import Finishing
+from spark_client.runtime.handing_over import HandingOver
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
+from tests.spark.waiting import soon
 from tracker.client import DrainState
 
 pytestmark = pytest.mark.spark
@@ -37,6 +43,45 @@ def start(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path
         itself.writeStream.option("checkpointLocation", path / "cp3").start(path / "alone"),
     ]
     return tracking, queries
+
+
+@pytest.mark.parametrize("mode", ["drain", pytest.param("hand_over", marks=pytest.mark.slow)])
+def test_a_drain_that_is_over_at_the_tracker_when_it_is_asked_for_here_is_confirmed(
+    spark: SparkSession,
+    tracker: Server,
+    job: str,
+    feed: Feed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+) -> None:
+    """Somebody else has asked for it before, or a driver that died; here its last step is not done yet."""
+    asked = threading.Event()
+    define = Definition.define
+
+    def defined(self: Definition, **given: Any) -> Any:
+        try:
+            return define(self, **given)
+        finally:
+            if given:
+                asked.set()
+
+    def late(self: Attempt) -> None:
+        run(self)
+        assert asked.wait(300)
+
+    attempt = Finishing if mode == "drain" else HandingOver
+    run = attempt._drain
+    monkeypatch.setattr(attempt, "_drain", late)
+    monkeypatch.setattr(Definition, "define", defined)
+    tracking, queries = start(spark, tracker, job, feed, tmp_path, "d1")
+    feed.put(row(1, 1), row(2, 2, kind="y"), row(3, 70))
+    tracking.process_all_available()
+    tracking.client.drain(job, "d1", "somebody's", hand_over=mode == "hand_over")
+    soon(lambda: tracking.client.get_drain(job).state is DrainState.DRAINED)
+    getattr(tracking, mode)(timeout=300)
+    assert [query.isActive for query in queries] == [False, False, False]
+    tracking.stop()
 
 
 @pytest.mark.slow
