@@ -68,7 +68,7 @@ def check_operators(df: DataFrame) -> None:
             watermarks would count; or what is over would wait for later rows.
     """
     for key, bad, why in _OF_WATERMARKS:
-        if df.sparkSession.conf.get(key).lower() == bad:
+        if (df.sparkSession.conf.get(key) or "").lower() == bad:
             raise UsageError(f"write_stream: {key}={bad}: {why}. Set it otherwise, or leave it out")
     operator = that_takes_single_rows(df, OF_WINDOWS)
     if operator is not None:

@@ -112,6 +112,7 @@ class Life:
         completeness, early, receipts: of the release.
         compact_from: option of the release.
         events: what happens after each batch was put.
+        dies_stopping: whether the driver dies in each hand-over, and in the drain.
     """
 
     kind: str
@@ -127,6 +128,7 @@ class Life:
     receipts: bool
     compact_from: int
     events: tuple[str, ...]
+    dies_stopping: bool
 
     @staticmethod
     def drawn(rng: random.Random) -> Life:
@@ -155,6 +157,7 @@ class Life:
                 rng.choice(["wait", "wait", "go on", "restart", "tracker", "death", "hand over", "stop, tracker"])
                 for _ in range(BATCHES)
             ),
+            dies_stopping=rng.random() < 0.4,
         )
 
 
@@ -237,11 +240,12 @@ class Job:
 
     all_rows: list[dict[str, Any]]
     late = 0  #: how many rows came too late
+    newest: Tracking
 
     def start(self, deployment: int) -> Tracking:
         life = self.life
         probe: Any = "executors" if life.way in ("executors", "sealed") else "driver"
-        tracking = Tracking(self.spark, self.name, self.address, str(deployment), probe=probe)
+        self.newest = tracking = Tracking(self.spark, self.name, self.address, str(deployment), probe=probe)
         raw = self.timed(self.feed.stream(self.spark))
         if life.kind == "named":
             raw = raw.withColumn("part", F.col("part").cast("string"))
@@ -275,6 +279,23 @@ class Job:
             writer = writer.receipts(self.path / "receipts")
         writer.option("checkpointLocation", self.path / "cp").start(self.path / f"out {life.result}")
         return tracking
+
+    def ends(self, rng: random.Random, driver: Driver, deployment: int, way: str) -> None:
+        """The deployment ends by a drain or a hand-over, in which a driver may die and be followed by another."""
+        if self.life.dies_stopping:
+            with driver.living(rng.randrange(40)), suppress(*DEAD):
+                getattr(self.newest, way)(timeout=300)
+            with suppress(*DEAD):
+                self.newest.stop()
+            try:
+                self.start(deployment)
+            except TrackingError as error:
+                if "start another deployment=" not in str(error):
+                    raise
+                self.newest.stop()  # it was done before the driver died
+                return
+        getattr(self.newest, way)(timeout=300)
+        self.newest.stop()
 
     def released(self, tracking: Tracking, stream: Any, name: str) -> Released:
         completeness, early = self.life.completeness, "0 seconds" if self.life.early else None
@@ -362,8 +383,7 @@ def test_a_drawn_life_has_the_results_of_a_batch(
             tracking = running.start(deployment)
         elif event == "hand over":
             tracking.process_all_available()
-            tracking.hand_over(timeout=300)
-            tracking.stop()
+            running.ends(rng, driver, deployment, "hand_over")
             deployment += 1
             tracking = running.start(deployment)
         if event != "go on":
@@ -374,7 +394,7 @@ def test_a_drawn_life_has_the_results_of_a_batch(
     if life.front in ("marks", "counts"):
         for name in running.outputs:
             assert running.results(name) == running.expected(name), "all have ended"
-    tracking.drain(timeout=300)
+    running.ends(rng, driver, deployment, "drain")
     for name in running.outputs:
         assert running.results(name) == running.expected(name)
     at_source = tmp_path / ("cp" if life.way == "direct" else "cp 0")
