@@ -20,4 +20,4 @@ def lines_of(log: Path) -> list[str]:
     Args:
         log: a file, such as ``offsets/0``.
     """
-    return log.read_text("utf-8").removesuffix("\n").split("\n")
+    return log.read_bytes().decode("utf-8").removesuffix("\n").split("\n")

@@ -16,8 +16,8 @@ ODD = ["a\u2028b.json", "a\u0085b.json", "a\x1cb.json", "plain.json"]
 
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_lines_end_with_a_line_feed_alone(tmp_path: Path, end: str) -> None:
-    (tmp_path / "0").write_text(f"v1\na\u2028b\x0cc{end}", "utf-8")
-    assert lines_of(tmp_path / "0") == ["v1", "a\u2028b\x0cc"]
+    (tmp_path / "0").write_bytes(f"v1\na\u2028b\x0cc\rd\r\n e {end}".encode())
+    assert lines_of(tmp_path / "0") == ["v1", "a\u2028b\x0cc\rd\r", " e "]
 
 
 @pytest.mark.spark
