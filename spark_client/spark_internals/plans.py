@@ -96,7 +96,7 @@ def is_plain(df: DataFrame, value: Column | str) -> bool:
         taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(value), df))
         return bool(taken.subsetOf(own))
     except (AttributeError, Py4JError):  # it is no public interface of Spark
-        return isinstance(value, str)
+        return isinstance(value, str) and "." not in value and value in df.columns
 
 
 def has_lambda(df: DataFrame, value: Column | str) -> bool:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from spark_client.spark_internals.plans import has_lambda, has_literal, is_plain, partitions_of, passed_on, reads_whole
 from tests.spark.feed import Feed, row
@@ -49,6 +52,7 @@ READ: dict[str, tuple[Step, bool]] = {
     "an explode": (lambda rows: rows.withColumn("n", F.explode(F.array(F.lit(1), F.lit(2)))), True),
     "a limit": (lambda rows: rows.limit(1), False),
     "a join": (lambda rows: rows.join(rows.sparkSession.range(1), F.lit(True)), False),
+    "a union": (lambda rows: rows.unionByName(rows), False),
     "a filter that nothing passes": (lambda rows: rows.where(F.lit(False)), False),
     "others": (lambda rows: rows.sparkSession.range(3), False),
 }
@@ -64,13 +68,70 @@ def test_what_reads_all_rows(in_batch: Any) -> None:
     assert answers == {name: certain for name, (_, certain) in READ.items()}
 
 
+def test_rows_of_the_same_form_are_others(spark: SparkSession) -> None:
+    rows, others = spark.range(3), spark.range(4)
+    assert reads_whole(rows, rows.where("id > 1"))
+    assert not reads_whole(rows, others.where("id > 1"))
+
+
+def test_a_filter_can_turn_an_outer_join_into_one_that_reads_in_part(spark: SparkSession) -> None:
+    numbers = spark.range(9).withColumn("n", F.col("id") * 2)
+    joined = spark.range(5).join(numbers, "id", "left")
+    for rows in (joined, spark.range(3).selectExpr("id", "id as n").unionByName(joined)):
+        assert not reads_whole(rows, rows.where("n > 3"))
+
+
+def test_a_number_sign_in_a_name_begins_no_number(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, 2)], "ts long, `ts#1` long")
+    changed = rows.withColumn("ts", F.col("ts") + 1)
+    assert passed_on(rows, changed, ["ts#1"])
+    assert not passed_on(rows, changed, ["ts"])
+
+
 def test_partitions_are_known_unless_rows_are_exchanged(in_batch: Any) -> None:
     def ask(rows: DataFrame) -> list[int | None]:
         several = rows.sparkSession.range(6, numPartitions=3)
         exchanged = several.groupBy(F.col("id") % 2).count()
-        return [partitions_of(each) for each in (rows, several, several.coalesce(2), exchanged)]
+        sent = several.join(F.broadcast(several.withColumn("n", F.lit(1))), "id")  # Spark reads one side to say it
+        return [partitions_of(each) for each in (rows, several, several.coalesce(2), exchanged, sent)]
 
-    assert in_batch(ask) == [1, 3, 2, None]
+    assert in_batch(ask) == [1, 3, 2, None, None]
+
+
+class Mute:
+    """What Python has of rows in the JVM, in a Spark that keeps plans elsewhere."""
+
+    def __init__(self, rows: Any, error: Exception) -> None:
+        self._rows = rows
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "queryExecution":
+            raise self._error
+
+        def call(*arguments: Any) -> Any:
+            made = getattr(self._rows, name)(*arguments)
+            of_rows = isinstance(made, JavaObject) and made.getClass().getSimpleName() == "Dataset"
+            return Mute(made, self._error) if of_rows else made
+
+        return call
+
+
+@pytest.mark.parametrize("error", [AttributeError("queryExecution"), Py4JError("no such method")], ids=repr)
+def test_nothing_is_certain_where_spark_does_not_answer(spark: SparkSession, error: Exception) -> None:
+    rows = spark.createDataFrame([(1, (2, 3), 4)], "id long, inner struct<id: long, other: long>, `inner.id` long")
+    silent = ClassicDataFrame(Mute(rows._jdf, error), spark)
+    assert silent.columns == rows.columns
+    for before, after in ((rows, silent), (silent, rows), (silent, silent)):
+        assert not passed_on(before, after, ["id"])
+        assert not reads_whole(before, after)
+    assert partitions_of(silent) is None
+    assert is_plain(silent, "id"), "the name of a column can be nothing else"
+    for value in (F.col("id"), "inner.id", "inner.other", "ID"):
+        assert not is_plain(silent, value), value
+    for each in (F.col("id"), "id"):
+        assert has_lambda(silent, each)
+        assert has_literal(silent, each)
 
 
 def test_a_plain_column_is_told_from_an_expression(spark: SparkSession) -> None:
