@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from typing import Any, Final
 
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.cloudpickle import CloudPickler
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
@@ -40,7 +41,7 @@ def dumps(plan: object) -> bytes:
     try:
         pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
         pickler.dump((pyspark.__version__, plan))
-    except (pickle.PicklingError, TypeError, Py4JError) as error:
+    except (pickle.PicklingError, TypeError, Py4JError, PySparkException) as error:
         raise UsageError(
             f"the plan of a query cannot be carried to another process: {error}. Give functions that make what they "
             "need when they are called"
@@ -65,11 +66,18 @@ def loads(data: bytes) -> Any:
     return plan
 
 
+#: The class of a DataFrame, as Java's serialization writes it.
+_DATASET: Final = b"org.apache.spark.sql.classic.Dataset"
+
+
 class _Pickler(CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ClassicColumn):
             handle: Any = obj._jc
-            return _column, (_jvm().org.apache.spark.util.Utils.serialize(handle.node()),)
+            node = _jvm().org.apache.spark.util.Utils.serialize(handle.node())
+            if _DATASET in node:  # of a subquery: Java would carry it, and the other session cannot read it
+                raise pickle.PicklingError("a column has a subquery, whose DataFrame is of one session")
+            return _column, (node,)
         if isinstance(obj, DataFrame | SparkSession):
             raise pickle.PicklingError(f"a step or an option has a {type(obj).__name__}, which is of one session")
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]

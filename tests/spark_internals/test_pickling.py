@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import threading
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.classic.column import Column as ClassicColumn
 
 from spark_client import UsageError
 from spark_client.spark_internals import pickling
@@ -67,9 +71,41 @@ def test_what_is_of_one_session_is_refused(spark: SparkSession) -> None:
             dumps({"value": value})
 
 
-def test_bytes_of_another_spark_are_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_with_a_subquery_is_refused(spark: SparkSession) -> None:
+    rows = spark.range(3)
+    for value in (rows.agg(F.max("id")).scalar() + 1, rows.exists()):
+        with pytest.raises(UsageError, match="has a subquery, whose DataFrame is of one session"):
+            dumps([value])
+    assert spark.range(1).select(*loads(dumps([F.lit("classic.Dataset")]))).collect() == [("classic.Dataset",)]
+
+
+def test_a_column_in_which_spark_keeps_its_node_elsewhere_is_refused(spark: SparkSession) -> None:
+    handle: Any = spark._jvm.java.lang.Object()  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="cannot be carried to another process"):
+        dumps([ClassicColumn(handle)])
+
+
+def test_what_is_of_one_process_is_refused(spark: SparkSession) -> None:
+    lock = threading.Lock()
+    context = spark.sparkContext
+    handle: Any = spark._jsparkSession  # type: ignore[attr-defined]
+    rows = context.parallelize([1])
+    for value in (lock, lambda: lock, handle, context, lambda _: context.defaultParallelism, rows):
+        with pytest.raises(UsageError, match="cannot be carried to another process"):
+            dumps({"value": value})
+
+
+@pytest.mark.parametrize("version", ["3.5.0", f"{pyspark.__version__}.1"])
+def test_bytes_of_another_spark_are_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     data = dumps([F.col("a")])
-    monkeypatch.setattr(pyspark, "__version__", "3.5.0")
-    with pytest.raises(UsageError, match=r"made under Spark .*, and this is 3\.5\.0"):
+    monkeypatch.setattr(pyspark, "__version__", version)
+    with pytest.raises(UsageError, match=rf"made under Spark .*, and this is {re.escape(version)}"):
         loads(data)
     assert pickling.pyspark is pyspark
+
+
+def test_columns_are_not_loaded_without_a_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dumps([F.col("a")])
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(UsageError, match="create it before the plan is loaded"):
+        loads(data)
