@@ -12,8 +12,10 @@ import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from examples.services import jars
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.checkpoints import (
     Batch,
@@ -27,11 +29,31 @@ from spark_client.spark_internals.checkpoints import (
     started_query,
 )
 from spark_client.spark_internals.file_offsets import is_of_files
+from spark_client.spark_internals.loglines import lines_of
+from spark_client.spark_internals.watermark_batches import batches_of, last_of_files
 from tests.spark.feed import Feed, row
-from tests.spark.test_first_moments import MANAGERS, unfinished_batch
+from tests.spark.test_first_moments import LOG_PACKAGE, MANAGERS, unfinished_batch
 from tests.spark_internals.running import run
 
 pytestmark = pytest.mark.spark
+
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+def entry(log: str, number: int, manager: str) -> set[str]:
+    """The files of an entry of a log. One of the managers leaves checksums on this file system."""
+    checksum = {f"{log}/.{number}.crc"} if manager == "FileContextBasedCheckpointFileManager" else set[str]()
+    return {f"{log}/{number}"} | checksum
+
+
+def copy(checkpoint: Path, epoch: int, to: Path) -> list[str]:
+    """Copies what Spark needs to go on after a batch; the names of the files."""
+    names = [file.relative_to(checkpoint).as_posix() for file in files_after(checkpoint, epoch)]
+    for name in names:
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkpoint / name, to / name)
+    return names
 
 
 def numbers(rows: DataFrame) -> list[int]:
@@ -92,6 +114,48 @@ def test_a_checkpoint_in_which_nothing_was_started_has_no_query(tmp_path: Path) 
         started_query(tmp_path)
 
 
+def test_a_position_is_known_of_sources_whose_offsets_have_fields(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    feed.put(row(1, 1))
+    silent = Feed(tmp_path / "silent").stream(spark).select("row_id")
+    counting = spark.readStream.format("rate").load().select(F.col("value").alias("row_id"))
+    both = feed.stream(spark).select("row_id").unionByName(silent).unionByName(counting)
+    run(both, tmp_path / "cp", lambda rows, epoch: None)
+    written = lines_of(tmp_path / "cp" / "offsets" / "0")[2:]
+    assert (written[:2], written[2].isdigit()) == (['{"logOffset":0}', "-"], True)
+    assert positions(tmp_path / "cp", 0) == [{"logOffset": 0}]
+    (batch,) = batches_of(tmp_path / "cp")
+    assert [last_of_files(batch, source) for source in range(4)] == [0, -1, None, None]
+
+
+def test_where_kafka_began_is_read_as_its_connector_writes_it(spark: SparkSession, tmp_path: Path) -> None:
+    try:
+        jars.connector()
+    except jars.MissingError as error:
+        pytest.skip(str(error))
+    connector: Any = spark._jvm.org.apache.spark.sql.kafka010  # type: ignore[union-attr]
+    log = connector.KafkaSourceInitialOffsetWriter(spark._jsparkSession, str(tmp_path / "sources" / "0"))
+    began = {"flights": {"0": 23, "1": 0}}
+    log.add(0, connector.KafkaSourceOffset(connector.JsonUtils.partitionOffsets(json.dumps(began))))
+    assert positions(tmp_path, None) == [began]
+    assert positions(tmp_path, 0) == []
+
+
+@pytest.mark.parametrize("version", ["v2", "v10"])
+def test_what_another_version_has_written_down_is_not_known(
+    spark: SparkSession, feed: Feed, tmp_path: Path, version: str
+) -> None:
+    feed.put(row(1, 1))
+    run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: None)
+    entry = tmp_path / "cp" / "offsets" / "0"
+    first, *lines = lines_of(entry)
+    assert first == "v1"
+    entry.write_text("\n".join([version, *lines]))
+    assert (planned(tmp_path / "cp", 0), positions(tmp_path / "cp", 0)) == (Batch(), [])
+    assert batches_of(tmp_path / "cp") == []
+
+
 def test_a_plan_has_a_line_for_each_source_in_the_plans_order(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     other = Feed(tmp_path / "other")
     feed.put(row(1, 1))
@@ -112,6 +176,8 @@ def test_a_plan_has_a_line_for_each_source_in_the_plans_order(spark: SparkSessio
         {"logOffset": 1},
     ]
     assert is_of_files(json.loads(str(second.until)))
+    # Places of sources of this package, in which a sender may have any name.
+    assert not any(map(is_of_files, ({}, {"5f0c": 3}, {"logOffset": 3, "5f0c": 3})))
 
 
 def test_a_batch_that_failed_is_run_again_as_it_was_written_down(
@@ -136,9 +202,11 @@ def test_a_batch_that_failed_is_run_again_as_it_was_written_down(
     assert tried[0][2] == tried[1][2] != Batch()
 
 
+@pytest.mark.parametrize("manager", MANAGERS)
 def test_a_copy_of_a_checkpoint_after_a_batch_is_gone_on_with_from_there(
-    spark: SparkSession, feed: Feed, tmp_path: Path
+    spark: SparkSession, feed: Feed, conf: Any, tmp_path: Path, manager: str
 ) -> None:
+    conf(MANAGER, f"org.apache.spark.sql.execution.{LOG_PACKAGE}.{manager}")
     seen: list[tuple[int, list[int]]] = []
 
     def note(rows: DataFrame, epoch: int) -> None:
@@ -152,19 +220,37 @@ def test_a_copy_of_a_checkpoint_after_a_batch_is_gone_on_with_from_there(
         feed.put(row(number, number))
     with pytest.raises(StreamingQueryException):
         run(feed.stream(spark), tmp_path / "cp", fail)
+    assert (last_begun(tmp_path / "cp"), last_commit(tmp_path / "cp")) == (12, 11)
     (tmp_path / "cp" / "tracker").mkdir()
     (tmp_path / "cp" / "tracker" / "mine").touch()
-    files = list(files_after(tmp_path / "cp", 11))
-    assert not {"offsets/12", "tracker/mine"} & {file.relative_to(tmp_path / "cp").as_posix() for file in files}
-    for file in files:
-        copy = tmp_path / "copy" / file.relative_to(tmp_path / "cp")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, copy)
+    copied = copy(tmp_path / "cp", 11, tmp_path / "copy")
+    numbered = {name for number in range(12) for log in ("offsets", "commits") for name in entry(log, number, manager)}
+    assert {name for name in copied if name.startswith(("offsets", "commits"))} == numbered
+    assert not any(name.startswith("tracker") for name in copied)
     feed.put(row(13, 13))
     query = run(feed.stream(spark), tmp_path / "copy", note)
     # The source's own log has the files that were planned: they may come with the next ones.
     assert (seen[0][0], [number for _, taken in seen for number in taken]) == (12, [12, 13])
     assert str(query.id) == query_id(tmp_path / "cp")
+
+
+def test_a_copy_has_the_state_without_which_spark_does_not_go_on(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    seen: list[list[int]] = []
+    once = feed.stream(spark).dropDuplicates(["row_id"])
+    feed.put(row(1, 1))
+    feed.put(row(2, 2))
+    run(once, tmp_path / "cp", lambda rows, epoch: numbers(rows))
+    for name in ("whole", "stateless"):
+        copy(tmp_path / "cp", 1, tmp_path / name)
+    feed.put(row(1, 1), row(2, 2), row(3, 3))
+    run(once, tmp_path / "whole", lambda rows, epoch: seen.append(numbers(rows)))
+    assert seen == [[3]]
+    shutil.rmtree(tmp_path / "stateless" / "state")
+    with pytest.raises(StreamingQueryException):
+        run(once, tmp_path / "stateless", lambda rows, epoch: seen.append(numbers(rows)))
+    assert seen == [[3]]
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
@@ -182,3 +268,15 @@ def test_an_entry_that_is_being_written_is_known_by_its_name(
     assert list((tmp_path / "cp" / "offsets").iterdir()) == []
     run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: None)
     assert last_commit(tmp_path / "cp") == 0
+
+
+@pytest.mark.parametrize("besides", ["offsets/0", "commits/0", "offsets/.another"])
+def test_where_there_is_anything_else_no_entry_counts_as_unfinished(
+    spark: SparkSession, tmp_path: Path, besides: str
+) -> None:
+    unfinished_batch(spark, MANAGERS[0], tmp_path / "cp", [])
+    (tmp_path / "cp" / besides).parent.mkdir(exist_ok=True)
+    (tmp_path / "cp" / besides).touch()
+    before = sorted((tmp_path / "cp").rglob("*"))
+    clear_unfinished(tmp_path / "cp")
+    assert sorted((tmp_path / "cp").rglob("*")) == before
