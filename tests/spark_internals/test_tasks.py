@@ -59,6 +59,26 @@ def test_a_task_of_no_streaming_query_knows_none(spark: SparkSession) -> None:
     assert {tuple(each) for each in spark.range(1).mapInArrow(told, TOLD).collect()} == {("", "", -1)}
 
 
+@pytest.mark.parametrize("untold", ["sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"])
+def test_a_task_that_is_not_told_all_knows_nothing(spark: SparkSession, untold: str) -> None:
+    """It would report for another batch: what is missing is never made up."""
+    known = {"sql.streaming.queryId": "query", "spark.jobGroup.id": "run", "streaming.sql.batchId": "0"}
+    context = spark.sparkContext
+
+    def said() -> set[tuple[str, str, int]]:
+        return {tuple(each) for each in spark.range(1).mapInArrow(told, TOLD).collect()}
+
+    try:
+        for key, value in known.items():
+            context.setLocalProperty(key, value)
+        assert said() == {("query", "run", 0)}
+        context.setLocalProperty(untold, None)  # type: ignore[arg-type]
+        assert said() == {("", "", -1)}
+    finally:
+        for key in known:
+            context.setLocalProperty(key, None)  # type: ignore[arg-type]
+
+
 def reporting(manifest: Manifest, place: str, fails: Callable[[TaskContext], bool]) -> Callable[[Batches], Batches]:
     """Reports under the attempt's number, and may fail afterwards."""
     kept = manifest.kept
