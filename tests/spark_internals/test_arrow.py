@@ -8,7 +8,8 @@ from decimal import Decimal
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from pyspark.errors import PySparkTypeError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
@@ -65,9 +66,30 @@ def test_tasks_make_rows_in_that_form(spark: SparkSession) -> None:
     assert rows.mapInArrow(make, SCHEMA).collect() == rows.collect()
 
 
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [("long", pa.array([1], pa.int32())), ("string", pa.array([1])), ("timestamp", pa.array([1], pa.timestamp("ns")))],
+)
+def test_rows_of_another_form_fail_their_task(spark: SparkSession, kind: str, given: pa.Array) -> None:
+    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_arrays([given], names=["value"])
+
+    with pytest.raises((PySparkException, Py4JJavaError)):
+        spark.range(1).mapInArrow(make, f"value {kind}").collect()
+
+
 def test_a_type_without_a_form_is_refused() -> None:
     assert passes_through_arrow(SCHEMA)
-    for kind in (T.VariantType(), T.CalendarIntervalType(), T.ArrayType(T.VariantType())):
+    text = T.StringType()
+    for kind in (T.VariantType(), T.CalendarIntervalType()):
         assert not passes_through_arrow(kind)
+    for within in (
+        T.ArrayType(T.VariantType()),
+        T.MapType(text, T.VariantType()),
+        T.MapType(T.StructType([T.StructField("key", T.VariantType())]), text),
+        T.StructType([T.StructField("first", text), T.StructField("second", T.VariantType())]),
+    ):
+        assert not passes_through_arrow(within), within
     with pytest.raises(PySparkTypeError):
         arrow_schema(T.StructType([T.StructField("i", T.CalendarIntervalType())]))
