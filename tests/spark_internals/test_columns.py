@@ -42,4 +42,6 @@ def test_what_an_aggregate_has_besides_shows(spark: SparkSession) -> None:
     assert [bool(_WITH_CLAUSE.search(str(column))) for column in more] == [True] * len(more)
     assert not _WITH_CLAUSE.search(str(value))
     assert call_in(F.lit(1)) == ("", "")
+    assert call_in(F.max("two\nlines"))[0] == "max"
+    assert call_in(value + 1) == call_in(value.alias("c")) == ("", "")
     assert call_in(F.count("*")) == ("count", "*") or call_in(F.count("*")) == ("count", "1")

@@ -47,7 +47,15 @@ def in_a_task(rows: DataFrame) -> None:
     rows.mapInArrow(fail, rows.schema).write.format("noop").mode("overwrite").save()
 
 
-@pytest.mark.parametrize("fail", [in_the_driver, in_a_task])
+def for_another_error(rows: DataFrame) -> None:
+    """The last error of a chain is the one that was raised."""
+    try:
+        raise TrackingError("what it comes from")
+    except TrackingError as error:
+        raise UsageError("3 rows belong to no substream: drop them") from error
+
+
+@pytest.mark.parametrize("fail", [in_the_driver, in_a_task, for_another_error])
 def test_a_query_that_failed_tells_our_sentence(
     spark: SparkSession, feed: Feed, tmp_path: Path, fail: Callable[[DataFrame], None]
 ) -> None:
@@ -55,6 +63,18 @@ def test_a_query_that_failed_tells_our_sentence(
     with pytest.raises(StreamingQueryException) as raised:
         run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: fail(rows))
     assert sentence_in(raised.value) == sentence_of(raised.value) == "3 rows belong to no substream: drop them"
+
+
+def test_an_error_of_the_users_own_that_speaks_of_ours_is_not_taken_for_it(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    def fail(rows: DataFrame, epoch: int) -> None:
+        raise ValueError("I have seen TrackingError: it was another")
+
+    feed.put(row(1, 1))
+    with pytest.raises(StreamingQueryException, match="I have seen TrackingError") as raised:
+        run(feed.stream(spark), tmp_path / "cp", fail)
+    assert sentence_in(raised.value) is None
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
+from traceback import format_exception_only
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.spark_internals.interruption import INTERRUPTED
 from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
+
+
+def test_the_text_is_written_as_py4j_writes_a_call_that_was_interrupted(spark: SparkSession) -> None:
+    """Releases of Spark read more or less of it."""
+    thread = spark._jvm.java.lang.Thread  # type: ignore[union-attr]
+    thread.currentThread().interrupt()
+    with pytest.raises(Py4JJavaError) as raised:
+        thread.sleep(1)
+    written = re.compile(r"py4j\.protocol\.Py4JJavaError: An error occurred while calling .+\n: (java\.lang\.\w+): .+")
+    real, ours = (written.match(text) for text in (format_exception_only(raised.value)[0], INTERRUPTED))
+    assert real is not None
+    assert ours is not None
+    assert real[1] == ours[1]
 
 
 @pytest.mark.parametrize(("said", "failed"), [(INTERRUPTED, False), ("something else", True)])
