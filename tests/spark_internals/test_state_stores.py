@@ -18,5 +18,7 @@ def test_the_state_store_of_rocksdb_is_called_so(spark: SparkSession) -> None:
         assert provider_of(spark) == ROCKSDB
         assert spark._jvm is not None
         assert spark._jvm.java.lang.Class.forName(ROCKSDB) is not None
+        spark.conf.set(PROVIDER, f"org.example.{ROCKSDB.rpartition('.')[2]}")
+        assert is_rocksdb(spark), "another build of Spark has it in a package of its own"
     finally:
         spark.conf.unset(PROVIDER)

@@ -16,9 +16,10 @@ pytestmark = pytest.mark.spark
 
 def test_marks_move_the_watermark_and_are_seen_by_no_operator(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     marks = Feed(tmp_path / "marks")
-    counted = (
-        under_watermark_of(marks.stream(spark), feed.stream(spark), "`ts`").groupBy(F.window("ts", "1 hour")).count()
-    )
+    data, moving = feed.stream(spark), marks.stream(spark)
+    under = under_watermark_of(moving.select(*reversed(moving.columns)), data, "`ts`")
+    assert sorted(under.columns) == sorted(data.columns), "nothing tells marks from rows afterwards"
+    counted = under.groupBy(F.window("ts", "1 hour")).count()
     out: list[tuple[int, int]] = []
 
     def take(rows: DataFrame, epoch: int) -> None:
