@@ -130,6 +130,8 @@ def test_a_position_is_known_of_sources_whose_offsets_have_fields(
 
 
 def test_where_kafka_began_is_read_as_its_connector_writes_it(spark: SparkSession, tmp_path: Path) -> None:
+    if pyspark.__version__ < "4.2":
+        pytest.skip("the connector that is fetched is made for later releases of Spark")
     try:
         jars.connector()
     except jars.MissingError as error:
