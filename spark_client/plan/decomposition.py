@@ -57,7 +57,11 @@ _BY_NAME: Final[Mapping[str, Callable[..., Aggregate]]] = {
     "median": distributions.median,
     "approx_count_distinct": aggregates.approx_count_distinct,
 }
-_OF_TWO: Final = ("covar_pop", "covar_samp", "corr", "max_by", "min_by")
+#: Functions of several columns: Spark's own, and ours. `F.count_distinct` is written as `F.count` is.
+_OF_SEVERAL: Final[Mapping[str, tuple[Callable[..., Column], Callable[..., Aggregate]]]] = {
+    "count": (F.count_distinct, aggregates.count_distinct),
+    **{name: (getattr(F, name), _BY_NAME[name]) for name in ("covar_pop", "covar_samp", "corr", "max_by", "min_by")},
+}
 
 
 def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregate:
@@ -94,12 +98,13 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
         )
     if over in ("*", "1") and function == "count" and over not in rows.columns:
         return aggregates.count("*")
-    if function in _OF_TWO:
-        pair = over.split(", ")
-        if len(pair) == 2 and all(each in rows.columns for each in pair):
-            twin: Column = getattr(F, function)(*pair)
+    several = over.split(", ")
+    if function in _OF_SEVERAL and all(each in rows.columns for each in several):
+        sparks, ours = _OF_SEVERAL[function]
+        if function == "count" or len(several) == 2:
+            twin = sparks(*several)
             if str(twin) == str(value) and _field(rows, name, twin).name == field.name and not has_literal(rows, value):
-                return _fitting(name, maker(*pair), rows)
+                return _fitting(name, ours(*several), rows)
     # Spark's text for a column loses DISTINCT and more; what it resolves to does not.
     if over.startswith("`") and over not in rows.columns:
         over = over[1:-1].replace("``", "`")
@@ -107,14 +112,14 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
         over, plain = quoted(over), True
     else:
         plain = over in rows.columns
-    plain = plain and function not in (*_OF_TWO, "percentile")
+    plain = plain and (function == "count" or function not in (*_OF_SEVERAL, "percentile"))
     alike: Column | None = getattr(F, function)(over) if plain else None
     looks_alike = alike is not None and str(alike) == str(value) and _field(rows, name, alike).name == field.name
     if not looks_alike or has_literal(rows, value):
         raise UsageError(
             f"aggs[{name!r}] = {value}: Spark does not let us see into this expression. Write it as "
             f"spark_client.aggregates.{maker.__name__}(…), or put what it is over into a column first (withColumn); "
-            "for distinct counts there is aggregates.count_distinct"
+            "for distinct counts of expressions there is aggregates.count_distinct"
         )
     return _fitting(name, maker(over), rows)
 

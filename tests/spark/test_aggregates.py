@@ -378,6 +378,7 @@ def test_where_is_sparks_filter_and_sparks_aggregates_of_two_columns_are_taken(
     }
     expected = rows.groupBy().agg(*[F.expr(f"{call} FILTER (WHERE {condition})").alias(call) for call in filtered])
     pairs = {"best": F.max_by("x", "y"), "together": F.corr("x", "y"), "middle": F.median("x")}
+    pairs |= {"some": F.count("x"), "distinct": F.count_distinct("x"), "pairs": F.count_distinct("x", "y")}
     both = expected.crossJoin(rows.groupBy().agg(*[value.alias(name) for name, value in pairs.items()]))
     got = answers(released(release_of(rows, {**filtered, **pairs}), rows, tmp_path))
     assert got == {name: pytest.approx(value) for name, value in answers(both).items()}
