@@ -48,11 +48,11 @@ def test_the_readmes_program_runs_and_runs_again(server: Server) -> None:
         assert (ran.stdout, ran.stderr) == ("30 images are done\n", "")
 
 
-def printed_by(program: str, server: Server) -> str:
-    """What a program of Spark's prints; it ends by itself."""
-    ran = subprocess.run(
-        [sys.executable, program, server.address], capture_output=True, text=True, check=False, timeout=300, cwd=ROOT
-    )
+def printed_by(program: str, server: Server, *more: str) -> str:
+    """What a program, or a module, prints; it ends by itself."""
+    called = [program] if program.endswith(".py") else ["-m", program]
+    command = [sys.executable, *called, server.address, *more]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -85,6 +85,54 @@ def test_the_chained_jobs_end_an_hour_with_what_the_first_has_written_and_one_wi
     assert [(row[0], *row[2:]) for row in shown_in(printed) if row[0] != "shop"] == [("berlin", "2", "4")]
     assert "berlin: 2 results of the first job were read, of 2\n" in printed
     assert "lima: 0 results of the first job were read, of 0\n" in printed
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_windows_of_each_kind_are_those_of_a_batch(server: Server) -> None:
+    """The program itself compares them, and fails otherwise."""
+    printed = printed_by("examples.windows", server)
+    assert [line.partition(":")[0] for line in printed.splitlines() if line.endswith("equal to the batch")] == [
+        "windows that overlap",
+        "sessions by gap",
+        "days in the zone of each row",
+        "hours and their six hours",
+        "twenty clicks each",
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_results_early_and_final_and_the_ledger_account_for_each_row(server: Server) -> None:
+    printed = printed_by("examples.results", server)
+    early, bill = (
+        [row for row in shown_in(part) if row[0] in ("berlin", "lima")] for part in printed.split("what became of")
+    )
+    assert early == [["berlin", "2", "12", "false"]]
+    assert "sums: [('berlin', 3, 16, 2), ('lima', 2, 7, 2)]\n" in printed
+    assert "best: [('berlin', 'b2', 9), ('berlin', 'b4', 4), ('lima', 'l1', 2), ('lima', 'l2', 5)]\n" in printed
+    assert sorted(row[1:] for row in bill) == [
+        ["2", "2", "0", "0", "0", "0", "0"],
+        ["5", "3", "1", "1", "0", "0", "0"],
+    ], "sent, released, filtered, late, given up, quarantined, missing"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_shadow_names_the_window_that_was_closed_too_early(server: Server, tmp_path: Path) -> None:
+    printed = printed_by("examples.shadow", server, str(tmp_path / "shadow.svg"))
+    assert [row for row in shown_in(printed) if row[4] not in ("lost", "0", "NULL")] == [
+        ["lima", "2026-03-02 00:00:00", "4", "2", "2", "60.0"]
+    ]
+    assert (tmp_path / "shadow.svg").read_text().startswith("<svg")
+
+
+def test_ends_in_one_order_wait_for_the_shop_that_hangs_which_is_named(server: Server) -> None:
+    assert printed_by("examples/ordered_ends.py", server).splitlines() == [
+        "out: berlin 0, lima 0, oslo 0, berlin 1, oslo 1",
+        "oslo's hour 2 is complete. 1 of all has to end before: lima's hour 1",
+        "out: berlin 0, lima 0, oslo 0, berlin 1, oslo 1, lima 1, berlin 2, lima 2, oslo 2",
+    ]
 
 
 def test_the_reader_that_may_be_away(server: Server) -> None:
