@@ -49,9 +49,8 @@ def main(server: str, picture: str) -> int:
         counts.start(path / "counted")
 
         job = ShadowedJob(str(path / "daily cp"), notes=str(path / "batches.json"))
-        names = SCHEMA.replace(",", "").split()[::2]
         for number, rows in enumerate(ORDERS):
-            arriving.put([dict(zip(names, row, strict=True)) for row in rows])
+            arriving.put(rows)
             query.processAllAvailable()
             tracking.process_all_available()
             job.note()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,19 +37,21 @@ class Arriving:
     Args:
         spark: reads it.
         path: the directory.
-        schema: of the rows.
+        schema: of the rows: ``name type, name type``.
     """
 
     def __init__(self, spark: SparkSession, path: Path, schema: str) -> None:
         self._spark, self._path, self._schema = spark, path, schema
+        self._names = [column.split()[0] for column in schema.split(",")]
         self._files = 0
         path.mkdir(parents=True)
 
-    def put(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Some rows arrive at once."""
+    def put(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Some rows arrive at once; each has its values in the schema's order."""
         self._files += 1
         hidden = self._path / f".{self._files}"
-        hidden.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in rows))
+        named = (dict(zip(self._names, row, strict=True)) for row in rows)
+        hidden.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in named))
         os.utime(hidden, (1_700_000_000 + self._files,) * 2)  # Spark takes files by their time
         hidden.rename(self._path / f"{self._files}.json")
 

@@ -111,16 +111,16 @@ def rows_of(table: DataFrame, columns: list[str]) -> list[Any]:
     return sorted(tuple(row) for row in table.select(*columns, "clicks", "pages", "longest").collect())
 
 
-def made(rng: random.Random) -> list[list[dict[str, Any]]]:
+def made(rng: random.Random) -> list[list[tuple[Any, ...]]]:
     """Clicks, out of order by up to half an hour, in the files in which they arrive."""
-    files: list[list[dict[str, Any]]] = [[] for _ in range(FILES)]
+    files: list[list[tuple[Any, ...]]] = [[] for _ in range(FILES)]
     for site, zone in ZONES.items():
         for number in range(1, 61):
             minutes = number * FILES * HOURS * 60 / 61
             file = min(FILES - 1, int((minutes + rng.uniform(0, 25)) // (HOURS * 60)))
             at = BEGIN + timedelta(minutes=minutes)
-            click = {"site": site, "zone": zone, "at": at, "user": rng.choice("xyz"), "page": f"/{rng.randrange(9)}"}
-            files[file].append({**click, "number": number, "ms": rng.randrange(5000)})
+            click = (site, zone, at, rng.choice("xyz"), f"/{rng.randrange(9)}", number, rng.randrange(5000))
+            files[file].append(click)
     for rows in files:
         rng.shuffle(rows)
     return files

@@ -57,11 +57,7 @@ _BY_NAME: Final[Mapping[str, Callable[..., Aggregate]]] = {
     "median": distributions.median,
     "approx_count_distinct": aggregates.approx_count_distinct,
 }
-#: Functions of several columns: Spark's own, and ours. `F.count_distinct` is written as `F.count` is.
-_OF_SEVERAL: Final[Mapping[str, tuple[Callable[..., Column], Callable[..., Aggregate]]]] = {
-    "count": (F.count_distinct, aggregates.count_distinct),
-    **{name: (getattr(F, name), _BY_NAME[name]) for name in ("covar_pop", "covar_samp", "corr", "max_by", "min_by")},
-}
+_OF_TWO: Final = ("covar_pop", "covar_samp", "corr", "max_by", "min_by")
 
 
 def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregate:
@@ -98,24 +94,26 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
         )
     if over in ("*", "1") and function == "count" and over not in rows.columns:
         return aggregates.count("*")
+
+    def is_written_as(made: Column) -> bool:
+        # Spark's text for a column loses DISTINCT and more; what it resolves to does not.
+        alike = str(made) == str(value) and _field(rows, name, made).name == field.name
+        return alike and not has_literal(rows, value)
+
     several = over.split(", ")
-    if function in _OF_SEVERAL and all(each in rows.columns for each in several):
-        sparks, ours = _OF_SEVERAL[function]
-        if function == "count" or len(several) == 2:
-            twin = sparks(*several)
-            if str(twin) == str(value) and _field(rows, name, twin).name == field.name and not has_literal(rows, value):
-                return _fitting(name, ours(*several), rows)
-    # Spark's text for a column loses DISTINCT and more; what it resolves to does not.
+    if all(each in rows.columns for each in several):
+        if function in _OF_TWO and len(several) == 2 and is_written_as(getattr(F, function)(*several)):
+            return _fitting(name, maker(*several), rows)
+        if function == "count" and is_written_as(F.count_distinct(*several)):
+            return _fitting(name, aggregates.count_distinct(*several), rows)
     if over.startswith("`") and over not in rows.columns:
         over = over[1:-1].replace("``", "`")
     if over in rows.columns and not re.fullmatch(r"\w+", over):
         over, plain = quoted(over), True
     else:
         plain = over in rows.columns
-    plain = plain and (function == "count" or function not in (*_OF_SEVERAL, "percentile"))
-    alike: Column | None = getattr(F, function)(over) if plain else None
-    looks_alike = alike is not None and str(alike) == str(value) and _field(rows, name, alike).name == field.name
-    if not looks_alike or has_literal(rows, value):
+    plain = plain and function not in (*_OF_TWO, "percentile")
+    if not plain or not is_written_as(getattr(F, function)(over)):
         raise UsageError(
             f"aggs[{name!r}] = {value}: Spark does not let us see into this expression. Write it as "
             f"spark_client.aggregates.{maker.__name__}(…), or put what it is over into a column first (withColumn); "

@@ -13,6 +13,8 @@ from typing import Any, Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
+from spark_client.spark_internals.plans import each_of
+
 _SESSION: Final = "spark.sessionWindow"
 _UNDER_WATERMARK: Final = "spark.watermarkDelayMs"
 _WITH_STATE: Final = ("FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "TransformWithState")
@@ -44,7 +46,7 @@ def _found(node: Any, alias: str) -> tuple[str | None, bool]:
     name = str(node.nodeName())
     if name == "SubqueryAlias" and str(node.alias()) == alias:
         return None, True
-    below = [_found(child, alias) for child in _each(node.children())]
+    below = [_found(child, alias) for child in each_of(node.children())]
     for operator, _ in below:
         if operator is not None:
             return operator, False
@@ -57,7 +59,7 @@ def _called(node: Any, name: str) -> str | None:
     if name == "Aggregate":
         return "session_window" if _marked(node.output(), _SESSION) else None
     if name == "Join":
-        return "join" if all(child.isStreaming() for child in _each(node.children())) else None
+        return "join" if all(child.isStreaming() for child in each_of(node.children())) else None
     if name == "Deduplicate":
         return "dropDuplicates" if _marked(node.keys(), _UNDER_WATERMARK) else None
     if name == "DeduplicateWithinWatermark":
@@ -66,8 +68,4 @@ def _called(node: Any, name: str) -> str | None:
 
 
 def _marked(attributes: Any, key: str) -> bool:
-    return any(attribute.metadata().contains(key) for attribute in _each(attributes))
-
-
-def _each(sequence: Any) -> list[Any]:
-    return [sequence.apply(place) for place in range(sequence.size())]
+    return any(attribute.metadata().contains(key) for attribute in each_of(attributes))

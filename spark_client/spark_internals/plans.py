@@ -129,8 +129,7 @@ def _has(df: DataFrame, value: Column | str, kind: str) -> bool:
 def _of_expressions(expressions: Any) -> set[str]:
     """The names of expressions, and of those within them."""
     found: set[str] = set()
-    for place in range(expressions.size()):
-        expression = expressions.apply(place)
+    for expression in each_of(expressions):
         found |= {str(expression.nodeName())} | _of_expressions(expression.children())
     return found
 
@@ -138,6 +137,10 @@ def _of_expressions(expressions: Any) -> set[str]:
 def _nodes(plan: Any) -> Iterator[str]:
     """The names of a plan's nodes, from its root to its last leaf."""
     yield str(plan.nodeName())
-    children = plan.children()
-    for place in range(children.size()):
-        yield from _nodes(children.apply(place))
+    for child in each_of(plan.children()):
+        yield from _nodes(child)
+
+
+def each_of(sequence: Any) -> Iterator[Any]:
+    """What is in a sequence of Scala."""
+    return (sequence.apply(place) for place in range(sequence.size()))

@@ -36,6 +36,7 @@ from spark_client import (
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import SCHEMA, Feed, row, rows_of
+from tests.spark.test_nested import day_in_kathmandu
 
 pytestmark = pytest.mark.spark
 
@@ -43,13 +44,6 @@ BATCHES = 6
 LATE = 7000  #: the rows from this one on are late
 DELAY = "40 minutes"  #: rows come no later than that
 DEAD = (KilledError, TrackingError, StreamingQueryException)
-
-
-def day(zone: str) -> Column:
-    """The window of the day in a zone, by Spark's own functions."""
-    start = F.date_trunc("day", F.from_utc_timestamp("ts", zone))
-    bounds = (F.to_utc_timestamp(each, zone) for each in (start, start + F.expr("interval 1 day")))
-    return F.struct(*[bound.alias(name) for bound, name in zip(bounds, ("start", "end"), strict=True)])
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ KINDS: dict[str, Kind] = {
     "moved": Kind(
         lambda: windows("2 hours", "25 minutes"), lambda: [F.window("ts", "2 hours", startTime="25 minutes")]
     ),
-    "days": Kind(lambda: windows(calendar("1 day", "Asia/Kathmandu")), lambda: [day("Asia/Kathmandu")]),
+    "days": Kind(lambda: windows(calendar("1 day", "Asia/Kathmandu")), lambda: [day_in_kathmandu()]),
     "named": Kind(lambda: {"substream": "part"}, list),
     "sliding": Kind(
         lambda: windows(sliding("1 hour", "20 minutes")), lambda: [F.window("ts", "1 hour", "20 minutes")], True
@@ -177,6 +171,9 @@ class Job:
         self.spark, self.address, self.name, self.feed, self.path, self.life = spark, address, name, feed, path, life
         self.kind = KINDS[life.kind]
         self.outputs = ("aggs", "rows") if life.result == "together" else (life.result,)
+        self.all_rows: list[dict[str, Any]] = []
+        self.late = 0  # rows that came too late
+        self.newest: Tracking
 
     # ---------------------------------------------------------------- rows
 
@@ -189,7 +186,7 @@ class Job:
         return rows.groupBy(*keys[:1], by, *keys[1:]) if self.life.scope else rows.groupBy(by, *keys)
 
     def rows(self, rng: random.Random) -> list[list[dict[str, Any]]]:
-        """The rows of each batch; marks are set on the last row of each substream that comes."""
+        """The rows of each batch."""
         batches: list[list[dict[str, Any]]] = []
         number = 0
         for batch in range(BATCHES):
@@ -201,17 +198,21 @@ class Job:
                 made.append(row(number, minute, rng.choice("aab"), rng.choice("xy"), rng.randrange(4), part=part))
             made.append(row(1000 + batch, 60 * batch, rng.choice("ab"), "x", part=batch))
             batches.append(made)
-        flat = [each for made in batches for each in made]
-        rows = self.timed(table(self.spark, flat))
-        by = F.col("part") if not self.kind.batchs() else self.kind.batchs()[0].alias("window")
-        key = F.col("part") if not self.kind.batchs() else F.col("window.start")
+        self.all_rows = [each for made in batches for each in made]
         if not self.kind.several:
-            found = rows.select("row_id", "tenant", by).select("row_id", "tenant", key.cast("string")).collect()
-            last = {(tenant if self.life.scope else "", name): number for number, tenant, name in sorted(
-                found, key=lambda each: [r["row_id"] for r in flat].index(each[0]))}  # fmt: skip
-            for each in flat:
-                each["is_last"] = each["row_id"] in last.values()
+            self.mark()
         return batches
+
+    def mark(self) -> None:
+        """Marks the row of each substream that comes last."""
+        window = self.kind.batchs()
+        named = self.timed(table(self.spark, self.all_rows)).withColumn("window", window[0] if window else F.lit(None))
+        name = F.col("window.start") if window else F.col("part")
+        scope = F.col("tenant") if self.life.scope else F.lit("")
+        substreams = {row_id: (of, name) for row_id, of, name in named.select("row_id", scope, name).collect()}
+        last = {substreams[each["row_id"]]: each["row_id"] for each in self.all_rows}
+        for each in self.all_rows:
+            each["is_last"] = last[substreams[each["row_id"]]] == each["row_id"]
 
     def put(self, rng: random.Random, rows: list[dict[str, Any]]) -> None:
         if self.life.quarantine:
@@ -237,10 +238,6 @@ class Job:
         when = F.min("ts") if window else F.first(F.col("part").cast("string"))
         counts = counted.agg(when.alias("at"), F.count("*").alias("n"))
         return Schedule(counts.select(*(["tenant"] if self.life.scope else []), "at", "n"))
-
-    all_rows: list[dict[str, Any]]
-    late = 0  #: how many rows came too late
-    newest: Tracking
 
     def start(self, deployment: int) -> Tracking:
         life = self.life
@@ -360,7 +357,6 @@ def test_a_drawn_life_has_the_results_of_a_batch(
     print(life)
     running = Job(spark, mortal_tracker.address, job, feed, tmp_path, life)
     batches = running.rows(rng)
-    running.all_rows = [each for batch in batches for each in batch]
     driver = Driver(tmp_path)
     deployment = 1
     tracking = running.start(deployment)
@@ -413,4 +409,3 @@ def test_a_drawn_life_has_the_results_of_a_batch(
         out = running.results(name)
         assert results == len(out)
         assert rows == (len(out) if name == "rows" else sum(each[len(running.names) + 1] for each in out))
-    tracking.stop()

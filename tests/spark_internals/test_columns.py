@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import Column, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.plan.decomposition import _BY_NAME, _OF_SEVERAL, _WITH_CLAUSE
+from spark_client.plan.decomposition import _BY_NAME, _OF_TWO, _WITH_CLAUSE
 from spark_client.spark_internals.columns import call_in, plain_name
 
 pytestmark = pytest.mark.spark
@@ -25,11 +25,7 @@ def test_an_aggregate_shows_its_function_and_what_it_is_over(spark: SparkSession
     if made is None:  # it can only be written in SQL
         assert function in ("any",)
         return
-    besides: tuple[str | float, ...] = ()
-    if function in _OF_SEVERAL and function != "count":
-        besides = ("other",)
-    elif function == "percentile":
-        besides = (0.5,)
+    besides: tuple[str | float, ...] = ("other",) if function in _OF_TWO else (0.5,) if function == "percentile" else ()
     name, over = call_in(made("value", *besides))
     assert over.split(", ")[: 1 + len(besides)] == ["value", *map(str, besides)]
     assert _BY_NAME[name] is _BY_NAME[function]
