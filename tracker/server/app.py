@@ -59,7 +59,7 @@ __all__ = ["CannotListenError", "Options", "Started", "run", "serve"]
 
 log = logging.getLogger("tracker.server")
 
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _SLACK = 1 << 20  # bytes
 
 
@@ -358,11 +358,14 @@ def _return_memory() -> None:
     """Make glibc return large blocks to the system as soon as they are freed.
 
     By default, glibc raises the size from which it does so each time a large block is freed, and it keeps a heap for
-    each thread. After a few large messages, the process would keep hundreds of megabytes.
+    each thread. After a few large messages, the process would keep hundreds of megabytes. With a size of our own, glibc
+    would return more than 128 KiB at the end of its heap, too, and a report of 10,000 entries would take and return that
+    memory each time; so it may keep a few megabytes there.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, 4 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 8 << 20)
         libc.mallopt(_M_ARENA_MAX, 2)
 
 
