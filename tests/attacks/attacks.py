@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 
 from tests.attacks import clients
 from tests.conformance.over_grpc import refusal
@@ -146,6 +147,65 @@ def list_all(server: Server, scale: float, _: Any) -> Counter[str]:
         return answers
 
 
+def read_all(server: Server, scale: float, _: Any) -> Counter[str]:
+    """All events, in the largest pages."""
+    with own_channel(server) as channel:
+        ask = channel.unary_unary(
+            CALL + "ListEvents", wire.ListEventsRequest.SerializeToString, wire.ListEventsResponse.FromString
+        )
+        seq, answers = 0, Counter[str]()
+        while True:
+            page = ask(wire.ListEventsRequest(job="evil", after_seq=seq, limit=10_000), timeout=300)
+            answers["OK"] += 1
+            if page.last_seq == seq:
+                return answers
+            seq = page.last_seq
+
+
+def redefine(server: Server, scale: float, state: list[int]) -> Counter[str]:
+    """A front more, and one less, by force: what is open is abandoned, the first time."""
+    answers = Counter[str]()
+    for fronts in (["f", "g"], ["f"]):
+        state[0] += 1
+        spec = wire.JobSpec(
+            job="evil",
+            deployment=f"again {state[0]}",
+            segments=[wire.Segment(name="a", feeds=["b"]), wire.Segment(name="b")],
+            fronts=fronts,
+        )
+        request = wire.DefineJobRequest(spec=spec, force=True)
+        answers[said(lambda request=request: server.stub.DefineJob(request, timeout=300))] += 1  # type: ignore[misc]
+    return answers
+
+
+def stalling_job(server: Server, scale: float) -> None:
+    """A job in which everything stalls after a second, and is given up later."""
+    many(
+        server,
+        int(1_000_000 * scale),
+        stall_after=Duration(seconds=1),
+        expire_after=Duration(seconds=max(2, int(4 * scale))),
+    )
+    server.stub.Report(report(1_000_000, "evil", promises=[wire.Promise(finish="f")]))
+
+
+def wait_a_while(server: Server, scale: float, _: Any) -> Counter[str]:
+    time.sleep(1)
+    return Counter(["OK"])
+
+
+def closes_by_name(server: Server, scale: float, state: list[int]) -> Counter[str]:
+    """New names, each closed by a promise of its own; all of them end."""
+    state[0] += 1
+    count = int(100_000 * scale)
+    columns: dict[str, Any] = {"scope_index": [0] * count, "substream_index": list(range(count)), "end_times": []}
+    columns |= {"segment_index": [0] * count, "xor": [0] * count, "sent": [1] * count, "received": [1] * count}
+    closes = [wire.Promise(close=wire.Close(front="f", substream_index=place)) for place in range(count)]
+    names = [f"{state[0]}-{place}" for place in range(count)]
+    request = report(state[0], "evil", names=names, entry_count=count, promises=closes, **columns)
+    return Counter([said(lambda: server.stub.Report(request, timeout=300))])
+
+
 def wide_job(server: Server, scale: float) -> None:
     many(
         server,
@@ -197,6 +257,15 @@ def open_and_cancel(server: Server, scale: float, _: Any) -> Counter[str]:
         for _call in range(int(6000 * scale)):
             stream(iter(())).cancel()
     return Counter(["CANCELLED"])
+
+
+def one_job(server: Server, scale: float, **spec: Any) -> list[int]:
+    define(server.stub, "evil", **spec)
+    return [0]
+
+
+def one_job_in_order(server: Server, scale: float) -> list[int]:
+    return one_job(server, scale, ordering=wire.ORDERING_SCOPE)
 
 
 def backlog(server: Server, scale: float) -> None:
@@ -379,6 +448,11 @@ ATTACKS: dict[str, Attack] = {
     "a report that would take gigabytes": Attack(nothing, cells, frozenset({"LIMIT", "OK", "FENCED", "DUPLICATE"})),
     "a frontier over 1,000,000 open": Attack(large_job, advance, OK),
     "pages of 10,000 of 1,000,000 open": Attack(large_job, list_all, OK),
+    "a redefinition over 1,000,000 open": Attack(large_job, redefine, OK),
+    "1,000,000 stall at once": Attack(stalling_job, wait_a_while, OK),
+    "100,000 closes by name in a report": Attack(one_job, closes_by_name, OK),
+    "100,000 ends in order of time": Attack(one_job_in_order, closes_by_name, OK),
+    "pages of 10,000 of 20,000 events": Attack(backlog, read_all, OK),
     "pages of 10,000 of 1,000 segments": Attack(wide_job, list_all, OK),
     "20 connections, a message of 15 MiB each": Attack(
         nothing, large_messages, frozenset({"LIMIT", "UNKNOWN_JOB", "MALFORMED"})

@@ -240,7 +240,7 @@ class Cells:
     def count_in_flight(self, rows: Rows) -> None:
         """Count the elements in flight of open rows whose cells were just put in place."""
         self._balance = self._surplus = 0
-        for part in self._parts(rows):
+        for part in self.parts(rows):
             words = self.touched(part).words
             self._balance += int(flight_of(words).sum())
             self._surplus += surplus_of(words)
@@ -276,7 +276,7 @@ class Cells:
     def unbalanced_segments(self, rows: Rows) -> Mask:
         """For each segment, whether any of some rows does not balance there and has not ended there."""
         found = np.zeros(self.segments, np.bool_)
-        for part in self._parts(rows):
+        for part in self.parts(rows):
             found |= np.logical_or.reduce(self.unbalanced(part) & ~self.has_ended(part), axis=0)
         return found
 
@@ -290,12 +290,12 @@ class Cells:
     def used_producers(self, rows: Rows) -> set[int]:
         """The numbers of the producers that cells of rows name."""
         used: set[int] = set()
-        for part in self._parts(rows):
+        for part in self.parts(rows):
             who = self.touched(part).words[:, WHO]
             used.update(np.union1d(who & _SENDER, who >> _SHIFT).tolist())
         return {mark - 1 for mark in used if mark}
 
-    def _parts(self, rows: Rows) -> Iterator[Rows]:
+    def parts(self, rows: Rows) -> Iterator[Rows]:
         """Rows, so many at a time as matrices of rows and segments are made of."""
         step = max(1, AT_ONCE // self.segments)
         for start in range(0, len(rows), step):

@@ -103,6 +103,13 @@ class ClosedSet:
         closed: NDArray[np.bool_] = self._several[rows]
         return closed
 
+    def _stands_closed(self, row: int, place: int) -> bool:
+        """The same for one row and one group."""
+        if len(self._times) == 1:
+            return bool(self._accounts.flags[row] & CLOSED)
+        self._make_room()
+        return self._several.item(row, place)
+
     def _make_room(self) -> None:
         more = len(self._accounts.flags) - len(self._several)
         if more > 0:
@@ -110,7 +117,7 @@ class ClosedSet:
 
     def closed_by_drain(self, row: int, segment: int) -> bool:
         """Whether only fronts that finished in the drain under way have closed a row for a segment."""
-        if self._accounts.flags[row] & SOLE or not self.closed_on(np.array([row]))[0, segment]:
+        if self._accounts.flags[row] & SOLE or not self._stands_closed(row, self._fronts.group_of[segment]):
             return False
         return self.waiting.cut_short(row, segment)
 
@@ -203,9 +210,8 @@ class ClosedSet:
 
     def _review(self, row: int) -> None:
         """Find again for which groups a row is closed."""
-        before = self._closed(np.array([row]))[0]
         for place, closed in enumerate(self._closed_for(row)):
-            if closed != before[place]:
+            if closed != self._stands_closed(row, place):
                 self._mark(np.array([row]), place, closed)
 
     def _closed_for(self, row: int) -> list[bool]:

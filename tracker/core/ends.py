@@ -340,16 +340,18 @@ class Completion:
             accounts.end(np.array([row]))
         return everywhere
 
-    def force(self, row: int, reason: Reason) -> None:
-        """End a row at once on all its remaining segments, whatever is in flight."""
+    def force(self, rows: Sequence[int], reason: Reason) -> None:
+        """End rows, in this order, at once on all their remaining segments, whatever is in flight."""
         self._drains = self._closing.waiting.drains
-        at = np.array([row])
-        segments = np.flatnonzero(~self._accounts.cells.has_ended(at)[0]).tolist()
-        # Found before the first end: where a segment has ended, nothing is missing there any more.
-        by_drain = [self._by_drain(row, segment) for segment in segments]
-        for segment, only_drain in zip(segments, by_drain, strict=True):
-            self._end(row, segment, reason, only_drain)
-        self._accounts.cells.write_off(at)
+        cells = self._accounts.cells
+        for part in cells.parts(np.array(rows, np.int64)):
+            for row, has_ended in zip(part.tolist(), cells.has_ended(part).tolist(), strict=True):
+                segments = [segment for segment, ended in enumerate(has_ended) if not ended]
+                # Found before the first end: where a segment has ended, nothing is missing there any more.
+                by_drain = [self._by_drain(row, segment) for segment in segments]
+                for segment, only_drain in zip(segments, by_drain, strict=True):
+                    self._end(row, segment, reason, only_drain)
+            cells.write_off(part)
 
     def announce_progress(self, watermarks: Sequence[int]) -> None:
         """Announce how far each segment has come.

@@ -340,8 +340,7 @@ class Job:
 
     def end_by_force(self, rows: Sequence[int], reason: Reason) -> None:
         """End rows at once on all their remaining segments, in this order, whatever is in flight."""
-        for row in rows:
-            self.ends.force(row, reason)
+        self.ends.force(rows, reason)
         self.retire(rows)
 
     def retire(self, ended: Sequence[int]) -> None:

@@ -230,7 +230,7 @@ class SparseCells(Cells):
 
     def endable(self, rows: Rows, graph: Graph) -> tuple[Rows, Mask]:
         found: list[tuple[Rows, Mask]] = []
-        for part in self._parts(rows):
+        for part in self.parts(rows):
             may = ~self.has_ended(part)
             index, segments = self._unbalanced_pairs(part)
             order = np.argsort(segments, kind="stable")

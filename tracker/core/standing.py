@@ -119,8 +119,9 @@ def _fronts(job: Job, rows: Rows, waits: Mask) -> dict[str, Mask]:
             late = some[(end_times == NO_END_TIME) | (end_times > _times(job, front, scopes)[which])]
             closed = [at for at in late[named[late]].tolist() if front.name in waiting.closes[ids[at]]]
             mark(front.name, np.setdiff1d(late, closed, assume_unique=True) if closed else late)
-    for place in expecting:  # one by one: who is waited for depends on the numbers of each
-        for front_name in waiting.waiting_for(int(rows[place])) if waits[place].any() else ():
+    ended = accounts.cells.has_ended(rows[expecting]).tolist()
+    for place, on in zip(expecting, ended, strict=True):  # one by one: each has numbers of its own
+        for front_name in waiting.waiting_for(int(rows[place]), on) if waits[place].any() else ():
             mark(front_name, np.array([place]))
     return found
 

@@ -122,9 +122,7 @@ def _look_for_stalls(job: Job) -> None:
         if (missing := _missing(job)).size:
             stalling = accounts.in_order(np.union1d(rows, missing))
         due = (job.now - accounts.changed[stalling] >= stall) & ~accounts.life.are(stalling, STALLED)
-        for row in stalling[due].tolist():
-            accounts.life.stall(row)
-            _announce_stall(job, row)
+        _announce_stalls(job, stalling[due])
     waited = job.now - accounts.changed[rows]
     if expire is not None and (waited >= expire).any():
         job.end_by_force(rows[waited >= expire].tolist(), Reason.EXPIRED)
@@ -181,25 +179,33 @@ def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) 
     return due
 
 
-def _announce_stall(job: Job, row: int) -> None:
-    at = np.array([row])
-    cells = job.accounts.cells
-    owing = cells.unbalanced(at)[0] & ~cells.has_ended(at)[0]
-    in_flight = cells.in_flight_each(at)[0][owing]
-    in_flight_in_all = int(np.maximum(in_flight, 0).sum())
-    missing = job.closing.expectations.missing(at if job.closing.expectations else NO_ROWS)
-    owing[missing.segments] = True
-    job.announce(
-        Stalled(
-            job.accounts.scope_names[int(job.accounts.scope[row])],
-            job.accounts.names[row],
-            tuple(name for name, at_fault in zip(job.graph.names, owing.tolist(), strict=True) if at_fault),
-            # Where nothing is missing, something was received more often than sent.
-            in_flight_in_all or int(in_flight.sum()),
-            sum(missing.expected.tolist()),
-            sum(missing.sent.tolist()),
-        )
-    )
+def _announce_stalls(job: Job, rows: Rows) -> None:
+    """Announce that rows have stalled, in this order."""
+    accounts, cells = job.accounts, job.accounts.cells
+    for part in cells.parts(rows):
+        owing = cells.unbalanced(part) & ~cells.has_ended(part)
+        in_flight = np.where(owing, cells.in_flight_each(part), 0)
+        missing = job.closing.expectations.missing(part if job.closing.expectations else NO_ROWS)
+        in_order = np.argsort(part)
+        places = in_order[np.searchsorted(part, missing.rows, sorter=in_order)]
+        owing[places, missing.segments] = True
+        expected, sent = np.zeros(len(part), np.uint64), np.zeros(len(part), np.uint64)
+        np.add.at(expected, places, missing.expected)
+        np.add.at(sent, places, missing.sent)
+        for place, row in enumerate(part.tolist()):
+            at_fault = [name for name, owes in zip(job.graph.names, owing[place].tolist(), strict=True) if owes]
+            accounts.life.stall(row)
+            job.announce(
+                Stalled(
+                    accounts.scope_names[int(accounts.scope[row])],
+                    accounts.names[row],
+                    tuple(at_fault),
+                    # Where nothing is missing, something was received more often than sent.
+                    int(np.maximum(in_flight[place], 0).sum()) or int(in_flight[place].sum()),
+                    int(expected[place]),
+                    int(sent[place]),
+                )
+            )
 
 
 def _forget(job: Job, until: int) -> None:

@@ -304,12 +304,13 @@ def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -
     accounts = job.accounts
     end_time = int(accounts.end_time[row])
     done = bool(accounts.flags[row] & ENDED)
+    waiting = [] if done else job.closing.waiting.waiting_for(row, [segment.ended for segment in segments])
     return SubstreamStatus(
         scope=accounts.scope_names[int(accounts.scope[row])],
         name=accounts.names[row],
         end_time=None if end_time == NO_END_TIME else end_time,
         closed=done or all(segment.closed for segment in segments),
-        waiting_for=() if done else tuple(job.closing.waiting.waiting_for(row)),
+        waiting_for=tuple(waiting),
         segments=segments,
         late_reports=job.late_by_id.get(accounts.id_of(row), 0),
         created=int(accounts.created[row]),

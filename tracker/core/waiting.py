@@ -5,7 +5,7 @@ This module looks at one substream at a time; `closing` decides what follows whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +45,16 @@ class Waiting:
         """Whether a front has closed a substream by name."""
         return front in self.closes.get(id_, ())
 
-    def waiting_for(self, row: int) -> list[str]:
-        """The fronts that have not closed a row for a segment on which it has not ended."""
+    def waiting_for(self, row: int, ended: Sequence[bool]) -> list[str]:
+        """The fronts that have not closed a row for a segment on which it has not ended.
+
+        Args:
+            row: the substream's.
+            ended: for each segment, whether it has ended there; to be looked up for many rows at once (`server.lanes`
+                says why).
+        """
         if self._accounts.flags[row] & SOLE:
             return []
-        ended = self._accounts.cells.has_ended(np.array([row]))[0]
         places = {place for segment, place in enumerate(self._fronts.group_of) if not ended[segment]}
         waiting = {name for place in places for name in self.fronts_of(row, self._fronts.groups[place])}
         return [front.name for front in self._fronts if front.name in waiting]

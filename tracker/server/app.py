@@ -7,7 +7,6 @@ such as tests, run it in a thread beside other things.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import signal
@@ -46,6 +45,7 @@ from .metrics import Metrics, ServingMetrics
 from .notices import Notices
 from .owning import own
 from .pagesource import PageSource
+from .processmemory import collect_garbage_rarely, return_large_blocks
 from .readiness import Readiness
 from .replayable import Followed
 from .sequencer import Sequencer
@@ -59,7 +59,6 @@ __all__ = ["CannotListenError", "Options", "Started", "run", "serve"]
 
 log = logging.getLogger("tracker.server")
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _SLACK = 1 << 20  # bytes
 
 
@@ -126,7 +125,8 @@ async def serve(options: Options) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     sys.setswitchinterval(TURN_S)
-    _return_memory()
+    return_large_blocks()
+    collecting = asyncio.create_task(collect_garbage_rarely())
 
     def ready(started: Started) -> None:
         gc.freeze()  # the recovered state lives on: the garbage collector need not scan it again and again
@@ -134,7 +134,10 @@ async def serve(options: Options) -> bool:
         if started.metrics:
             print(f"metrics on {started.metrics}", flush=True)
 
-    return await run(options, stop, ready)
+    try:
+        return await run(options, stop, ready)
+    finally:
+        collecting.cancel()
 
 
 async def run(
@@ -352,21 +355,6 @@ async def _set_health(service: health.aio.HealthServicer, works: bool) -> None:
     status = health_pb2.HealthCheckResponse.SERVING if works else health_pb2.HealthCheckResponse.NOT_SERVING
     for name in ("", SERVICE):
         await service.set(name, status)
-
-
-def _return_memory() -> None:
-    """Make glibc return large blocks to the system as soon as they are freed.
-
-    By default, glibc raises the size from which it does so each time a large block is freed, and it keeps a heap for
-    each thread. After a few large messages, the process would keep hundreds of megabytes. With a size of our own, glibc
-    would return more than 128 KiB at the end of its heap, too, and a report of 10,000 entries would take and return that
-    memory each time; so it may keep a few megabytes there.
-    """
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 4 << 20)
-        libc.mallopt(_M_TRIM_THRESHOLD, 8 << 20)
-        libc.mallopt(_M_ARENA_MAX, 2)
 
 
 def _bind(server: grpc.aio.Server, listen: str, certificate: Certificate | None) -> tuple[str, int]:

@@ -6,8 +6,10 @@ Each reads its request, and asks for a turn to read the job's state; a large ans
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
 
 import tracker
 from tracker.core import Refused, Tracker
@@ -21,8 +23,11 @@ from .watching import Readers, wanted_by
 
 _PAGE = 1000
 _PAGE_CELLS = 10_000  # cells on one page of substreams: in a job of many segments, a page has fewer substreams
+_PIECE = 200  # events or substreams that are made and written in one step
 _TOKEN = 20  # the most digits of a page token
 
+
+_T = TypeVar("_T")
 
 #: Answers a request of a caller; both are bytes.
 Handler: TypeAlias = Callable[[bytes, Caller], Awaitable[bytes]]
@@ -111,12 +116,11 @@ class Lookups:
                 request.own_position,
                 request.subscription,
             )
-            return wire.ListEventsResponse(
-                events=[codec.write_event(event) for event in events if wanted.passes(event)],
-                last_seq=last,
-                log_id=log_id,
-                first_seq=first_seq,
-            ).SerializeToString()
+            passed = [event for event in events if wanted.passes(event)]
+            return _in_pieces(
+                wire.ListEventsResponse(last_seq=last, log_id=log_id, first_seq=first_seq),
+                (wire.ListEventsResponse(events=map(codec.write_event, some)) for some in _pieces(passed)),
+            )
 
         def weight() -> int:
             ahead = (self._tracker.last_seq(request.job) or 0) - int(request.after_seq)
@@ -154,10 +158,13 @@ class Lookups:
             substreams, following = self._tracker.substreams(
                 job, tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
             )
-            return wire.ListSubstreamsResponse(
-                substreams=[codec.write_substream(substream) for substream in substreams],
-                next_page_token="" if following is None else str(following),
-            ).SerializeToString()
+            return _in_pieces(
+                wire.ListSubstreamsResponse(next_page_token="" if following is None else str(following)),
+                (
+                    wire.ListSubstreamsResponse(substreams=map(codec.write_substream, some))
+                    for some in _pieces(substreams)
+                ),
+            )
 
         def weight() -> int:
             cells = 20 * page() * max(1, self._tracker.count_segments(job))
@@ -184,6 +191,16 @@ def asked_by(intake: Intake, kind: type[Any], data: bytes, caller: Caller) -> An
     request = intake.question(kind, data)
     caller.authorize(request.job)
     return request
+
+
+def _pieces(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(items), _PIECE):
+        yield items[start : start + _PIECE]
+
+
+def _in_pieces(page: Message, lists: Iterable[Message]) -> bytes:
+    """Write a page whose list is in messages of its own: no step takes long, so that other threads get their turns."""
+    return b"".join([page.SerializeToString(), *(piece.SerializeToString() for piece in lists)])
 
 
 def _after(page_token: str) -> int:
