@@ -21,7 +21,7 @@ from spark_client.counting.probes import TaskPromises
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.errors import UsageError
-from spark_client.plan.belonging import required
+from spark_client.plan.belonging import requirement
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import check_early, check_sink
@@ -229,7 +229,7 @@ class Assembly:
             probe, values = replace(probe, promises=TaskPromises.of(front)), front.values()
         counted = probe.on(rows.reader.native(), values)
         ends = self._kept_events("Ended,Late", segment, f"state of {segment}", **{AWAITS: str(checkpoint)})
-        return with_ends(keyed, required(stream.apply(counted), keyed.rule), ends)
+        return with_ends(keyed, stream.apply(counted).where(requirement(keyed.rule)), ends)
 
     def _destination(self, writer: TrackedWriter, checkpoint: Path, name: str = "") -> Destination:
         """Where the rows go: what cannot be written there is refused."""

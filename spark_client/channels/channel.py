@@ -58,6 +58,7 @@ class Channel(ABC):
         self.segment = segment
         self.path = local_path(path, f"the path of channel {segment!r},")
         self._children: dict[tuple[tuple[str, ...], DerivedLayout | None], list[Column]] = {}
+        self._trackers: dict[RowLayout, Column | None] = {}
 
     def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
         """A sender says what it will write; a later one has to say the same.
@@ -282,8 +283,14 @@ class Channel(ABC):
     def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
         """The rows of directories that `publish_children` has made."""
         schema, _ = self.description()
+        return self.of_files(parquet_of(spark, self.layout.schema_of_files(schema)).parquet(*map(str, paths)))
+
+    def of_files(self, rows: DataFrame) -> DataFrame:
+        """The tracked rows that files hold, of their rows."""
         layout = self.layout
-        return layout.of_files(parquet_of(spark, layout.schema_of_files(schema)).parquet(*map(str, paths)))
+        if layout not in self._trackers:
+            self._trackers[layout] = layout.tracker_of_files()
+        return layout.of_files(rows, self._trackers[layout])
 
 
 def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:

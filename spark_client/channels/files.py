@@ -66,8 +66,9 @@ class FileChannel(Channel):
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         schema, _ = self.description()
-        layout = self.layout
-        return layout.of_files(rows_of(self.stream(spark, None, max_epochs), self.path, layout.schema_of_files(schema)))
+        return self.of_files(
+            rows_of(self.stream(spark, None, max_epochs), self.path, self.layout.schema_of_files(schema))
+        )
 
 
 class _Directories(EpochStore):

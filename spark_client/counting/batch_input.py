@@ -19,7 +19,7 @@ from spark_client.counting.groups import add_groups
 from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.errors import TrackingError
-from spark_client.plan.belonging import BAD_ROWS, of_steps, required, tells_of_bad_rows
+from spark_client.plan.belonging import BAD_ROWS, of_steps, tells_of_bad_rows
 from spark_client.plan.fronts import Group
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, SetAside
@@ -79,7 +79,7 @@ class BatchInput:
         passing = stream.apply(passing)
         self._output_reads_all, self._stepped = reads_all, passing if stream.steps else None
         sure = plan.received and not stream.steps  # the sender has seen to it that all belong to a substream
-        passing = passing if sure else required(passing, stream.input.rule)
+        passing = passing if sure else stream.required(passing)
         self.rows = probe.on(passing) if probe is not None and plan.probes_after_steps else passing
 
     @cached_property

@@ -3,7 +3,7 @@
 A row is bad if it cannot be counted under any substream: its scope, name or time is null, or is nothing that the
 tracker takes. The conditions are native column arithmetic, made where the source is declared. One bad row must not be
 published before it is found: what is in a channel stands, and whoever receives it would fail on it for ever. So a bad
-row either fails the batch while it is read (`Belonging.required`), or never leaves the source (`Belonging.good`).
+row either fails the batch while it is read (`requirement`), or never leaves the source (`Belonging.good`).
 """
 
 from __future__ import annotations
@@ -197,19 +197,19 @@ def no_revision(name: str) -> Condition:
     return Condition(~named(name).rlike(_REVISION), f"{name} is like that of a revision", sql)
 
 
-def required(rows: DataFrame, rule: Substreams) -> DataFrame:
-    """The same rows; a batch that meets one that belongs to no substream fails before it has written anything.
+def requirement(rule: Substreams) -> Column:
+    """The condition that a row belongs to a substream: a batch fails on the first row that does not, before it has
+    written anything.
 
     Args:
-        rows: with `_tracker`, after all steps.
-        rule: how they fall into substreams.
+        rule: how rows, which have `_tracker` and have been through all steps, fall into substreams.
     """
     belongs = rule.end_or_name().isNotNull() & F.col(f"{TRACKER}.scope").isNotNull()
-    return rows.where(F.when(belongs, F.lit(True)).otherwise(F.raise_error(F.lit(_MARK)).cast("boolean")))
+    return F.when(belongs, F.lit(True)).otherwise(F.raise_error(F.lit(_MARK)).cast("boolean"))
 
 
 def tells_of_bad_rows(error: BaseException) -> bool:
-    """Whether a batch has failed since `required` has found a bad row."""
+    """Whether a batch has failed since a row did not meet the `requirement`."""
     return has_text(error, _MARK)
 
 

@@ -66,8 +66,18 @@ class RowLayout(Protocol):
         """What columns files have, for rows with these."""
         ...
 
-    def of_files(self, rows: DataFrame) -> DataFrame:
-        """The tracked rows that files hold."""
+    def tracker_of_files(self) -> Column | None:
+        """What `_tracker` is of rows in files; None: the files hold it. To be made once: it costs a hundred calls into
+        the JVM."""
+        ...
+
+    def of_files(self, rows: DataFrame, tracker: Column | None) -> DataFrame:
+        """The tracked rows that files hold.
+
+        Args:
+            rows: of the files.
+            tracker: `tracker_of_files`.
+        """
         ...
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -95,7 +105,10 @@ class ExplicitLayout:
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
         return schema
 
-    def of_files(self, rows: DataFrame) -> DataFrame:
+    def tracker_of_files(self) -> Column | None:
+        return None
+
+    def of_files(self, rows: DataFrame, tracker: Column | None) -> DataFrame:  # noqa: ARG002
         return rows
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -167,7 +180,7 @@ class DerivedLayout:
         elsewhere = T.StructType([TRACKER_TYPE[name] for name in self.rule.keys])
         return T.StructType([*own, T.StructField(LABEL, T.LongType()), T.StructField(ELSEWHERE, elsewhere)])
 
-    def of_files(self, rows: DataFrame) -> DataFrame:
+    def tracker_of_files(self) -> Column:
         derived = F.col(ELSEWHERE).isNull()
         fields = {
             name: F.when(derived, value).otherwise(F.col(f"{ELSEWHERE}.{name}"))
@@ -175,7 +188,11 @@ class DerivedLayout:
         }
         fields["label"] = F.col(LABEL)
         whole = [fields.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in TRACKER_TYPE.fields]
-        return rows.withColumn(TRACKER, F.struct(*whole)).drop(LABEL, ELSEWHERE)
+        return F.struct(*whole)
+
+    def of_files(self, rows: DataFrame, tracker: Column | None) -> DataFrame:
+        assert tracker is not None
+        return rows.withColumn(TRACKER, tracker).drop(LABEL, ELSEWHERE)
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
         windows = self.rule.windows

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
-from spark_client.plan.belonging import Belonging
+from spark_client.plan.belonging import Belonging, requirement
 from spark_client.plan.fronts import Front
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.substreams import Substreams
@@ -97,6 +98,14 @@ class Stream:
         for step in self.steps:
             rows = step(rows)
         return rows
+
+    def required(self, rows: DataFrame) -> DataFrame:
+        """The same rows, after all steps; a batch fails on one that belongs to no substream."""
+        return rows.where(self._requirement)
+
+    @cached_property
+    def _requirement(self) -> Column:  # made once: a column costs some calls into the JVM
+        return requirement(self.input.rule)
 
 
 @dataclass(frozen=True, eq=False)

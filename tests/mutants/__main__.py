@@ -37,7 +37,7 @@ from tests.mutants.ordering import Known
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUAL = Path(__file__).with_name("equal.json")
-_COPIED = ("tracker", "spark_client", "experiments", "examples", "proto", "tests", "README.md", "pyproject.toml")
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "dist", "site", "spark-warehouse")
 _PASSED, _NO_TESTS = 0, 5
 KILLED, SURVIVED, EQUAL_RESULT = "killed", "survived", "equal"
 
@@ -108,13 +108,7 @@ def _copies(number: int) -> Iterator[SimpleQueue[Path]]:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for place in range(number):
             copy = Path(folder) / str(place)
-            copy.mkdir()
-            for name in _COPIED:
-                source = ROOT / name
-                if source.is_dir():
-                    shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-                else:
-                    shutil.copy(source, copy / name)
+            shutil.copytree(ROOT, copy, ignore=_LEFT_OUT)
             # Compiled once, and known by its content: a mutant may have the age and the size of what it replaces.
             compileall.compile_dir(copy, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
             free.put(copy)
