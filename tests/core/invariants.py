@@ -14,7 +14,7 @@ import numpy as np
 
 from tracker.contract.events import Advanced, Drained, Ended
 from tracker.contract.values import NO_END_TIME, Mode, Ordering, Reason
-from tracker.core import Tracker
+from tracker.core import Tracker, views
 from tracker.core.job import Job
 from tracker.core.lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, NAMED, PARTLY_ENDED, SOLE
 from tracker.core.opentimes import NONE_OPEN
@@ -243,6 +243,21 @@ def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
     assert all(isinstance(body, Ended | Advanced) and abandoned for body in after), after
 
 
+def _an_end_is_found_as_it_was_announced(job: Job) -> None:
+    """Who asks for an end that has come gets what the event has."""
+    first = max(job.log.first_seq - 1, job.log.last_seq - 20)
+    events, _ = job.log.read_kept(first, job.log.last_seq, 20)
+    # Earlier deployments may have had another graph.
+    of_this = [event.body for event in events if event.deployment == job.spec.deployment]
+    announced = [body for body in of_this if isinstance(body, Ended)]
+    for end in {(body.segment, body.scope, body.name): body for body in announced}.values():
+        row = job.accounts.find_one(end.scope, end.name)
+        number = job.graph.number.get(end.segment)
+        if row < 0 or number is None or not job.accounts.flags[row] & KNOWN or not job.accounts.reason(row, number):
+            continue  # it is forgotten, or open again
+        _same(views.ended(job, end.segment, end.scope, end.name, end.end_time), end)
+
+
 def _open(job: Job) -> list[int]:
     rows: list[int] = np.flatnonzero((job.accounts.flags & (KNOWN | ENDED)) == KNOWN).tolist()
     return rows
@@ -269,4 +284,5 @@ INVARIANTS: tuple[Callable[[Job], None], ...] = (
     _readers_are_counted,
     _producers_have_numbers_of_their_own,
     _a_hand_over_is_followed_by_the_next_deployment,
+    _an_end_is_found_as_it_was_announced,
 )
