@@ -106,7 +106,7 @@ class Sentinel(RedisServer):
         directory.mkdir()
         (directory / "sentinel.conf").write_text(
             f"sentinel monitor main 127.0.0.1 {server.port} 1\n"
-            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 5000\n"
+            "sentinel down-after-milliseconds main 3000\nsentinel failover-timeout main 10000\n"
         )
         super().__init__(directory)
 
