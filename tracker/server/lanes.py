@@ -7,9 +7,9 @@ event loop. Work that may take long runs in a thread, and delays only its own jo
 A thread makes large reports up to twice as expensive: numpy releases the interpreter's lock at each step and has to
 wait for it again. So while only one job is active, only very long work uses a thread.
 
-Work in a thread must not look rows up one by one in arrays of several dimensions. Numpy then releases the lock for each
-row, for less time than another thread needs to wake up, and each release starts that thread's wait of `TURN_S` again: the
-event loop can wait for a tenth of a second. Looked up many at a time, or as plain numbers, rows do no harm.
+Work in a thread must not look rows up one by one in arrays of several dimensions. Numpy then releases the lock for
+each row, for less time than another thread needs to wake up, and each release starts that thread's wait of `TURN_S`
+again: the event loop can wait for a tenth of a second. Looked up many at a time, or as plain numbers, rows do no harm.
 
 The order of a lane is the order of the calls of `run`, which is the journal's order. So the same journal, replayed one
 command after the other, gives the same state. A job's state must be read and changed in its lane only.
