@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.labels import child_label
-from spark_client.plan.layouts import DerivedLayout, RowLayout, layout_of
+from spark_client.plan.layouts import DerivedLayout, Reader, RowLayout, layout_of
 from spark_client.plan.substreams import TRACKER, TRACKER_TYPE, Substreams, named
 from spark_client.storage.directories import (
     check_store,
@@ -58,7 +58,7 @@ class Channel(ABC):
         self.segment = segment
         self.path = local_path(path, f"the path of channel {segment!r},")
         self._children: dict[tuple[tuple[str, ...], DerivedLayout | None], list[Column]] = {}
-        self._trackers: dict[RowLayout, Column | None] = {}
+        self._readers: dict[RowLayout, Reader] = {}
 
     def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
         """A sender says what it will write; a later one has to say the same.
@@ -282,15 +282,19 @@ class Channel(ABC):
 
     def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
         """The rows of directories that `publish_children` has made."""
-        schema, _ = self.description()
-        return self.of_files(parquet_of(spark, self.layout.schema_of_files(schema)).parquet(*map(str, paths)))
+        return self.of_files(lambda schema: parquet_of(spark, schema).parquet(*map(str, paths)))
 
-    def of_files(self, rows: DataFrame) -> DataFrame:
-        """The tracked rows that files hold, of their rows."""
+    def of_files(self, read: Callable[[T.StructType], DataFrame]) -> DataFrame:
+        """The tracked rows that files hold.
+
+        Args:
+            read: reads the files, which have these columns.
+        """
+        schema, _ = self.description()
         layout = self.layout
-        if layout not in self._trackers:
-            self._trackers[layout] = layout.tracker_of_files()
-        return layout.of_files(rows, self._trackers[layout])
+        if layout not in self._readers:
+            self._readers[layout] = layout.reader()
+        return self._readers[layout](read(layout.schema_of_files(schema)))
 
 
 def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,10 +65,7 @@ class FileChannel(Channel):
         )
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        schema, _ = self.description()
-        return self.of_files(
-            rows_of(self.stream(spark, None, max_epochs), self.path, self.layout.schema_of_files(schema))
-        )
+        return self.of_files(lambda schema: rows_of(self.stream(spark, None, max_epochs), self.path, schema))
 
 
 class _Directories(EpochStore):

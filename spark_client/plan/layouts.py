@@ -9,9 +9,9 @@ the files lack that column.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -28,6 +28,10 @@ ELSEWHERE: Final = "_tracker_elsewhere"
 
 #: Whose text is the same wherever and by whomever it is made, and equal only if it is the same.
 _TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
+
+
+#: Makes tracked rows of what files hold.
+Reader: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
 class RowLayout(Protocol):
@@ -66,18 +70,8 @@ class RowLayout(Protocol):
         """What columns files have, for rows with these."""
         ...
 
-    def tracker_of_files(self) -> Column | None:
-        """What `_tracker` is of rows in files; None: the files hold it. To be made once: it costs a hundred calls into
-        the JVM."""
-        ...
-
-    def of_files(self, rows: DataFrame, tracker: Column | None) -> DataFrame:
-        """The tracked rows that files hold.
-
-        Args:
-            rows: of the files.
-            tracker: `tracker_of_files`.
-        """
+    def reader(self) -> Reader:
+        """What makes tracked rows of what files hold. To be made once: it costs a hundred calls into the JVM."""
         ...
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -105,11 +99,8 @@ class ExplicitLayout:
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
         return schema
 
-    def tracker_of_files(self) -> Column | None:
-        return None
-
-    def of_files(self, rows: DataFrame, tracker: Column | None) -> DataFrame:  # noqa: ARG002
-        return rows
+    def reader(self) -> Reader:
+        return lambda rows: rows
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
         tracked = batch.column(TRACKER)
@@ -180,7 +171,7 @@ class DerivedLayout:
         elsewhere = T.StructType([TRACKER_TYPE[name] for name in self.rule.keys])
         return T.StructType([*own, T.StructField(LABEL, T.LongType()), T.StructField(ELSEWHERE, elsewhere)])
 
-    def tracker_of_files(self) -> Column:
+    def reader(self) -> Reader:
         derived = F.col(ELSEWHERE).isNull()
         fields = {
             name: F.when(derived, value).otherwise(F.col(f"{ELSEWHERE}.{name}"))
@@ -188,11 +179,8 @@ class DerivedLayout:
         }
         fields["label"] = F.col(LABEL)
         whole = [fields.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in TRACKER_TYPE.fields]
-        return F.struct(*whole)
-
-    def of_files(self, rows: DataFrame, tracker: Column | None) -> DataFrame:
-        assert tracker is not None
-        return rows.withColumn(TRACKER, tracker).drop(LABEL, ELSEWHERE)
+        tracker = F.struct(*whole)
+        return lambda rows: rows.withColumn(TRACKER, tracker).drop(LABEL, ELSEWHERE)
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
         windows = self.rule.windows

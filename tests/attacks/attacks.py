@@ -74,6 +74,20 @@ def raw(method: str, make: Callable[[float], bytes]) -> Callable[[Server, float,
     return strike
 
 
+def one_each(count: int, received: int) -> dict[str, Any]:
+    """The columns of a report with one element of each of so many names, sent and received, or only sent."""
+    return {
+        "scope_index": [0] * count,
+        "end_times": [],
+        "substream_index": list(range(count)),
+        "segment_index": [0] * count,
+        "xor": [1 - received] * count,
+        "sent": [1] * count,
+        "received": [received] * count,
+        "entry_count": count,
+    }
+
+
 SPEC = field(1, b"evil") + field(2, b"d")
 
 
@@ -198,11 +212,9 @@ def closes_by_name(server: Server, scale: float, state: list[int]) -> Counter[st
     """New names, each closed by a promise of its own; all of them end."""
     state[0] += 1
     count = int(100_000 * scale)
-    columns: dict[str, Any] = {"scope_index": [0] * count, "substream_index": list(range(count)), "end_times": []}
-    columns |= {"segment_index": [0] * count, "xor": [0] * count, "sent": [1] * count, "received": [1] * count}
     closes = [wire.Promise(close=wire.Close(front="f", substream_index=place)) for place in range(count)]
     names = [f"{state[0]}-{place}" for place in range(count)]
-    request = report(state[0], "evil", names=names, entry_count=count, promises=closes, **columns)
+    request = report(state[0], "evil", names=names, promises=closes, **one_each(count, received=1))
     return Counter([said(lambda: server.stub.Report(request, timeout=300))])
 
 
@@ -272,13 +284,10 @@ def backlog(server: Server, scale: float) -> None:
     """A job with many events."""
     count = int(20_000 * scale)
     define(server.stub, "evil")
-    columns: dict[str, Any] = {"scope_index": [0] * count, "substream_index": list(range(count))}
-    columns |= {"segment_index": [0] * count, "xor": [0] * count, "sent": [1] * count, "received": [1] * count}
+    columns = one_each(count, received=1) | {"end_times": list(range(count))}
     promise = wire.Promise(frontier=wire.Frontier(front="f", time=count))
     names = [f"{'w' * 400}{n}" for n in range(count)]
-    server.stub.Report(
-        report(0, "evil", names=names, end_times=list(range(count)), entry_count=count, promises=[promise], **columns)
-    )
+    server.stub.Report(report(0, "evil", names=names, promises=[promise], **columns))
 
 
 def unread_watches(server: Server, scale: float, _: Any) -> Counter[str]:
@@ -332,9 +341,7 @@ def report_flood(server: Server, scale: float, _: Any) -> Counter[str]:
             call = channel.unary_unary(CALL + "Report")
             while time.monotonic() < stop:
                 names = [f"{next(numbers)}-{n}" for n in range(100)]
-                columns: dict[str, Any] = {"scope_index": [0] * 100, "substream_index": list(range(100))}
-                columns |= {"segment_index": [0] * 100, "xor": [1] * 100, "sent": [1] * 100, "received": [0] * 100}
-                data = report(next(numbers), "evil", names=names, entry_count=100, end_times=[], **columns)
+                data = report(next(numbers), "evil", names=names, **one_each(100, received=0))
                 answers[said(lambda data=data: call(data.SerializeToString(), timeout=300))] += 1  # type: ignore[misc]
 
     with ThreadPoolExecutor(4) as threads:
@@ -382,9 +389,7 @@ def cells(server: Server, scale: float, _: Any) -> Counter[str]:
     segments = [wire.Segment(name="a")] + [wire.Segment(name=f"s{n}") for n in range(999)]
     define(server.stub, "cells", segments=segments)
     count = int(100_000 * scale) + 1
-    columns: dict[str, Any] = {"scope_index": [0] * count, "substream_index": list(range(count)), "end_times": []}
-    columns |= {"segment_index": [0] * count, "xor": [1] * count, "sent": [1] * count, "received": [0] * count}
-    request = report(0, "cells", names=[str(n) for n in range(count)], entry_count=count, **columns)
+    request = report(0, "cells", names=[str(n) for n in range(count)], **one_each(count, received=0))
     answers[said(lambda: server.stub.Report(request, timeout=300))] += 1
     return answers
 
@@ -410,7 +415,7 @@ LIMIT = frozenset({"LIMIT"})
 TOO_LARGE = frozenset({"LIMIT", "RESOURCE_EXHAUSTED"})  # by the server, or by the transport
 
 ATTACKS: dict[str, Attack] = {
-    "nothing": Attack(nothing, lambda server, scale, _: Counter([str(time.sleep(1) or "OK")]), OK),
+    "nothing": Attack(nothing, wait_a_while, OK),
     "DefineJob, 1,000 segments that all feed all": Attack(
         nothing, raw("DefineJob", lambda scale: graph(1000, int(1000 * scale) + 51)), LIMIT
     ),

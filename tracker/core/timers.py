@@ -192,18 +192,20 @@ def _announce_stalls(job: Job, rows: Rows) -> None:
         expected, sent = np.zeros(len(part), np.uint64), np.zeros(len(part), np.uint64)
         np.add.at(expected, places, missing.expected)
         np.add.at(sent, places, missing.sent)
-        for place, row in enumerate(part.tolist()):
-            at_fault = [name for name, owes in zip(job.graph.names, owing[place].tolist(), strict=True) if owes]
+        unread = np.maximum(in_flight, 0).sum(axis=1)
+        # Where nothing is missing, something was received more often than sent.
+        balance = np.where(unread, unread, in_flight.sum(axis=1))
+        columns = (column.tolist() for column in (part, owing, balance, expected, sent))
+        for row, owes, flight, wanted, came in zip(*columns, strict=True):
             accounts.life.stall(row)
             job.announce(
                 Stalled(
                     accounts.scope_names[int(accounts.scope[row])],
                     accounts.names[row],
-                    tuple(at_fault),
-                    # Where nothing is missing, something was received more often than sent.
-                    int(np.maximum(in_flight[place], 0).sum()) or int(in_flight[place].sum()),
-                    int(expected[place]),
-                    int(sent[place]),
+                    tuple(name for name, at_fault in zip(job.graph.names, owes, strict=True) if at_fault),
+                    flight,
+                    wanted,
+                    came,
                 )
             )
 

@@ -6,7 +6,7 @@ Each reads its request, and asks for a turn to read the job's state; a large ans
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
@@ -119,7 +119,8 @@ class Lookups:
             passed = [event for event in events if wanted.passes(event)]
             return _in_pieces(
                 wire.ListEventsResponse(last_seq=last, log_id=log_id, first_seq=first_seq),
-                (wire.ListEventsResponse(events=map(codec.write_event, some)) for some in _pieces(passed)),
+                passed,
+                lambda some: wire.ListEventsResponse(events=map(codec.write_event, some)),
             )
 
         def weight() -> int:
@@ -160,10 +161,8 @@ class Lookups:
             )
             return _in_pieces(
                 wire.ListSubstreamsResponse(next_page_token="" if following is None else str(following)),
-                (
-                    wire.ListSubstreamsResponse(substreams=map(codec.write_substream, some))
-                    for some in _pieces(substreams)
-                ),
+                substreams,
+                lambda some: wire.ListSubstreamsResponse(substreams=map(codec.write_substream, some)),
             )
 
         def weight() -> int:
@@ -193,14 +192,10 @@ def asked_by(intake: Intake, kind: type[Any], data: bytes, caller: Caller) -> An
     return request
 
 
-def _pieces(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(items), _PIECE):
-        yield items[start : start + _PIECE]
-
-
-def _in_pieces(page: Message, lists: Iterable[Message]) -> bytes:
-    """Write a page whose list is in messages of its own: no step takes long, so that other threads get their turns."""
-    return b"".join([page.SerializeToString(), *(piece.SerializeToString() for piece in lists)])
+def _in_pieces(page: Message, items: Sequence[_T], write: Callable[[Sequence[_T]], Message]) -> bytes:
+    """Write a page and its list, some of it at a time: no step takes long, so that other threads get their turns."""
+    pieces = (write(items[start : start + _PIECE]) for start in range(0, len(items), _PIECE))
+    return b"".join([page.SerializeToString(), *(piece.SerializeToString() for piece in pieces)])
 
 
 def _after(page_token: str) -> int:
