@@ -56,7 +56,7 @@ class _Gate:
     def close(self) -> None:
         self._changed.acquire()
         self._open = False
-        for cancel in self._long.values():
+        for cancel in list(self._long.values()):  # a call may end meanwhile, in this thread, as a watch is freed
             cancel()
         self._changed.wait_for(lambda: not self._inside, _REST)
 

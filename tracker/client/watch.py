@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -28,7 +29,8 @@ class Watch(Iterator[Event]):
     """An iterator over a job's events that never ends by itself, made by `TrackerClient.watch`.
 
     When a connection is lost or the server restarts, it reconnects and continues after the last event, so it gives each
-    event once and misses none. One thread iterates; any thread may close it.
+    event once and misses none. One thread iterates; any thread may close it. If nobody does, it ends with the last
+    reference to it, or with the program.
 
     Attributes:
         first_seq: the number from which no event that the filters pass is missing: where a watch from 0 starts. It is 0
@@ -57,6 +59,7 @@ class Watch(Iterator[Event]):
         self._stream: _CallIterator[tracker_pb2.Event] | None = None
         self._connection: Connection | None = None  # the stream's: without a reference it would be closed
         self._pid = os.getpid()
+        self._forgotten: weakref.finalize[[grpc.Call, threading.Event, int], Watch] | None = None
 
     def __enter__(self) -> Watch:
         return self
@@ -129,11 +132,14 @@ class Watch(Iterator[Event]):
                 self._connection = self._calls.waiting_connection()
                 self._stream = self._connection.stubs.Watch(self._request)
                 forking.may_last(self._stream, self._stream.cancel)
+                self._forgotten = weakref.finalize(self, _end, self._stream, self._closed, self._pid)
             return self._stream
 
     def _let_go(self) -> None:
         with forking.using_grpc(), self._lock:
             stream, self._stream = self._stream, None
+            if self._forgotten is not None:
+                self._forgotten.detach()
             if stream is not None and self._pid == os.getpid():
                 stream.cancel()
                 forking.is_over(stream)
@@ -159,6 +165,14 @@ class Watch(Iterator[Event]):
     def _sleep(self, seconds: float) -> None:
         if self._closed.wait(seconds):
             raise _ClosedError
+
+
+def _end(stream: grpc.Call, closed: threading.Event, pid: int) -> None:
+    # Objects are freed in any thread, even in one that is about to fork. So this must not wait for the end of a fork.
+    closed.set()
+    if pid == os.getpid():
+        stream.cancel()
+        forking.is_over(stream)
 
 
 class _ClosedError(Exception):

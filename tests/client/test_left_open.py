@@ -1,0 +1,58 @@
+"""A watch that is left open does no harm: it ends with the last reference to it, or with the program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import spec
+from tests.client.processes import Server
+from tests.client.test_client import pass_through
+from tests.client.test_failures import until
+from tracker.client import TrackerClient, TrackerError
+
+OPENED = {"a watch": ("watch",), "a subscription": ("subscribe", "mailer")}  #: the client's method, its arguments
+
+
+@pytest.mark.parametrize("opened", OPENED.values(), ids=OPENED)
+def test_what_nobody_holds_ends_at_the_tracker(tmp_path: Path, opened: tuple[str, ...]) -> None:
+    """A cell of a notebook that reads one event and breaks may be run for ever."""
+    method, *arguments = opened
+    server = Server(tmp_path, "memory", "--limit", "max_watchers=2")
+    try:
+        with TrackerClient(server.address) as client:
+            client.define_job(spec("job"))
+            pass_through(client.open_producer("job", "p", "r"), 0, "w0")
+
+            def reads_one() -> bool:
+                try:
+                    return next(getattr(client, method)("job", *arguments)).seq == 1
+                except TrackerError as error:
+                    if error.reason != "LIMIT":
+                        raise
+                    return False
+
+            for _ in range(6):
+                until(reads_one)
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("opened", OPENED.values(), ids=OPENED)
+def test_a_program_that_leaves_it_open_ends_without_a_word(
+    shared_server: Server, client: TrackerClient, job: str, opened: tuple[str, ...]
+) -> None:
+    method, *arguments = opened
+    client.define_job(spec(job))
+    pass_through(client.open_producer(job, "p", "r"), 0, "w0")
+    program = f"""
+from tracker.client import TrackerClient
+client = TrackerClient({shared_server.address!r})
+events = client.{method}{(job, *arguments)!r}
+print(next(events).seq)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
