@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -242,6 +244,22 @@ def test_without_a_place_for_notes_the_journal_works(directory: Place, tmp_path:
     journal.close()
     journal, recovery, found = opened(directory.address())
     assert (found, recovery.unanswered) == (records(1), frozenset())
+    journal.close()
+
+
+def test_without_a_named_place_notes_are_kept_in_a_directory_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    journal, _, _ = opened(f"file://{tmp_path}/journal")
+    journal.append(records(1))
+    journal.carrying([1])
+    assert {path.name for path in tmp_path.iterdir()} == {"journal", f"substream-tracker-{os.getuid()}"}
+    assert (tmp_path / f"substream-tracker-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+    journal.close()
+    journal, recovery, _ = opened(f"file://{tmp_path}/journal")
+    assert recovery.unanswered == {1}
     journal.close()
 
 

@@ -284,6 +284,18 @@ def test_of_many_that_start_at_once_one_gets_the_journal(server: RedisServer) ->
     started[0].close()
 
 
+@pytest.mark.parametrize("ending", ["close", "hand_over"])
+def test_of_a_journal_that_was_released_no_thread_and_no_connection_is_left(server: RedisServer, ending: str) -> None:
+    look = server.client()
+    threads, connections = threading.active_count(), look.info("clients")["connected_clients"]
+    journal, _, _ = opened(server.address())
+    journal.append(records(1))
+    getattr(journal, ending)()
+    assert threading.active_count() == threads
+    server.wait_until(lambda: look.info("clients")["connected_clients"] == connections)
+    journal.close()
+
+
 # ---------------------------------------------------------------- standing by
 
 
@@ -647,6 +659,20 @@ def test_a_replay_that_ends_the_process_is_counted(server: RedisServer) -> None:
     journal, recovery, _ = opened(server.address())
     assert (recovery.suspect, recovery.set_aside) == (0, {2})
     journal.close()
+
+
+def test_commands_are_carried_out_although_they_cannot_be_noted(server: RedisServer) -> None:
+    journal, _, _ = opened(server.address())
+    number = journal.append(records(1))
+    server.kill()
+    for _ in range(10):  # the system takes what it cannot deliver for a while
+        journal.carrying([number])
+    server.start()
+    for _ in range(3):
+        number = journal.append(records(1, start=number))
+        journal.carrying([number])
+    journal.close()
+    assert len(opened(server.address())[2]) == 4
 
 
 # ---------------------------------------------------------------- who may enter

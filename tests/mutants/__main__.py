@@ -45,9 +45,9 @@ KILLED, SURVIVED, EQUAL_RESULT = "killed", "survived", "equal"
 AREAS: dict[str, tuple[str, ...]] = {
     "core": ("tests/core", "tests/simulation", "-k", "not found_out and not cut_down"),
     "journal": ("tests/journal", "tests/server/test_durability.py", "tests/server/test_recovery.py"),
-    "server": ("tests/server", "tests/cli", "tests/client/test_client.py"),
-    "relay": ("tests/relay",),
-    "client": ("tests/client", "tests/scale"),
+    "server": ("tests/server", "tests/cli", "tests/client/test_client.py", "tests/security", "tests/metrics"),
+    "relay": ("tests/relay", "tests/security/test_relay.py", "tests/metrics/test_relay.py"),
+    "client": ("tests/client", "tests/scale", "tests/security/test_clients.py", "tests/metrics/test_client.py"),
 }
 
 
