@@ -38,6 +38,8 @@ from tracker.journal import (
 from tracker.journal.objects import ObjectsAddress, open_objects_journal
 from tracker.journal.objects.lease import Lease
 from tracker.journal.objects.log import Log
+from tracker.journal.objects.snapshots import ObjectsSnapshots
+from tracker.journal.objects.store import NoAnswerError
 from tracker.journal.objects.trial import try_conditions
 
 __all__ = ["bucket", "directory", "place", "s3"]  # fixtures
@@ -570,6 +572,27 @@ class Unconditional(FaultyObjects):
     def create(self, name: str, data: bytes) -> bool:
         self.put(name, data)
         return True
+
+
+class Silent(FaultyObjects):
+    """A store that answers the first few requests not at all, and each request after them."""
+
+    def __init__(self, silent: int) -> None:
+        super().__init__(Shelf(Random(0)), Random(0), meanwhile=self._answer)
+        self._silent = silent
+
+    def _answer(self) -> None:
+        self._silent -= 1
+        if self._silent >= 0:
+            raise NoAnswerError("no answer")
+
+
+def test_a_snapshot_is_kept_as_soon_as_the_store_answers_again_and_is_given_up_when_it_does_not() -> None:
+    pauses: list[float] = []
+    ObjectsSnapshots(Silent(7), "here", pauses.append).write(1, 1, {"number": 1}, lambda: None)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4]
+    with pytest.raises(JournalError, match="here has not answered while a snapshot was written: no answer"):
+        ObjectsSnapshots(Silent(8), "here", pauses.append).write(1, 1, {"number": 1}, lambda: None)
 
 
 def test_objects_that_are_not_there_are_removed_like_others(place: Place) -> None:

@@ -529,6 +529,23 @@ def test_entries_that_someone_has_removed_are_missed(server: RedisServer) -> Non
     journal.close()
 
 
+def test_after_an_entry_that_is_none_of_a_trackers_nobody_can_tell_what_is_lost(server: RedisServer) -> None:
+    journal, _, _ = opened(server.address())
+    for number in range(5):
+        journal.append(records(1, start=number))
+    journal.close()
+    [(last, _)] = server.client().xrevrange("{tracker}:log", count=1)
+    server.client().xadd("{tracker}:log", {"somebody's": "own"}, id=f"{last.partition('-')[0]}-6")
+    with pytest.raises(JournalLossError, match=r"records 6 to 6 are missing"):
+        opened(server.address())
+    journal, recovery, found = opened(server.address(), accept_loss=True)
+    assert found == records(5)
+    assert [damage.lost for damage in recovery.damage] == [None]
+    assert journal.append(records(1, start=5)) == 6
+    journal.close()
+    assert opened(server.address())[2] == records(6)
+
+
 def test_a_server_without_room_refuses_and_takes_the_next_record_once_it_has_room(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     journal.append(records(1))

@@ -237,7 +237,8 @@ def test_damage_is_never_silent_and_never_takes_what_came_before(
         shutil.rmtree(directory)
 
 
-def test_a_cut_write_ahead_log_loses_only_what_was_cut(path: Path) -> None:
+@pytest.mark.parametrize("kept", [30, 49])
+def test_a_cut_write_ahead_log_loses_only_what_was_cut_and_that_is_accepted_once(path: Path, kept: int) -> None:
     journal, _, _ = opened(path)
     told = records(50, size=20_000)
     sizes = []
@@ -250,10 +251,13 @@ def test_a_cut_write_ahead_log_loses_only_what_was_cut(path: Path) -> None:
     for file in path.parent.glob("tracker.db*"):
         shutil.copy(file, left)
     journal.close()
-    os.truncate(left / "tracker.db-wal", sizes[29] + 100)
+    os.truncate(left / "tracker.db-wal", sizes[kept - 1] + 100)
     journal, recovery, found = opened(left / "tracker.db")
-    assert found == told[:30]
-    assert [damage.lost for damage in recovery.damage] == [20]
+    assert found == told[:kept]
+    assert [damage.lost for damage in recovery.damage] == [50 - kept]
+    journal.close()
+    journal = SqliteJournal(left / "tracker.db")
+    assert journal.recover().damage == ()
     journal.close()
 
 

@@ -23,6 +23,7 @@ from tests.relay.processes import Relay, messages
 from tests.relay.test_failures import until
 from tracker.client import Outcome, TrackerClient, TrackerError, TrackerUnavailable, label
 from tracker.client.relay import sockets
+from tracker.relay.app import Options
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
@@ -231,6 +232,18 @@ def test_what_it_may_not_hold_it_refuses_until_there_is_room(server: Server, tmp
     assert relay.stop() == 0
 
 
+def test_a_graceful_stop_ends_what_would_not_end_by_itself_and_says_why(server: Server, relay: Relay) -> None:
+    TrackerClient(server.address).define_job(spec("job"))
+    with grpc.insecure_channel(relay.address) as channel:
+        watch = TrackerStub(channel).Watch(wire.WatchRequest(job="job"))
+        watch.initial_metadata()
+        assert relay.stop() == 0
+        assert (watch.code(), watch.details()) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "STOPPING: the relay is stopping; retry",
+        )
+
+
 def test_a_graceful_stop_answers_what_was_taken(server: Server, relay: Relay) -> None:
     client = TrackerClient(server.address)
     client.define_job(spec("job"))
@@ -249,6 +262,13 @@ def test_a_graceful_stop_answers_what_was_taken(server: Server, relay: Relay) ->
         # Taken before the stop, it was answered; else its caller knows that it was not.
         assert outcome is Outcome.APPLIED or isinstance(outcome, TrackerUnavailable)
         assert isinstance(watching.exception(), TrackerUnavailable)
+
+
+@pytest.mark.parametrize(("option", "least", "below"), [("max_delay", 0.0, -0.001), ("max_pending_bytes", 1, 0)])
+def test_an_option_beyond_its_least_value_is_refused(option: str, least: float, below: float) -> None:
+    Options("127.0.0.1:1", "127.0.0.1:2", **{option: least})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must not be negative"):
+        Options("127.0.0.1:1", "127.0.0.1:2", **{option: below})  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- where it listens
