@@ -48,19 +48,17 @@ class Reading:
         start = self.entry
         while batch := self._read(start):
             for name, fields in batch:
-                start = name.decode()
+                start, group = name.decode(), None
                 if b"base" in fields:
                     if int(fields[b"base"]) != self.number:
                         self.problem = f"records {self.number + 1} to {fields[b'base'].decode()} are missing"
                         return
                     self.claims += 1
-                else:
-                    group = self._group(start, fields)
-                    if group is None:
-                        return
-                    self.entry = start
-                    yield group
+                elif (group := self._group(start, fields)) is None:
+                    return
                 self.entry = start
+                if group is not None:
+                    yield group
 
     def _read(self, after: str) -> Any:
         return self.client.xrange(self._log, f"({after}", "+", count=_BATCH)
