@@ -670,6 +670,27 @@ def test_a_lost_tail_stops_the_tracker_and_needs_the_operators_consent(directory
     journal.close()
 
 
+def test_an_accepted_loss_whose_note_could_not_be_removed_is_removed_later(
+    directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = opened(directory.address())
+    journal.append(records(3))
+    journal.append(records(2, start=3))
+    directory.lose(3)
+    with pytest.raises(JournalGoneError):
+        journal._log.look()  # type: ignore[attr-defined]
+    journal.close()
+    journal, _, _ = opened(directory.address().replace("lease=1", "lease=3600"), accept_loss=True)
+    log = journal._log  # type: ignore[attr-defined]
+    with monkeypatch.context() as silent:
+        silent.setattr(log._objects, "delete", Silent(1).delete)
+        journal.append(records(1, start=3))
+    assert log.noted_loss() == 5
+    log.look()
+    assert log.noted_loss() == 0
+    journal.close()
+
+
 def test_a_loss_that_the_next_tracker_could_not_see_stops_it_too(
     directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
