@@ -36,6 +36,7 @@ from tracker.journal import (
     open_journal,
 )
 from tracker.journal.objects import ObjectsAddress, open_objects_journal
+from tracker.journal.objects.journal import ObjectsJournal
 from tracker.journal.objects.lease import Lease
 from tracker.journal.objects.log import Log
 from tracker.journal.objects.snapshots import ObjectsSnapshots
@@ -593,6 +594,12 @@ def test_a_snapshot_is_kept_as_soon_as_the_store_answers_again_and_is_given_up_w
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4]
     with pytest.raises(JournalError, match="here has not answered while a snapshot was written: no answer"):
         ObjectsSnapshots(Silent(8), "here", pauses.append).write(1, 1, {"number": 1}, lambda: None)
+
+
+def test_a_store_that_does_not_answer_is_not_taken_for_one_that_another_tracker_uses(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="no answer") as refused:
+        ObjectsJournal(Silent(1_000_000), "here", 0.5, str(tmp_path))
+    assert not isinstance(refused.value, JournalLockedError)
 
 
 def test_objects_that_are_not_there_are_removed_like_others(place: Place) -> None:

@@ -102,6 +102,7 @@ def test_what_is_pending_and_what_finds_no_room_is_counted(server: Server, relay
     server.thaw()
     waiting.result()
     assert outcomes(relay) == {"answered": 1, "full": 1}
+    assert scraped(relay.metrics)["tracker_relay_report_seconds_count", ()] == 1, "what was not sent took no time"
     calls = values(relay.metrics, "tracker_relay_passed_calls_total", "method", code="RESOURCE_EXHAUSTED")
     assert calls == {"GetJob": 1}
     assert value(relay.metrics, "tracker_relay_pending_bytes") == 0

@@ -131,6 +131,62 @@ def test_what_comes_while_one_is_under_way_is_one_message(
     }
 
 
+class Line:
+    """A line to a tracker that holds each message until the test lets it fail or be answered."""
+
+    def __init__(self) -> None:
+        self.sent: list[asyncio.Future[bytes]] = []
+        self.batcher = Batcher(self._send, 60.0, Budget(1 << 30))
+
+    async def _send(self, request: bytes, timeout: float | None) -> bytes:
+        self.sent.append(asyncio.get_running_loop().create_future())
+        return await self.sent[-1]
+
+    def report(self, number: int) -> asyncio.Task[bytes]:
+        request = report("j", f"u{number}", ("x", "a", 1, 1, 0)).SerializeToString()
+        return asyncio.create_task(self.batcher.report(request, 30.0))
+
+    @staticmethod
+    async def rest() -> None:
+        """Lets everything happen that can happen now."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def test_a_tracker_that_is_away_gets_a_combined_report_once() -> None:
+    """Sent one by one, its parts would get the same error, and a tracker that comes back many times the load."""
+
+    async def run() -> None:
+        line = Line()
+        reports = [line.report(number) for number in range(5)]
+        away = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+        for sent in (1, 2):
+            await line.rest()
+            assert len(line.sent) == sent
+            line.sent[-1].set_exception(away)
+        await line.rest()
+        assert [each.exception() for each in reports] == [away] * 5
+        assert len(line.sent) == 2
+
+    asyncio.run(run())
+
+
+def test_a_report_whose_caller_has_gone_is_not_sent() -> None:
+    async def run() -> None:
+        line = Line()
+        reports = [line.report(number) for number in range(3)]
+        await line.rest()
+        reports[1].cancel()
+        reports[2].cancel()
+        await line.rest()
+        line.sent[0].set_result(b"")
+        assert await reports[0] == b""
+        await line.rest()
+        assert len(line.sent) == 1
+
+    asyncio.run(run())
+
+
 def test_other_epochs_runs_producers_and_jobs_do_not_wait_and_do_not_mix(
     shared_server: Server, client: TrackerClient, opened: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import redis
@@ -23,14 +24,16 @@ _SOON_TEXTS: Final = ("MASTERDOWN", "NOREPLICAS", "BUSY", "TRYAGAIN", "UNBLOCKED
 _FULL_TEXTS: Final = ("OOM ", "MISCONF")
 
 
-def connect(address: RedisAddress, answer_s: float = _ANSWER_S) -> Any:
+def connect(address: RedisAddress, answer_s: float = _ANSWER_S, connected: Callable[[], None] = lambda: None) -> Any:
     """Return a client with one connection, which is made when it is first used, and again after it broke.
 
-    It repeats nothing by itself: only its caller knows what may be repeated.
+    It repeats nothing by itself: only its caller knows what may be repeated. But a connection that was closed while
+    nobody used it is replaced in silence by the next call, and may lead to another server.
 
     Args:
         address: of the server, or of its sentinels.
         answer_s: seconds until a call without an answer fails.
+        connected: called whenever a connection was made, before the call that needed it is sent.
 
     Returns:
         A `redis.Redis`. It is not declared as one, because the package's types differ from version to version.
@@ -42,6 +45,11 @@ def connect(address: RedisAddress, answer_s: float = _ANSWER_S) -> Any:
         password = address.password()
     except ValueError as error:
         raise JournalError(str(error)) from error
+
+    def introduce(connection: Any) -> None:
+        connection.on_connect()
+        connected()
+
     options: dict[str, Any] = {
         "db": address.db,
         "username": address.user or None,
@@ -51,6 +59,7 @@ def connect(address: RedisAddress, answer_s: float = _ANSWER_S) -> Any:
         "socket_keepalive": True,
         "retry": Retry(NoBackoff(), 0),
         "max_connections": 1,
+        "redis_connect_func": introduce,
     }
     encryption: dict[str, Any] = {}
     if address.tls:

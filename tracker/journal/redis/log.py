@@ -91,13 +91,16 @@ class Log:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self.client = connect(keys.address)
+        self.client = connect(keys.address, connected=self._connected)
         self._durability = Durability(keys.address)
         self._checked = False  # whether the server of this connection gives the wanted durability
         self._interrupted = threading.Event()
         self._append = self.client.register_script(scripts.APPEND)
         self._entry, self.last, self.term = NOTHING, 0, 0
         self._accepts = False  # whether a noted loss is accepted, with the first entry
+
+    def _connected(self) -> None:
+        self._checked = False
 
     def check(self) -> None:
         """Find out whether the server gives the wanted durability.
@@ -213,8 +216,10 @@ class Log:
                 if isinstance(error, Exception):
                     raise error
                 unsure = True  # the group is in the log, and may not be durable yet
+            if not self._checked:
+                self.check()
+                return "the connection had been closed, so the write went to a server that was not checked", True
         except LOST as error:
-            self._checked = False
             return str(error), True
         except redis.ResponseError as error:
             self._refused(error, unsure)
