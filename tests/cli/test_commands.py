@@ -250,7 +250,9 @@ def test_explain_names_every_staged_epoch_that_concerns_a_substream(
     assert [(each["producer"], each["epoch"], each["closed_by"]) for each in found["staged"]] == [
         ("other", 3, ["schedule"])
     ]
-    client.producer(job, "stuck", "r1").commit(7)
+    client.producer(job, "stuck", "r1").close()
+    assert "its run is closed" in shell("explain", job, "JFK", "2013-01-01")
+    client.open_producer(job, "stuck", "r2").commit(7)
     said = shell("explain", job, "JFK", "2013-01-01")
     assert "no element has ever been received" not in said
     assert "'stuck'" not in said

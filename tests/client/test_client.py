@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -453,6 +453,30 @@ def test_in_a_job_with_committed_ends_nothing_that_is_not_committed_brings_one(c
     assert client.explain(job, "s", "n").substream is None
     producer.commit(0)
     assert client.wait_for_end(job, "raw", "s", "n", 5, timeout=30).elements == 1
+
+
+@pytest.mark.parametrize(
+    ("feature", "ask"),
+    [
+        ("COMMITTED_ENDS", lambda client, job: client.define_job(replace(spec(job), committed_ends=True))),
+        ("HAND_OVER", lambda client, job: client.drain(job, "d1", "now", hand_over=True)),
+    ],
+)
+def test_a_tracker_of_an_earlier_release_is_not_asked_for_what_it_would_not_notice(
+    client: TrackerClient,
+    job: str,
+    feature: str,
+    ask: Callable[[TrackerClient, str], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shared tracker plays the earlier release: it lacks a feature of tomorrow."""
+    client.define_job(spec(job))
+    monkeypatch.setattr(f"tracker.client.jobcalls.{feature}", "of tomorrow")
+    with pytest.raises(TrackerError, match=r"is of an earlier release, which would .*; upgrade it first") as refused:
+        ask(client, job)
+    assert refused.value.reason == "UNSUPPORTED"
+    assert not client.job(job).spec.committed_ends
+    assert client.get_drain(job).drain_id == ""
 
 
 def test_committed_ends_are_refused_while_a_producer_may_still_bring_others(client: TrackerClient, job: str) -> None:

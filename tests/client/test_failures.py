@@ -82,6 +82,21 @@ def test_a_watch_sees_everything_once_over_restarts(server: Server) -> None:
     assert events.log_id == client.job("job").log_id
 
 
+def test_a_watch_whose_tracker_stays_away_tells_so_and_goes_on_when_it_is_back(server: Server) -> None:
+    client = TrackerClient(server.address)
+    client.define_job(spec("job"))
+    with TrackerClient(server.address, retry_for=0).watch("job") as events:
+        pass_through(client.open_producer("job", "q", "r1"), 0, "n0")
+        assert next(events).seq == 1
+        server.kill()
+        for _ in range(2):
+            with pytest.raises(TrackerUnavailable, match="has not answered"):
+                next(events)
+        server.start()
+        pass_through(client.open_producer("job", "q", "r2"), 1, "n1")
+        assert next(events).seq == 2
+
+
 def test_waiting_for_an_end_outlasts_a_restart(server: Server) -> None:
     client = TrackerClient(server.address)
     client.define_job(spec("job"))

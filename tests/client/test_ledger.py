@@ -12,7 +12,7 @@ from tests.cli.shell import Shell
 from tracker.client.ledger import ledger_of
 from tracker.client.receipts import NEEDED, Aside, Key
 
-A = Key("shop", "berlin", "monday")
+A, B = Key("shop", "berlin", "monday"), Key("shop", "berlin", "sunday")
 COUNTS = ("sent", "released", "filtered", "late", "given_up", "quarantined", "missing")
 
 
@@ -48,6 +48,11 @@ def test_rows_on_all_ways_add_up() -> None:
     found, wrong = total(clean, given_up, again, empty, asides=(late, doubled))
     assert found == (108, 90, 11, 2, 4, 1, 0)
     assert not wrong
+
+
+def test_a_substream_of_late_rows_alone_has_its_lines() -> None:
+    lines = {line.key: line for line, *_ in ledger_of([receipt("in", 5, 1)], [Aside(B, "in", "late", 2)])}
+    assert (lines[A].sent, lines[A].late, lines[B].sent, lines[B].late) == (5, 0, 2, 2)
 
 
 def test_an_old_receipt_counts_what_was_received_as_released() -> None:

@@ -44,10 +44,13 @@ KILLED, SURVIVED, EQUAL_RESULT = "killed", "survived", "equal"
 # The tests of each area. Those that show that a test can fail have nothing to find here.
 AREAS: dict[str, tuple[str, ...]] = {
     "core": ("tests/core", "tests/simulation", "-k", "not found_out and not cut_down"),
-    "journal": ("tests/journal", "tests/server/test_durability.py", "tests/server/test_recovery.py"),
+    "journal": ("tests/journal", "tests/backup", "tests/server/test_durability.py", "tests/server/test_recovery.py"),
     "server": ("tests/server", "tests/cli", "tests/client/test_client.py", "tests/security", "tests/metrics"),
     "relay": ("tests/relay", "tests/security/test_relay.py", "tests/metrics/test_relay.py"),
-    "client": ("tests/client", "tests/scale", "tests/security/test_clients.py", "tests/metrics/test_client.py"),
+    "client": (
+        *("tests/client", "tests/scale", "tests/cli/test_commands.py", "tests/relay/test_sockets.py"),
+        *("tests/security/test_clients.py", "tests/security/test_quotas.py", "tests/metrics/test_client.py"),
+    ),
 }
 
 

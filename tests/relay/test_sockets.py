@@ -21,6 +21,7 @@ from tests.client.processes import Server
 from tests.relay.processes import Relay
 from tests.relay.test_relay import relay_command, send, taken
 from tracker.client import Outcome, TrackerClient
+from tracker.client.peers import trusted
 from tracker.client.relay import sockets
 from tracker.relay.listening import CannotListenError, bound
 from tracker.wire.gen import tracker_pb2 as wire
@@ -223,6 +224,14 @@ def open_to_all(tmp_path: Path) -> Path:
     """A directory in which every user may put something."""
     tmp_path.chmod(0o1777)
     return tmp_path
+
+
+def test_a_socket_at_which_nobody_listens_yet_is_looked_at_again(tmp_path: Path) -> None:
+    path = tmp_path / "relay.sock"
+    with listening(path, backlog=None) as starting:
+        assert trusted(str(path)) is None
+        starting.listen()
+        assert str(trusted(str(path))).startswith("unix:/proc/self/fd/")
 
 
 @as_root
