@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.client.processes import Server
 from tests.client.test_client import pass_through
 from tests.client.test_failures import until
 from tracker.client import TrackerClient, TrackerError
+from tracker.client.connection import _connections
 
 OPENED = {"a watch": ("watch",), "a subscription": ("subscribe", "mailer")}  #: the client's method, its arguments
 
@@ -60,3 +62,17 @@ while events.last_seq < 1:
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_a_closed_client_holds_no_connection(shared_server: Server, job: str) -> None:
+    """A tracker with two addresses gets a connection of its own for what only waits."""
+    address = shared_server.address.replace("127.0.0.1", "localhost")  # that no other client uses
+    client = TrackerClient(f"{address}+127.0.0.1:1")
+    client.define_job(spec(job))
+    pass_through(client.open_producer(job, "p", "r"), 0, "w0")
+    with client.watch(job) as events:
+        assert next(events).seq == 1
+    assert {key[2] for key in _connections if key[0] == address} == {False, True}
+    client.close()
+    gc.collect()
+    assert not [key for key in _connections if key[0] == address]

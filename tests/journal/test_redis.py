@@ -605,6 +605,21 @@ def test_a_closed_connection_is_not_replaced_by_one_to_a_server_that_gives_less(
     assert opened(server.address())[2] == records(2)
 
 
+def test_a_server_that_gives_less_gets_no_write_if_that_is_known_before(server: RedisServer) -> None:
+    journal, _, _ = opened(server.address())
+    journal.append(records(1))
+    look = server.client()
+    look.config_set("appendonly", "no")
+    look.client_kill_filter(_type="normal", skipme=True)
+    journal._log.top()  # type: ignore[attr-defined]  # any other call may be the first over the new connection
+    with pytest.raises(JournalError, match="has no append-only file"):
+        journal.append(records(1, start=1))
+    assert look.xlen("{tracker}:log") == 2, "the claim and the first record"
+    look.config_set("appendonly", "yes")
+    assert journal.append(records(1, start=1)) == 2
+    journal.close()
+
+
 def test_a_record_is_acknowledged_when_the_replica_has_it(server: RedisServer, tmp_path: Path) -> None:
     replica = replica_of(server, tmp_path / "replica")
     try:

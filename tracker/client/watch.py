@@ -59,7 +59,7 @@ class Watch(Iterator[Event]):
         self._stream: _CallIterator[tracker_pb2.Event] | None = None
         self._connection: Connection | None = None  # the stream's: without a reference it would be closed
         self._pid = os.getpid()
-        self._forgotten: weakref.finalize[[grpc.Call, threading.Event, int], Watch] | None = None
+        self._forgotten: weakref.finalize[[grpc.Call, int], Watch] | None = None
 
     def __enter__(self) -> Watch:
         return self
@@ -132,7 +132,7 @@ class Watch(Iterator[Event]):
                 self._connection = self._calls.waiting_connection()
                 self._stream = self._connection.stubs.Watch(self._request)
                 forking.may_last(self._stream, self._stream.cancel)
-                self._forgotten = weakref.finalize(self, _end, self._stream, self._closed, self._pid)
+                self._forgotten = weakref.finalize(self, _end, self._stream, self._pid)
             return self._stream
 
     def _let_go(self) -> None:
@@ -167,9 +167,8 @@ class Watch(Iterator[Event]):
             raise _ClosedError
 
 
-def _end(stream: grpc.Call, closed: threading.Event, pid: int) -> None:
+def _end(stream: grpc.Call, pid: int) -> None:
     # Objects are freed in any thread, even in one that is about to fork. So this must not wait for the end of a fork.
-    closed.set()
     if pid == os.getpid():
         stream.cancel()
         forking.is_over(stream)
