@@ -41,6 +41,7 @@ from tracker.journal.objects.lease import Lease
 from tracker.journal.objects.log import Log
 from tracker.journal.objects.snapshots import ObjectsSnapshots
 from tracker.journal.objects.store import NoAnswerError
+from tracker.journal.objects.stored import StoredObjects
 from tracker.journal.objects.trial import try_conditions
 
 __all__ = ["bucket", "directory", "place", "s3"]  # fixtures
@@ -264,6 +265,42 @@ def test_without_a_named_place_notes_are_kept_in_a_directory_of_this_user_alone(
     journal, recovery, _ = opened(f"file://{tmp_path}/journal")
     assert recovery.unanswered == {1}
     journal.close()
+
+
+def test_a_journal_is_not_given_back_while_a_sign_of_life_is_under_way(
+    directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would come after the release and take it back, in the name of a tracker that is gone."""
+    journal, _, _ = opened(directory.address())
+    lease = journal._lease  # type: ignore[attr-defined]
+    put, under_way, go_on = lease._objects.put, threading.Event(), threading.Event()
+
+    def slow(name: str, data: bytes) -> None:
+        if threading.current_thread() is lease._beating:
+            under_way.set()
+            go_on.wait()
+        put(name, data)
+
+    monkeypatch.setattr(lease._objects, "put", slow)
+    monkeypatch.setattr("tracker.journal.objects.lease._LAST_BEAT_S", 0.01)
+    assert under_way.wait(60)
+    journal.close()
+    [beat] = directory.objects.names("beats")
+    assert b'"released": false' in (directory.objects.get(beat) or b"")
+    go_on.set()
+    lease._beating.join()
+
+
+def test_what_another_tracker_has_written_is_durable_before_it_counts(
+    directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory: the writer may have died between its write and its sync."""
+    objects = StoredObjects(ObjectsAddress.parse(directory.address()))
+    objects.put("trial/a", b"content")
+    synced: list[Path] = []
+    monkeypatch.setattr("tracker.journal.objects.stored._sync", synced.append)
+    assert objects.get("trial/a") == b"content"
+    assert [path.name for path in synced] == ["a"]
 
 
 def test_a_tracker_that_died_elsewhere_is_followed_when_its_lease_has_run_out(

@@ -18,11 +18,13 @@ from tracker.journal import (
     JournalError,
     JournalFullError,
     JournalLockedError,
+    JournalLossError,
     Record,
     Recovery,
     SqliteJournal,
     open_journal,
 )
+from tracker.journal.rows import APPLICATION
 
 
 def records(count: int, size: int = 100, start: int = 0) -> list[Record]:
@@ -295,6 +297,37 @@ def test_a_mark_that_is_missing_means_that_a_loss_cannot_be_excluded(path: Path)
     assert found == records(5)
     assert [damage.lost for damage in recovery.damage] == [None]
     assert recovery.tail_lost
+    journal.close()
+
+
+def test_a_journal_of_another_version_is_left_alone(path: Path) -> None:
+    """A newer server has left it: what this one cannot read is not damaged."""
+    journal, _, _ = opened(path)
+    journal.append(records(5))
+    journal.close()
+    with sqlite3.connect(path) as newer:
+        newer.execute(f"PRAGMA application_id={APPLICATION + 1}")
+    newer.close()
+    before = path.read_bytes()
+    with pytest.raises(JournalError, match="of another version") as refused:
+        opened(path)
+    assert not isinstance(refused.value, JournalLossError)
+    assert path.read_bytes() == before
+
+
+def test_a_journal_that_something_else_has_overwritten_is_damaged_and_set_aside_once_that_is_accepted(
+    path: Path,
+) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(5))
+    journal.snapshot(5, {"after": 5})
+    journal.append(records(2, start=5))
+    journal.close()
+    path.write_text("Dear diary,\n" * 1000)
+    assert "2 acknowledged records" in recover_elsewhere(path)
+    journal, recovery, found = opened(path)
+    assert (recovery.state, found, recovery.damage[-1].lost) == ({"after": 5}, [], 2)
+    assert Path(recovery.damage[-1].set_aside).read_text().startswith("Dear diary")
     journal.close()
 
 
