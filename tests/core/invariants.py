@@ -244,7 +244,12 @@ def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
 
 
 def _an_end_is_found_as_it_was_announced(job: Job) -> None:
-    """Who asks for an end that has come gets what the event has."""
+    """Who asks for an end that has come gets what the event has, and nothing for one that has not come."""
+    names = job.graph.names
+    for row in _open(job)[:3]:
+        scope, name = job.accounts.scope_names[int(job.accounts.scope[row])], job.accounts.names[row]
+        for segment in [segment for number, segment in enumerate(names) if not job.accounts.reason(row, number)]:
+            assert views.ended(job, segment, scope, name, None) is None, (segment, scope, name)
     first = max(job.log.first_seq - 1, job.log.last_seq - 20)
     events, _ = job.log.read_kept(first, job.log.last_seq, 20)
     # Earlier deployments may have had another graph.

@@ -259,6 +259,21 @@ def test_an_added_front_has_closed_what_the_others_might_still_take_back() -> No
     assert left.waiting_for == ("f",)
 
 
+def test_an_idle_front_is_waited_for_where_it_expects_elements() -> None:
+    """`f` is idle, so nothing else waits for it: but of `s` it has promised two elements, and one was sent."""
+    left = open_after(
+        define(fronts=("f", "g"), durations={"idle_after": 5 * SECOND}),
+        start("p1"),
+        start("q1"),
+        report("p1", 0, "u0", [SENT], [["expect", "f", "t", "s", 10, "a", 2]], commit=True),
+        report("q1", 0, "u0", promises=[["frontier", "g", None, 5]], commit=True),
+        tick(4),
+        report("q1", 1, "u1", promises=[["frontier", "g", None, 6]], commit=True),
+        tick(4),
+    )
+    assert sorted(left.waiting_for) == ["f", "g"]
+
+
 def test_an_added_front_starts_at_the_floor_of_a_scope_that_was_promised_softly() -> None:
     """A frontier below it raises nothing, so it may be promised while an epoch is staged."""
     assert last_of(

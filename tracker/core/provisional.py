@@ -104,11 +104,12 @@ class Provisional:
 
     def keep_numbers(self, id_: int, key: Key, given: list[tuple[Origin | None, int]]) -> None:
         """These are the numbers of which the last stands, as far as any can be taken back."""
-        origins = {by for by, _ in given if by is not COMMITTED}
         # What came before a committed number will never stand again.
         last = max((at for at, (by, _) in enumerate(given) if by is COMMITTED), default=0)
+        given = given[last:]
+        origins = {by for by, _ in given if by is not COMMITTED}
         if origins:
-            self.numbers.setdefault(id_, {})[key] = given[last:]
+            self.numbers.setdefault(id_, {})[key] = given
         else:
             _drop(self.numbers, id_, key)
         for origin in origins:
