@@ -17,9 +17,11 @@ from __future__ import annotations
 import argparse
 import compileall
 import json
+import os
 import py_compile
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -172,12 +174,23 @@ class _Tests:
             command += ["-p", "tests.mutants.ordering", "--order-file", str(order), "--note-file", str(note)]
             command += ["--hypothesis-seed", "0", "-m", "not slow and not spark", *AREAS[self._area]]
             environment = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "PYTHONPATH": str(copy)}
-            ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-            if ran.returncode == _NO_TESTS:
+            ended = _run_alone(command, copy, environment)
+            if ended == _NO_TESTS:
                 raise SystemExit(f"there are no such tests: {' '.join(AREAS[self._area])}")
             noted = json.loads(note.read_text()) if note.exists() else {"seconds": {}, "failed": ""}
         # What cannot even be imported fails before any test does.
-        return noted["seconds"], noted["failed"] or ("" if ran.returncode == _PASSED else "before any test")
+        return noted["seconds"], noted["failed"] or ("" if ended == _PASSED else "before any test")
+
+
+def _run_alone(command: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
+    """The exit status of a command; nothing that it has started is left, however the change makes servers spin."""
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **output) as run:
+        try:
+            return run.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
 
 
 def _print_table(areas: Sequence[str], results: dict[Mutant, str]) -> None:
