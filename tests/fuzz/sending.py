@@ -64,13 +64,13 @@ def answer(channel: grpc.Channel, method: str, messages: list[bytes]) -> str:
 
 
 def many(server: Server, seed: int, count: int, threads: int) -> Outcome:
-    """So many requests, from several threads at once."""
+    """So many requests, or a few more, from several threads at once."""
     outcomes = [Outcome() for _ in range(threads)]
 
     def send(number: int) -> None:
         requests = Requests(seed * 1000 + number)
         with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-            for _ in range(count // threads):
+            for _ in range(-(-count // threads)):
                 method, data = requests.next()
                 outcomes[number].note(method, answer(channel, method, data), data)
 
