@@ -90,6 +90,7 @@ class World:
                 if journal.try_to_own():
                     recovery = journal.recover()
                     assert recovery.damage == ()
+                    journal._marks.close()
                     return [*(recovery.state or []), *(record.payload for record in recovery.records)]
 
 
@@ -109,6 +110,8 @@ class Tracker:
         try:
             self._step()
         except KilledError:
+            if self._journal is not None:
+                self._journal._marks.close()  # as the system closes the files of who was killed
             self._journal = None
         except JournalError:
             if self._journal is not None:
