@@ -586,15 +586,21 @@ def test_a_server_that_cannot_give_the_wanted_durability_is_refused(
         server.kill()
 
 
+def lessened(server: RedisServer) -> Any:
+    """A client of a server that keeps nothing on its disk any more, and has closed all other connections."""
+    look = server.client()
+    look.config_set("appendonly", "no")
+    look.client_kill_filter(_type="normal", skipme=True)
+    return look
+
+
 def test_a_closed_connection_is_not_replaced_by_one_to_a_server_that_gives_less(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a failover, while nothing is written: the new server may have other settings."""
     journal, _, _ = opened(server.address())
     journal.append(records(1))
-    look = server.client()
-    look.config_set("appendonly", "no")
-    look.client_kill_filter(_type="normal", skipme=True)
+    look = lessened(server)
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(journal.append, records(1, start=1))
         server.wait_until(lambda: "has no append-only file, so its records end with it" in caplog.text)
@@ -608,9 +614,7 @@ def test_a_closed_connection_is_not_replaced_by_one_to_a_server_that_gives_less(
 def test_a_server_that_gives_less_gets_no_write_if_that_is_known_before(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     journal.append(records(1))
-    look = server.client()
-    look.config_set("appendonly", "no")
-    look.client_kill_filter(_type="normal", skipme=True)
+    look = lessened(server)
     journal._log.top()  # type: ignore[attr-defined]  # any other call may be the first over the new connection
     with pytest.raises(JournalError, match="has no append-only file"):
         journal.append(records(1, start=1))

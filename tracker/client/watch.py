@@ -59,7 +59,7 @@ class Watch(Iterator[Event]):
         self._stream: _CallIterator[tracker_pb2.Event] | None = None
         self._connection: Connection | None = None  # the stream's: without a reference it would be closed
         self._pid = os.getpid()
-        self._forgotten: weakref.finalize[[grpc.Call, int], Watch] | None = None
+        self._end: weakref.finalize[[grpc.Call, int], Watch] | None = None  # ends the stream, once
 
     def __enter__(self) -> Watch:
         return self
@@ -132,18 +132,14 @@ class Watch(Iterator[Event]):
                 self._connection = self._calls.waiting_connection()
                 self._stream = self._connection.stubs.Watch(self._request)
                 forking.may_last(self._stream, self._stream.cancel)
-                self._forgotten = weakref.finalize(self, _end, self._stream, self._pid)
+                self._end = weakref.finalize(self, _end, self._stream, self._pid)
             return self._stream
 
     def _let_go(self) -> None:
         with forking.using_grpc(), self._lock:
-            stream, self._stream = self._stream, None
-            if self._forgotten is not None:
-                self._forgotten.detach()
-            if stream is not None and self._pid == os.getpid():
-                stream.cancel()
-                forking.is_over(stream)
-            self._connection = None
+            if self._end is not None:
+                self._end()
+            self._stream, self._connection = None, None
 
     def _out_of_quota(self, error: grpc.RpcError) -> TrackerError | None:
         """Returns the error if a quota has refused the stream for as long as the client waits, else None."""
