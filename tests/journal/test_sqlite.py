@@ -19,6 +19,7 @@ from tracker.journal import (
     JournalFullError,
     JournalLockedError,
     JournalLossError,
+    LeftOut,
     Record,
     Recovery,
     SqliteJournal,
@@ -544,6 +545,10 @@ def test_the_mark_tells_what_was_being_done(path: Path) -> None:
     journal.replaying(0)
     journal.close()
     journal, recovery, _ = opened(path)
-    assert (recovery.suspect, recovery.unanswered, recovery.set_aside) == (0, frozenset(), frozenset({7}))
+    assert (recovery.suspect, recovery.unanswered, recovery.set_aside) == (
+        0,
+        frozenset(),
+        {LeftOut.of(7, records(7)[6])},
+    )
     assert path.with_name("tracker.db-set-aside-7").read_bytes() == records(7)[6].payload
     journal.close()

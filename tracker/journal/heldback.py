@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .groups import unpack
-from .interface import Place, Record
+from .interface import LeftOut, Place, Record
 
 _GROUPS: Final = 2
 
@@ -40,18 +40,18 @@ class HeldBack:
         self._groups: deque[Group] = deque()
         self.place = place
 
-    def add(self, group: Group, left_out: Collection[int]) -> Iterator[tuple[int, Record]]:
+    def add(self, group: Group, left_out: Collection[LeftOut]) -> Iterator[tuple[int, Record]]:
         """Add the next group, and return the records that may be replayed now, with their numbers.
 
         Args:
             group: the next one.
-            left_out: numbers of records that are not to be replayed.
+            left_out: records that are not to be replayed.
         """
         self._groups.append(group)
         while len(self._groups) > _GROUPS:
             oldest = self._groups.popleft()
             number = oldest.first - 1
             for number, record in enumerate(unpack(oldest.data), oldest.first):
-                if number not in left_out:
+                if LeftOut.of(number, record) not in left_out:
                     yield number, record
             self.place = Place(oldest.entry, number)

@@ -22,6 +22,22 @@ class Record(NamedTuple):
     payload: bytes  #: the request's bytes, as they arrived
 
 
+class LeftOut(NamedTuple):
+    """A record that every recovery leaves out.
+
+    Its time tells it from a later record with its number, which a journal can have once the end of its log was lost.
+    """
+
+    number: int
+    method: int
+    at: int  #: as `Record.at`
+
+    @classmethod
+    def of(cls, number: int, record: Record) -> LeftOut:
+        """Return what leaves a record out."""
+        return cls(number, record.method, record.at)
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A damage of the journal, and what was saved."""
@@ -51,7 +67,7 @@ class Recovery:
     suspect: int = 0  #: the record at whose replay the last starts ended; 0: none
     starts: int = 0  #: how many starts in a row ended there
     unanswered: frozenset[int] = frozenset()  #: records that were being carried out when the process ended
-    set_aside: frozenset[int] = frozenset()  #: records that an earlier start has set aside
+    set_aside: frozenset[LeftOut] = frozenset()  #: records that an earlier start has set aside
 
     @property
     def tail_lost(self) -> bool:

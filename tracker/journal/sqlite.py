@@ -28,14 +28,23 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .groups import pack
-from .interface import Damage, JournalError, JournalFullError, JournalGoneError, JournalLossError, Record, Recovery
+from .interface import (
+    Damage,
+    JournalError,
+    JournalFullError,
+    JournalGoneError,
+    JournalLossError,
+    LeftOut,
+    Record,
+    Recovery,
+)
 from .mark import Mark
 from .ownership import Ownership
 from .rows import APPLICATION, PAGE, Row, Rows, check, create, insert, records_of
@@ -194,13 +203,15 @@ class SqliteJournal:
             os.fsync(file.fileno())
         sync_directory(self._path.parent)
 
-    def _set_aside(self) -> list[int]:
+    def _set_aside(self) -> Iterator[LeftOut]:
         try:
             lines = Path(self._beside("-set-aside")).read_text().splitlines()
         except FileNotFoundError:
-            return []
+            return
         try:
-            return [int(json.loads(line)["record"]) for line in lines]
+            for line in lines:
+                values = json.loads(line)
+                yield LeftOut(int(values["record"]), int(values["method"]), int(values["at"]))
         except (ValueError, KeyError, TypeError) as error:
             raise JournalError(
                 f"{self._beside('-set-aside')} cannot be read; repair its lines, or move it away"

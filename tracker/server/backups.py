@@ -20,7 +20,7 @@ import tracker
 from tracker.backup.form import BackupError, Checked, Draft, Header, JobLog
 from tracker.contract.commands import CloseProducer, Command, OpenProducer
 from tracker.contract.values import DrainState
-from tracker.journal import JournalError, JournalLossError, Record, open_journal, set_journal_aside
+from tracker.journal import JournalError, JournalLossError, LeftOut, Record, open_journal, set_journal_aside
 from tracker.journal.snapshots import decode, encode
 from tracker.wire.codec import Method
 
@@ -64,7 +64,7 @@ def of_journal(where: str, final: bool = False) -> Draft:
         number, ended = recovery.number, False
         for number, record in enumerate(recovery.records, recovery.number + 1):
             ended = record.method == Method.MOVED
-            if number not in recovery.set_aside and not ended:
+            if LeftOut.of(number, record) not in recovery.set_aside and not ended:
                 state.replay(number, record)
         if not state.has_begun:
             raise BackupError(f"there is nothing in the journal {where}; check its address")

@@ -25,6 +25,7 @@ from tracker.journal import (
     Journal,
     JournalError,
     JournalLossError,
+    LeftOut,
     LostTrackError,
     Place,
     Record,
@@ -272,7 +273,7 @@ def recover(
     restored = ReplayableState(recovery.state) if followed is None else followed.state
     number, replayed, lost = recovery.number, 0, recovery.tail_lost
     for number, record in enumerate(recovery.records, recovery.number + 1):
-        if number in recovery.set_aside:
+        if LeftOut.of(number, record) in recovery.set_aside:
             continue
         if number in left_out:
             _leave_out(journal, number, record, number not in recovery.unanswered)
@@ -332,13 +333,14 @@ def _method(number: int, record: Record) -> Method:
 
 def _left_out(recovery: Recovery, accept_loss: bool, asked: frozenset[int]) -> frozenset[int]:
     """Return the numbers of the records that are not to be replayed."""
-    answered = sorted(asked - recovery.unanswered - recovery.set_aside)
+    before = {each.number for each in recovery.set_aside}
+    answered = sorted(asked - recovery.unanswered - before)
     if answered and not accept_loss:
         raise JournalLossError(
             f"records {answered} were acknowledged, or may have been; to continue without them, add --accept-loss"
         )
     suspect = recovery.suspect
-    if not suspect or suspect in asked | recovery.set_aside:
+    if not suspect or suspect in asked | before:
         return asked
     if suspect in recovery.unanswered:
         return asked | {suspect}

@@ -246,8 +246,12 @@ class Sequencer:
 
     def _came(self, pending: _Pending, number: int, done: asyncio.Future[Answer]) -> None:
         del self._under_way[number]
+        self._carries()
         error = done.exception()
         self._answered(pending, None if error is not None else done.result(), error)
+
+    def _carries(self) -> None:
+        self._journal.carrying(list(self._under_way))  # before an answer leaves: what was answered ended no process
 
     def _answered(self, pending: _Pending, answer: Answer, error: BaseException | None) -> None:
         self._pending_bytes -= len(pending.record.payload)
@@ -266,7 +270,7 @@ class Sequencer:
                 self._wanted.clear()
                 await self._wanted.wait()
                 continue
-            sync = None if group is None else self._sync(group)
+            sync = None if group is None else asyncio.create_task(self._make_durable(group))
             if durable is not None:
                 async with self._carrying:
                     await self._carry_out_group(durable)
@@ -287,9 +291,6 @@ class Sequencer:
                 break
         del self._pending[: len(group.commands)]
         return group
-
-    def _sync(self, group: _Group) -> asyncio.Task[bool]:
-        return asyncio.create_task(self._make_durable(group))
 
     async def _make_durable(self, group: _Group) -> bool:
         """Journal a group; if that fails, refuse all its commands."""
@@ -332,14 +333,14 @@ class Sequencer:
         number = group.number - len(group.commands)
         for pending in group.commands:
             number += 1
-            # If this command ends the process, the next start finds out which one it was, and that no caller had an
-            # answer to it.
+            # If this command ends the process, the next start knows which one it was, and that nobody had an answer.
             self._journal.carrying([number, *self._under_way])
             self._answer(pending, number)
             if time.monotonic() - turn > _TURN_S:
+                self._carries()
                 await asyncio.sleep(0)
                 turn = time.monotonic()
-        self._journal.carrying(list(self._under_way))
+        self._carries()
         self._carried_out = group.number
         self._since_snapshot += group.bytes + _RECORD_COST * len(group.commands)
         if self._since_snapshot >= self._snapshot_at and (self._snapshot is None or self._snapshot.done()):

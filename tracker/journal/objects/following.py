@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ..heldback import Group, HeldBack
-from ..interface import JournalError, LostTrackError, Place, Record
+from ..interface import JournalError, LeftOut, LostTrackError, Place, Record
 from .chain import BrokenError, Chain, CutError
 from .entries import Entry
 from .log import Log
@@ -45,7 +45,7 @@ class ObjectsFollowing:
         self._clock = clock
         self._looked = -look_s
         self._idle = 0
-        self._left_out: frozenset[int] | None = None
+        self._left_out: frozenset[LeftOut] | None = None
 
     @property
     def place(self) -> Place:
@@ -84,9 +84,11 @@ class ObjectsFollowing:
         for position, found in self._log.following(self._position):
             counts = self._chain.add(position, found)
             self._position = position
-            if self._left_out is None or not counts:  # a tracker has started, and may have left records out
-                self._left_out = self._set_aside.numbers()
-            if counts and isinstance(found, Entry):
+            if not counts:  # a tracker starts, and leaves records out before it appends its first group
+                self._left_out = None
+            elif isinstance(found, Entry):
+                if self._left_out is None:
+                    self._left_out = self._set_aside.all()
                 yield from self._held_back.add(Group(str(position), found.first, found.data), self._left_out)
 
     def _skip(self) -> bool:

@@ -194,7 +194,7 @@ class ObjectsJournal:
             self._marks.replayed,
             self._marks.starts,
             self._marks.carried,
-            self._set_aside.numbers(),
+            self._set_aside.all(),
         )
 
     def _newest_state(

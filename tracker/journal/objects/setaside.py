@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from ..interface import Record
+from ..interface import LeftOut, Record
 from .store import Objects
 
 _FOLDER = "set-aside"
@@ -37,7 +37,12 @@ class SetAside:
         }
         self._objects.put(f"{_FOLDER}/{number}", json.dumps(text).encode())
 
-    def numbers(self) -> frozenset[int]:
-        """Return the numbers of the records."""
-        names = (name.rpartition("/")[2] for name in self._objects.names(_FOLDER))
-        return frozenset(int(name) for name in names if name.isdecimal())
+    def all(self) -> frozenset[LeftOut]:
+        """Return the records."""
+        found = set()
+        for name in self._objects.names(_FOLDER):
+            number = name.rpartition("/")[2]
+            if number.isdecimal() and (content := self._objects.get(name)) is not None:
+                values = json.loads(content)
+                found.add(LeftOut(int(number), values["method"], values["at"]))
+        return frozenset(found)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import redis
 
 from ..heldback import HeldBack
-from ..interface import JournalError, LostTrackError, Place, Record
+from ..interface import JournalError, LeftOut, LostTrackError, Place, Record
 from .log import Log, Reading
+
+
+def left_out(client: Any, key: str) -> frozenset[LeftOut]:
+    """Return the records that are left out, as the hash `key` names them."""
+    kept = ((int(number), json.loads(text)) for number, text in client.hgetall(key).items())
+    return frozenset(LeftOut(number, values["method"], values["at"]) for number, values in kept)
 
 
 class RedisFollowing:
@@ -27,7 +34,7 @@ class RedisFollowing:
         self._held_back = HeldBack(place)
         self._reading: Reading = log.read(place.entry, place.number)
         self._claims = -1
-        self._left_out: frozenset[int] = frozenset()
+        self._left_out: frozenset[LeftOut] = frozenset()
 
     @property
     def place(self) -> Place:
@@ -40,8 +47,7 @@ class RedisFollowing:
             for group in self._reading:
                 if self._reading.claims != self._claims:  # a tracker has started, and may have left records out
                     self._claims = self._reading.claims
-                    names: Any = self._log.client.hkeys(self._key)
-                    self._left_out = frozenset(int(name) for name in names)
+                    self._left_out = left_out(self._log.client, self._key)
                 yield from self._held_back.add(group, self._left_out)
         except redis.RedisError as error:
             raise JournalError(f"the log cannot be read: {error}") from error

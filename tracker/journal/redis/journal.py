@@ -29,7 +29,7 @@ from ..interface import (
 from ..snapshots import SnapshotDamagedError
 from .address import RedisAddress
 from .connecting import LOST, connect
-from .following import RedisFollowing
+from .following import RedisFollowing, left_out
 from .keys import Keys
 from .lease import Lease
 from .log import Log, Reading, lost
@@ -145,7 +145,6 @@ class RedisJournal:
         self._lease.watch(lambda: self._log.last, self._look, self._log.term)
         self._snapshots.clear()
         found = self._marks.found
-        names = self._log.client.hkeys(self._keys.set_aside)
         return Recovery(
             state,
             number,
@@ -154,7 +153,7 @@ class RedisJournal:
             found.replayed,
             found.starts,
             frozenset(found.carried),
-            frozenset(int(name) for name in names),
+            left_out(self._log.client, self._keys.set_aside),
         )
 
     def _damage_of_the_log(self, reading: Reading, top: Top, aside: str) -> list[Damage]:
