@@ -33,6 +33,7 @@ class JobGraph:
         self.segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
         self.rules: dict[str, Substreams] = {}
         self._fronts: dict[str, list[str]] = _feeding(fronts, self.segments)
+        self._promised_by: dict[str, str] = {}  # the source of each front
         self._consumed: set[str] = set()
         self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads
 
@@ -65,8 +66,15 @@ class JobGraph:
         """Adds the fronts of a source; of a graph that was given whole, they have to be there.
 
         Raises:
-            UsageError: one was not given.
+            UsageError: one was not given, or is another source's.
         """
+        for name in names:
+            if (other := self._promised_by.setdefault(name, segment)) != segment:
+                raise UsageError(
+                    f"front {name!r} is that of source {other!r} and of source {segment!r}: one of them would be waited "
+                    "for in place of both. Give one of these sources another name; a front of several parts "
+                    "(Frontier(…, 'part', 2)) has SOURCE/0, SOURCE/1, …"
+                )
         if not self.given:
             self._fronts.update({name: [segment] for name in names})
         elif missing := [name for name in names if name not in self._fronts]:
@@ -182,6 +190,12 @@ def _feeding(
     if isinstance(fronts, Mapping):
         return {name: list(feeds) for name, feeds in fronts.items()}
     known = set(segments)
+    for name in fronts or ():
+        if name in known and name.rpartition("/")[0] in known:
+            raise UsageError(
+                f"fronts: {name!r} is a segment, and could be a part of segment {name.rpartition('/')[0]!r}: give a "
+                f"mapping of each front to the segments that it feeds, as fronts={{{name!r}: [{name!r}], …}}"
+            )
     return {
         name: next(([segment] for segment in (name, name.rpartition("/")[0]) if segment in known), [])
         for name in fronts or ()

@@ -52,6 +52,22 @@ def test_a_source_that_does_not_fit_its_rows(
         tracking.source(feed.stream(spark), "in", **given)
 
 
+def test_two_sources_with_one_front(tracking: Tracking, spark: SparkSession, feed: Feed) -> None:
+    """The second would take the first one's place, which would be waited for by one of its parts only."""
+    parts = Frontier("0 seconds", "part", 2)
+    tracking.source(feed.stream(spark), "a", **WINDOW, front=parts)
+    with pytest.raises(UsageError, match="front 'a/0' is that of source 'a' and of source 'a/0': .* another name"):
+        tracking.source(feed.stream(spark), "a/0", **WINDOW, front=Marks("is_last"))
+    given = Tracking(
+        spark, tracking.job, "localhost:7654", segments={"a": [], "a/0": []}, fronts={"a/0": ["a"], "a/1": ["a"]}
+    )
+    given.source(feed.stream(spark), "a/0", **WINDOW, front=Marks("is_last"))
+    with pytest.raises(UsageError, match="another name"):
+        given.source(feed.stream(spark), "a", **WINDOW, front=parts)
+    with pytest.raises(UsageError, match="fronts: 'a/0' is a segment, and could be a part of segment 'a'"):
+        Tracking(spark, tracking.job, "localhost:7654", segments={"a": [], "a/0": []}, fronts=["a/0", "a/1"])
+
+
 @pytest.mark.parametrize(
     ("front", "message"),
     [
