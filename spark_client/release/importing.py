@@ -24,7 +24,7 @@ from spark_client.plan.stateshapes import differences, part_numbers, placed
 from spark_client.plan.substreams import Substream, Substreams, quoted
 from spark_client.release.exporting import POSITION, REST, STATE
 from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
-from spark_client.storage.directories import WHOLE, as_batches_write, read_json, write_json, write_parquet
+from spark_client.storage.directories import WHOLE, as_batches_write, read_json, unpack, write_json, write_parquet
 from spark_client.trackers.places import Place
 
 _NAMED: Final = 5  #: substreams that a message lists
@@ -111,7 +111,7 @@ def build(
     """
     target.mkdir()
     with tarfile.open(fetched / REST) as archive:
-        archive.extractall(target, filter="data")
+        unpack(archive, target)
     tracker = target / "tracker"
     state = tracker / "state"
     state.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import tarfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -148,11 +149,12 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
     if target.is_dir():
         return False
     hidden = _beside(target)
-    hidden.mkdir(parents=True)
+    make(hidden)
     mark, content = hidden / "_mark", hidden / "content"
     mark.touch()
     try:
         write(str(content))
+        _sync_all(content)
         _may_publish.get()()
         if not mark.exists():  # tasks that went on after it was swept have made a directory of the same name
             raise TrackingError(f"{hidden} was swept up meanwhile: another driver of this query has taken over")
@@ -162,9 +164,35 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
             if not target.is_dir():
                 raise
             return False
+        sync(target.parent)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     return True
+
+
+def make(path: Path) -> None:
+    """Make a directory and those above it, on the disk: what is synced below a new directory is lost with its name."""
+    if not path.is_dir():
+        make(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file's content, or a directory's names, on the disk."""
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _sync_all(directory: Path) -> None:
+    """Have a directory with all that is below it on the disk: Spark's writers leave that to the system."""
+    for path, _, files in os.walk(directory):
+        for file in files:
+            sync(Path(path, file))
+        sync(Path(path))
 
 
 def sweep(path: Path) -> None:
@@ -229,6 +257,7 @@ def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameRead
 def write_json(target: Path, content: Any) -> None:
     """Replaces a small file in one step, and has it on the disk."""
     _hidden(target, content).rename(target)
+    sync(target.parent)
 
 
 def write_first(target: Path, content: Any) -> Any:
@@ -240,6 +269,7 @@ def write_first(target: Path, content: Any) -> Any:
         return read_json(target)
     finally:
         hidden.unlink()
+    sync(target.parent)
     return content
 
 
@@ -254,7 +284,7 @@ def is_table_of(table: Path, query: str) -> bool:
 
 def _hidden(target: Path, content: Any) -> Path:
     """A small file beside its target, on the disk, that readers do not see yet."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make(target.parent)
     hidden = _beside(target)
     with open(hidden, "w", encoding="utf-8") as file:
         file.write(json.dumps(content, separators=(",", ":")))  # at once: json.dump goes value by value in Python
@@ -274,6 +304,31 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+def unpack(archive: tarfile.TarFile, target: Path) -> None:
+    """Write an archive's files and directories below a directory. (`tarfile`'s own filters came with Python 3.11.4.)
+
+    Args:
+        archive: open for reading.
+        target: the directory, which exists.
+
+    Raises:
+        TrackingError: the archive has something else, such as a link, or a path that leads out of the directory.
+    """
+    for member in archive:
+        path = target / member.name
+        if not (member.isfile() or member.isdir()) or not path.resolve().is_relative_to(target.resolve()):
+            raise TrackingError(
+                f"{archive.name!r} has {member.name!r}, which is no file or directory inside of it: somebody has changed "
+                "the archive. Take another copy of the snapshot"
+            )
+        if member.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+        elif (content := archive.extractfile(member)) is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with content, path.open("wb") as file:
+                shutil.copyfileobj(content, file)
 
 
 def remove(path: Path) -> None:
