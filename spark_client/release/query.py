@@ -280,6 +280,7 @@ class ReleaseQuery:
         for state in states:
             state.load(epoch)
         newest = max(states, key=lambda state: state.version)
+        newest.must_follow(epoch, self._checkpoint)
         for state in states:
             if state.version < newest.version:
                 state.join(newest)

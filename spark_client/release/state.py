@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from spark_client.errors import TrackingError
 from spark_client.plan.substreams import Substream
 from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, located, versions_of
 from spark_client.spark_internals.checkpoints import Batch
@@ -83,6 +84,27 @@ class PartialState:
         self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
         self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
         self._epoch = epoch - 1
+
+    def must_follow(self, epoch: int, checkpoint: Path) -> None:
+        """Refuse a state that is not the one after the batch before `epoch`: each batch publishes one.
+
+        Args:
+            epoch: the batch in hand.
+            checkpoint: of the query, for the message.
+
+        Raises:
+            TrackingError: the state is missing, older, or of a later batch than Spark's part of the checkpoint.
+        """
+        if self.version == epoch - 1:
+            return
+        newest = max((each.epoch for each in versions_of(self._path)), default=-1)
+        found = f"that of batch {newest}" if newest >= 0 else "missing"
+        raise TrackingError(
+            f"the state in {self._path} is {found}, and Spark goes on with batch {epoch} in {checkpoint}: some of the "
+            "checkpoint is gone, or from another time. Nothing of this batch was released. Put back the whole "
+            "checkpoint, Spark's files and the directory `tracker` as they were at one time; or start the query with a "
+            "new checkpoint, which reads its sources anew"
+        )
 
     def join(self, other: PartialState) -> None:
         """Takes over from another release of the query what does not depend on the release: this one has begun later.
