@@ -71,8 +71,8 @@ class JobGraph:
         for name in names:
             if (other := self._promised_by.setdefault(name, segment)) != segment:
                 raise UsageError(
-                    f"front {name!r} is that of source {other!r} and of source {segment!r}: one of them would be waited "
-                    "for in place of both. Give one of these sources another name; a front of several parts "
+                    f"front {name!r} is that of source {other!r} and of source {segment!r}: one of them would be "
+                    "waited for in place of both. Give one of these sources another name; a front of several parts "
                     "(Frontier(…, 'part', 2)) has SOURCE/0, SOURCE/1, …"
                 )
         if not self.given:

@@ -320,8 +320,8 @@ def unpack(archive: tarfile.TarFile, target: Path) -> None:
         path = target / member.name
         if not (member.isfile() or member.isdir()) or not path.resolve().is_relative_to(target.resolve()):
             raise TrackingError(
-                f"{archive.name!r} has {member.name!r}, which is no file or directory inside of it: somebody has changed "
-                "the archive. Take another copy of the snapshot"
+                f"{archive.name!r} has {member.name!r}, which is no file or directory inside of it: somebody has "
+                "changed the archive. Take another copy of the snapshot"
             )
         if member.isdir():
             path.mkdir(parents=True, exist_ok=True)

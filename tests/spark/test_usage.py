@@ -56,7 +56,7 @@ def test_two_sources_with_one_front(tracking: Tracking, spark: SparkSession, fee
     """The second would take the first one's place, which would be waited for by one of its parts only."""
     parts = Frontier("0 seconds", "part", 2)
     tracking.source(feed.stream(spark), "a", **WINDOW, front=parts)
-    with pytest.raises(UsageError, match="front 'a/0' is that of source 'a' and of source 'a/0': .* another name"):
+    with pytest.raises(UsageError, match=r"front 'a/0' is that of source 'a' and of source 'a/0': .* another name"):
         tracking.source(feed.stream(spark), "a/0", **WINDOW, front=Marks("is_last"))
     given = Tracking(
         spark, tracking.job, "localhost:7654", segments={"a": [], "a/0": []}, fronts={"a/0": ["a"], "a/1": ["a"]}
