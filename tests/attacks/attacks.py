@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from tests.attacks import clients
+from tests.attacks import clients, http2
 from tests.conformance.over_grpc import refusal
 from tests.server.processes import Server
 from tests.server.rawfields import field
@@ -413,6 +413,7 @@ def flood(server: Server, scale: float, _: Any) -> Counter[str]:
 OK = frozenset({"OK"})
 LIMIT = frozenset({"LIMIT"})
 TOO_LARGE = frozenset({"LIMIT", "RESOURCE_EXHAUSTED"})  # by the server, or by the transport
+HTTP2 = frozenset({"TAKEN", "PAUSED", "CLOSED"})  # the server may take it, stop reading, or close the connection
 
 ATTACKS: dict[str, Attack] = {
     "nothing": Attack(nothing, wait_a_while, OK),
@@ -480,6 +481,19 @@ ATTACKS: dict[str, Attack] = {
         flood,
         OK,
     ),
+    **{
+        name: Attack(nothing, http2.http2(attack, count), HTTP2, ("max_connection_streams=100",))
+        for name, attack, count in (
+            ("HTTP/2: streams opened and reset", http2.rapid_reset, 20_000),
+            ("HTTP/2: streams that the server must reset", http2.made_you_reset, 20_000),
+            ("HTTP/2: streams that depend on themselves", http2.made_you_reset_by_priority, 20_000),
+            ("HTTP/2: empty frames of data", http2.empty_data, 20_000),
+            ("HTTP/2: a head without end", http2.continuations, 20_000),
+            ("HTTP/2: settings again and again", http2.settings_flood, 20_000),
+            ("HTTP/2: pings again and again", http2.ping_flood, 20_000),
+            ("HTTP/2: heads that are not finished", http2.slow_heads, 20_000),
+        )
+    },
 }
 
 

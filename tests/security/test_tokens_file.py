@@ -101,7 +101,7 @@ def test_a_file_with_a_mistake_or_without_a_file_changes_nothing(tmp_path: Path)
     file.unlink()
     guard.reread()
     assert _caller(guard, "Bearer trk_example") == "a"
-    file.write_text("")
+    file.write_text("# nobody\n")
     guard.reread()
     with pytest.raises(Refused):
         _caller(guard, "Bearer trk_example")
@@ -121,7 +121,23 @@ def test_a_call_under_way_is_refused_once_its_client_was_removed_or_changed(tmp_
     guard.reread()
     with pytest.raises(Refused, match="needs the scope report, and has watch"):
         caller.authorize("mail")
-    file.write_text("")
+    file.write_text("# nobody\n")
     guard.reread()
     with pytest.raises(Refused, match="does not know this token"):
         caller.authorize("mail")
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_file_that_is_empty_for_a_moment_changes_nothing_and_one_with_a_comment_removes_all(
+    tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(_GOOD)
+    guard = Guard(file)
+    file.write_text(text)
+    guard.reread()
+    assert _caller(guard, "Bearer trk_example") == "a"
+    file.write_text("# nobody\n")
+    guard.reread()
+    with pytest.raises(Refused):
+        _caller(guard, "Bearer trk_example")

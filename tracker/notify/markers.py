@@ -28,10 +28,22 @@ def write_marker(place: str, name: str, content: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Who looks for the marker never sees half of it.
         part = file.with_name(f".{os.getpid()}-{threading.get_ident()}.part")
-        part.write_bytes(content)
+        with part.open("wb") as writing:
+            writing.write(content)
+            writing.flush()
+            os.fsync(writing.fileno())
         part.replace(file)
+        _sync(file.parent)  # the event is acknowledged next: the marker must outlive the machine
     except (OSError, ValueError) as error:
         raise DeliveryError(f"{file} cannot be written: {error}") from error
+
+
+def _sync(directory: Path) -> None:
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _write_object(place: str, name: str, content: bytes) -> None:

@@ -12,8 +12,7 @@ import hmac
 import time
 from pathlib import Path
 
-import urllib3
-
+from .exchange import ExchangeError, Exchanger
 from .rules import Webhook
 
 _PREFIX = "whsec_"  # of a secret, in the form in which its makers show it
@@ -42,7 +41,7 @@ class WebhookSender:
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
         # A redirect would take the message and its signature to another receiver, so it counts as a failure.
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, retries=False)
+        self._exchanger = Exchanger(webhook.url, webhook.timeout)
 
     def send(self, identity: str, message: bytes) -> None:
         """Sends one message; the receiver has it when this returns.
@@ -65,21 +64,19 @@ class WebhookSender:
             # Read each time: a secret that was replaced counts from the next attempt on.
             headers["webhook-signature"] = signature(secret_in(self._webhook.secret_file), identity, now, message)
         try:
-            answer = self._pool.request(
-                "POST", self._webhook.url, body=message, headers=headers, timeout=self._webhook.timeout
-            )
-        except urllib3.exceptions.HTTPError as error:
+            answer = self._exchanger.post(message, headers)
+        except ExchangeError as error:
             raise DeliveryError(f"{self._webhook.url}: {error}") from error
         if not 200 <= answer.status < 300:
             pause = answer.headers.get("retry-after", "")
             raise DeliveryError(
-                f"{self._webhook.url} answered {answer.status} {answer.reason or ''}".rstrip(),
+                f"{self._webhook.url} answered {answer.status} {answer.reason}".rstrip(),
                 float(pause) if pause.isdecimal() else 0.0,
             )
 
     def close(self) -> None:
         """Closes the connection."""
-        self._pool.clear()
+        self._exchanger.close()
 
 
 def signature(secret: bytes, identity: str, at: int, message: bytes) -> str:

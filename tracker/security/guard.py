@@ -155,6 +155,8 @@ class Guard:
         self._stamp = stamp
         try:
             clients = read_clients(self._path)
+            if not (clients.by_hash or clients.by_certificate):
+                _refuse_blank(self._path)
         except TokensFileError as wrong:
             log.error("the clients stay as they were", extra={"error": str(wrong)})
             return
@@ -345,3 +347,13 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _refuse_blank(path: Path) -> None:
+    """Refuse a file of nothing: it is being written, and to let nobody in needs a file that has at least a comment."""
+    try:
+        blank = not path.read_bytes().strip()
+    except OSError as failed:
+        raise TokensFileError(f"the tokens file {path} cannot be read: {failed.strerror}") from failed
+    if blank:
+        raise TokensFileError(f"the tokens file {path} is empty; to remove all clients, leave a comment in it")

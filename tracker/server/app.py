@@ -278,6 +278,7 @@ async def _run(
             # CANCELLED, and not always. Our limits refuse with a reason.
             ("grpc.server.max_pending_requests", calls),
             ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
+            ("grpc.max_concurrent_streams", options.limits.max_connection_streams),
             # Watchers may ping often, to find out whether a silent server is still there.
             ("grpc.http2.min_ping_interval_without_data_ms", 500),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),

@@ -50,6 +50,7 @@ class Limits:
     max_events: int = 50_000_000  #: of one job: events that are kept
     max_pending_drains: int = 10_000  #: drains of deployments that are not defined yet
     max_watchers: int = 10_000  #: watches and waits under way
+    max_connection_streams: int = 20_000  #: calls and streams under way of one connection; the next ones wait
     max_watched_names: int = 1_000_000  #: in the filters of all watches together
     max_field_bytes: int = 64 << 10  #: of one field that is not a list: names have at most 512
     max_repeated: int = 10_000  #: of any other list in a request

@@ -7,14 +7,15 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
-_KEEP_ALIVE_S = 75  # a scraper that comes every minute keeps its connection
+from .connections import Connection, Connections
+
 _GRACE_S = 2  # seconds that requests under way get at the end
-_CONNECTIONS = 500  # a server that tracks must not run out of files because of browsers
 
 
 class CannotListenError(Exception):
@@ -29,13 +30,16 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, address: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def listening(
+    app: ASGIApp, address: str, tls: ssl.SSLContext | None = None, connections: Connections | None = None
+) -> AsyncIterator[str]:
     """Serve an application while the context lasts; give its URL.
 
     Args:
         app: what to serve.
         address: ``HOST:PORT``; port 0 picks one.
         tls: with it, the application is served by HTTPS.
+        connections: bounds them; None: the usual bounds.
 
     Raises:
         ValueError: `address` has another form.
@@ -46,9 +50,11 @@ async def listening(app: ASGIApp, address: str, tls: ssl.SSLContext | None = Non
     ...         print("metrics on", url)
     """
     host, bound = _bind(address)
+    connections = Connections() if connections is None else connections
+    connections.tls = tls
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=partial(Connection, connections),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,  # this process has its own
@@ -56,19 +62,23 @@ async def listening(app: ASGIApp, address: str, tls: ssl.SSLContext | None = Non
         access_log=False,
         server_header=False,
         proxy_headers=False,  # a header must not tell who the caller is
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_keep_alive=int(connections.keep_alive_s) + 60,  # `connections` closes it before
         timeout_graceful_shutdown=_GRACE_S,
-        limit_concurrency=_CONNECTIONS,
-        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        backlog=1024,
     )
     server = _Server(config)
     with bound:
         task = asyncio.create_task(server.serve(sockets=[bound]))
+        sweeping = asyncio.create_task(connections.sweep())
         try:
             yield f"{'https' if tls else 'http'}://{host}:{bound.getsockname()[1]}"
         finally:
             server.should_exit = True
             await task
+            sweeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeping
+            connections.close()
 
 
 def _bind(address: str) -> tuple[str, socket.socket]:
