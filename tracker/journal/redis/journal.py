@@ -105,7 +105,7 @@ class RedisJournal:
             state, number, entry, _ = self._newest_snapshot("")
         except redis.RedisError as error:
             raise self._unusable(error) from error
-        return state, RedisFollowing(self._log, self._keys.set_aside, Place(entry, number))
+        return state, RedisFollowing(self._log, self._keys, Place(entry, number))
 
     def try_to_own(self) -> bool:
         try:
@@ -270,7 +270,7 @@ class RedisJournal:
         try:
             if top.lost:
                 raise lost(self._keys, top.lost)
-            if top.term != self._log.term or top.last < acknowledged:
+            if top.term != self._log.term or top.last < acknowledged or not top.has_log or self._log.is_others(top):
                 self._log.moved()
         except JournalGoneError as error:
             self._is_gone(error)
