@@ -55,7 +55,8 @@ class Confirming:
             self._check_replicas(*evidence)
         else:
             self._check_role(*evidence)
-        return Top.read(*top, has_log)
+        entry, last, lost, owner, accepted = top
+        return Top.read(entry, last, lost, owner, accepted, has_log)
 
     def close(self) -> None:
         """Close the connection."""
