@@ -1,7 +1,7 @@
 """The atomic steps of a journal in Redis, as Lua scripts: a check and the write that depends on it are one step.
 
     PREFIX:log       stream; the entry TERM-NUMBER is a group whose last record is NUMBER, TERM-0 a claim
-    PREFIX:top       hash: id of the newest entry, last: the number of the newest record, who: its term's owner,
+    PREFIX:top       hash: id of the newest entry, last: the number of the newest record, who: TERM OWNER,
                      lost and floor: see `NOTE_LOSS`, accepted: TERM-NUMBER of the last loss that was accepted
     PREFIX:lease     who may claim the log, for a while
     PREFIX:standby   who follows the log and waits for the lease
@@ -116,7 +116,7 @@ if top[3] and ARGV[3] ~= '1' then return {'', last, top[3]} end
 local base = ARGV[2] ~= '' and ARGV[2] or last
 local claim = string.format('%d-0', math.max(term(top[1]), tonumber(top[6] or '0')) + 1)
 redis.call('XADD', KEYS[1], claim, 'base', base, 'who', ARGV[1])
-redis.call('HSET', KEYS[2], 'id', claim, 'last', base, 'who', ARGV[1])
+redis.call('HSET', KEYS[2], 'id', claim, 'last', base, 'who', string.format('%d %s', term(claim), ARGV[1]))
 if tonumber(base) < tonumber(last) and not top[3] then redis.call('HSET', KEYS[2], 'lost', last) end
 local lost = math.max(tonumber(top[3] or '0'), tonumber(last))
 if ARGV[3] == '1' and lost > tonumber(base) then

@@ -43,11 +43,14 @@ class Top:
         next_base: bytes | None = None,
     ) -> Top:
         """Return the end of the log as the server has it; None: it has nothing."""
+        newest = (entry or NOTHING.encode()).decode()
+        # An older version that begins a term leaves the owner of an earlier one there.
+        began, _, begun_by = (owner or b"").decode().partition(" ")
         return cls(
-            (entry or NOTHING.encode()).decode(),
+            newest,
             int(last or 0),
             int(lost or 0),
-            (owner or b"").decode(),
+            begun_by if began == newest.partition("-")[0] else "",
             (accepted or NOTHING.encode()).decode(),
             bool(has_log),
             None if next_base is None else int(next_base),
