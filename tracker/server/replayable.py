@@ -224,6 +224,8 @@ def stand_by(
                 time.sleep(_FOLLOW_S)
         except LostTrackError as lost:
             log.info("the standby begins again with the newest snapshot: %s", lost)
+        except JournalLossError:
+            raise  # what is lost is written down, and somebody has to decide
         except JournalError as error:
             if str(error) != complaint:
                 log.warning("the standby cannot follow the journal; it tries again: %s", error)

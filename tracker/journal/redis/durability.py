@@ -9,12 +9,15 @@ Source: the commands' documentation of Redis and Valkey.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import redis
 
 from ..interface import JournalError
 from .address import RedisAddress
+
+log = logging.getLogger("tracker.journal")
 
 _WAIT_MS: Final = 1000  # of one wait; it is repeated
 
@@ -42,6 +45,7 @@ class Durability:
         Raises:
             JournalError: it cannot; the message has what to set.
         """
+        self._check_memory(client)
         [waits] = client.execute_command("COMMAND INFO", "WAITAOF") or [None]
         if self._fsync:
             self._check_disk(client, bool(waits))
@@ -63,6 +67,27 @@ class Durability:
         if all(count >= wanted for count, wanted in zip(counts, self._wanted, strict=False)):
             return ""
         return f"{self._command[0]} counted {counts}, and {list(self._wanted)} are wanted"
+
+    def _check_memory(self, client: Any) -> None:
+        """Refuse a server that removes records to make room, and warn of one that would if it had a limit."""
+        try:
+            settings = client.config_get("maxmemory*")
+        except redis.ResponseError:  # a managed server does not tell
+            return
+        policy = settings.get("maxmemory-policy", "noeviction")
+        if policy == "noeviction":
+            return
+        if int(settings.get("maxmemory", 0)) > 0:
+            raise JournalError(
+                f"{self._address} has maxmemory-policy={policy}, so it may remove keys of the journal when it is full; "
+                "set `maxmemory-policy noeviction`"
+            )
+        log.warning(
+            "%s has maxmemory-policy=%s: with a maxmemory it would remove keys of the journal; set `maxmemory-policy "
+            "noeviction`",
+            self._address,
+            policy,
+        )
 
     def _check_disk(self, client: Any, waits: bool) -> None:
         try:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import redis
 
@@ -28,7 +28,8 @@ from ..interface import (
 )
 from ..snapshots import SnapshotDamagedError
 from .address import RedisAddress
-from .connecting import LOST, connect
+from .confirming import Confirming
+from .connecting import LOST
 from .following import RedisFollowing, left_out
 from .keys import Keys
 from .lease import Lease
@@ -36,8 +37,6 @@ from .log import Log, Reading, lost
 from .marks import Marked, Marks
 from .snapshots import RedisSnapshots
 from .top import NOTHING, Top
-
-_CONFIRM_S: Final = 1.0  # seconds for which the server is asked who owns the log
 
 
 class RedisJournal:
@@ -62,7 +61,7 @@ class RedisJournal:
         self._snapshots = RedisSnapshots(self._keys)
         self._marks = Marks(self._keys)
         self._lease = Lease(self._keys)
-        self._confirming = connect(address, answer_s=_CONFIRM_S)
+        self._confirming = Confirming(self._keys)
         self._gone: JournalGoneError | None = None
         self._tell: Callable[[JournalGoneError], None] | None = None
         self._telling = threading.Lock()
@@ -82,7 +81,7 @@ class RedisJournal:
         if self._gone is None:
             acknowledged = self._log.last
             try:
-                top = Top.read(*self._confirming.hmget(self._keys.top, ["id", "last", "lost"]))
+                top = self._confirming.top()
             except redis.RedisError as error:
                 raise self._unusable(error) from error
             self._look(acknowledged, top)
@@ -105,7 +104,7 @@ class RedisJournal:
             state, number, entry, _ = self._newest_snapshot("")
         except redis.RedisError as error:
             raise self._unusable(error) from error
-        return state, RedisFollowing(self._log, self._keys.set_aside, Place(entry, number))
+        return state, RedisFollowing(self._log, self._keys, Place(entry, number))
 
     def try_to_own(self) -> bool:
         try:
@@ -269,7 +268,7 @@ class RedisJournal:
         try:
             if top.lost:
                 raise lost(self._keys, top.lost)
-            if top.term != self._log.term or top.last < acknowledged:
+            if top.term != self._log.term or top.last < acknowledged or not top.has_log or self._log.is_others(top):
                 self._log.moved()
         except JournalGoneError as error:
             self._is_gone(error)

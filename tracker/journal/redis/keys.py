@@ -24,6 +24,7 @@ class Keys:
         self.standby = f"{self.base}:standby"
         self.snapshots = f"{self.base}:snapshots"
         self.unfinished = f"{self.base}:unfinished"
+        self.confirmed = f"{self.base}:confirmed"
         self.marks = f"{self.base}:marks"
         self.set_aside = f"{self.base}:set-aside"
 

@@ -142,6 +142,6 @@ class Lease:
                     continue
                 acknowledged, look, term = self._watch
                 known = acknowledged()
-                keys = [self._keys.lease, self._keys.top]
+                keys = [self._keys.lease, self._keys.top, self._keys.log]
                 top = self._client.eval(scripts.RENEW, len(keys), *keys, self.holder, self._ms, term)
                 look(known, Top.read(*top))

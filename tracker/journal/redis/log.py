@@ -5,13 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import redis
 
+from ..comparing import Known, Relation, compare
 from ..groups import checksum, pack
 from ..heldback import Group
-from ..interface import JournalError, JournalFullError, JournalGoneError, JournalLockedError, Record
+from ..interface import (
+    JournalError,
+    JournalFullError,
+    JournalGoneError,
+    JournalLockedError,
+    JournalLossError,
+    Record,
+)
 from . import scripts
 from .connecting import LOST, connect, is_full, is_soon
 from .durability import Durability
@@ -42,6 +50,7 @@ class Reading:
         self.entry = after
         self.number = number
         self.claims = 0  #: how many claims it has passed
+        self.owner, self.owner_of = "", 0  #: of the last claim that it has passed, and its term
         self.problem: str | None = None
 
     def __iter__(self) -> Iterator[Group]:
@@ -54,6 +63,7 @@ class Reading:
                         self.problem = f"records {self.number + 1} to {fields[b'base'].decode()} are missing"
                         return
                     self.claims += 1
+                    self.owner, self.owner_of = fields.get(b"who", b"").decode(), int(start.partition("-")[0])
                 elif (group := self._group(start, fields)) is None:
                     return
                 self.entry = start
@@ -87,6 +97,7 @@ class Log:
         client: for reading, before the first `append`.
         term: this tracker's, once it has claimed the log.
         last: the newest record that is durable.
+        known: the newest record that this tracker knows to be acknowledged, while it follows the log.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -97,6 +108,8 @@ class Log:
         self._interrupted = threading.Event()
         self._append = self.client.register_script(scripts.APPEND)
         self._entry, self.last, self.term = NOTHING, 0, 0
+        self._holder = ""  # who has claimed the log
+        self.known = Known()
         self._accepts = False  # whether a noted loss is accepted, with the first entry
 
     def _connected(self) -> None:
@@ -113,10 +126,23 @@ class Log:
 
     # ---------------------------------------------------------------- reading
 
-    def top(self) -> Top:
-        """Return the end of the log."""
-        values = self.client.hmget(self._keys.top, ["id", "last", "lost"])
-        return Top.read(*values)
+    def look(self, client: Any, known: Known) -> tuple[Relation, Top, int]:
+        """Compare what is known with what the server shows; a loss is written down before this returns.
+
+        Args:
+            client: of the server.
+            known: what this tracker knows to be acknowledged.
+
+        Returns:
+            How the log stands to it, the end of the log, and the first record that is lost.
+        """
+        while True:
+            top = Top.read(*client.eval(scripts.LOOK, 2, self._keys.log, self._keys.top, known.term))
+            relation, base = compare(known, top.shown())
+            if relation is not Relation.LOST:
+                return relation, top, 0
+            if client.eval(scripts.NOTE_LOSS, 1, self._keys.top, top.entry, known.number, known.term):
+                return relation, top, base + 1
 
     def read(self, after: str, number: int) -> Reading:
         """Return the groups after an entry that ends with record `number`."""
@@ -132,6 +158,8 @@ class Log:
             accept_loss: whether a loss that was noted is accepted. If not, and there is one, no term begins.
             last: the last record that counts; None: the newest.
 
+        What this tracker has followed is compared first, and the term begins only on the log that was compared.
+
         Returns:
             The end of the log, and the loss that was noted.
 
@@ -139,21 +167,29 @@ class Log:
             JournalLockedError: another tracker has the lease now.
         """
         keys = [self._keys.log, self._keys.top, self._keys.lease]
-        try:
-            top = Top.read(
-                *self.client.eval(
-                    scripts.CLAIM, len(keys), *keys, holder, "" if last is None else last, int(accept_loss)
-                )
-            )
-        except redis.ResponseError as error:
-            if str(error).startswith("NOLEASE"):
-                raise JournalLockedError(
-                    f"another tracker has taken over {self._keys.address} in this moment; start again"
-                ) from error
-            raise
+        while True:
+            seen: tuple[int | str, int | str] = ("", "")
+            if self.known.term:
+                relation, top, first = self.look(self.client, self.known)
+                if relation is Relation.LOST:
+                    raise lost_while_followed(self._keys, self.known.number, first)
+                seen = (top.term, top.last)
+            arguments = [holder, "" if last is None else last, int(accept_loss), *seen]
+            try:
+                top = Top.read(*self.client.eval(scripts.CLAIM, len(keys), *keys, *arguments))
+                break
+            except redis.ResponseError as error:
+                if str(error).startswith("NOLEASE"):
+                    raise JournalLockedError(
+                        f"another tracker has taken over {self._keys.address} in this moment; start again"
+                    ) from error
+                if not str(error).startswith("LOOKAGAIN"):
+                    raise
+        self._holder = holder
         if top.entry != NOTHING:
             self._entry, self.last, self.term = top.entry, top.last, top.term
             self._accepts = accept_loss
+            self.known = Known()  # of the log as it was compared; a cut of its end is the operator's decision
         return top
 
     def cut(self, after: str, aside: str) -> None:
@@ -248,6 +284,7 @@ class Log:
         text = str(error)
         if text.startswith("NOTLAST"):
             self.moved()
+            return
         if text.startswith("TAILLOST"):
             raise lost(self._keys, int(text.partition(" ")[2]))
         self._checked = False
@@ -257,12 +294,14 @@ class Log:
             raise JournalFullError(f"{self._keys.address} has no room ({text}); free some and retry") from error
         raise JournalError(f"{self._keys.address} has refused a write: {text}") from error
 
-    def moved(self) -> NoReturn:
-        """Raise what it means that the newest entry is not this tracker's; write a loss down, if that is why."""
-        keys = [self._keys.log, self._keys.top]
+    def moved(self) -> None:
+        """Raise what it means that the newest entry is not this tracker's; write a loss down, if that is why.
+
+        Return if the log ends as this tracker has left it: only the key with its end was gone, and was made again.
+        """
         client = connect(self._keys.address)  # the other one may be waiting for an answer, in another thread
         try:
-            base = client.eval(scripts.NOTE_LOSS, len(keys), *keys, self.term, self.last)
+            relation, _, first = self.look(client, Known(self.term, self.last, self._holder))
         except redis.RedisError as error:
             raise JournalGoneError(
                 f"the log on {self._keys.address} does not end as this tracker has left it, and the server does not "
@@ -270,9 +309,14 @@ class Log:
             ) from error
         finally:
             client.close()
-        if base is not None:
-            raise lost(self._keys, self.last, int(base) + 1)
-        raise JournalGoneError(f"another tracker has taken over {self._keys.address}")
+        if relation is Relation.LOST:
+            raise lost(self._keys, self.last, first)
+        if relation is Relation.REPLACED:
+            raise JournalGoneError(f"another tracker has taken over {self._keys.address}")
+
+    def is_others(self, top: Top) -> bool:
+        """Tell whether another tracker has begun the term, which has the same number as this one's."""
+        return bool(top.owner) and top.owner != self._holder
 
     def interrupt(self) -> None:
         """Make an `append` that waits fail, now and later."""
@@ -287,3 +331,11 @@ def lost(keys: Keys, last: int, first: int | None = None) -> JournalGoneError:
     """Return the error that acknowledged records are lost, up to `last`."""
     which = f"up to {last}" if first is None else f"{first} to {last}"
     return JournalGoneError(f"{keys.address} has lost the records {which}, which were acknowledged")
+
+
+def lost_while_followed(keys: Keys, last: int, first: int) -> JournalLossError:
+    """Return the error with which a standby ends that has read records which the server does not have any more."""
+    return JournalLossError(
+        f"{keys.address} has lost the records {first} to {last}, which this standby had read; that is written down. "
+        "Bring back a server that has them, or start once with --accept-loss to continue without the lost records"
+    )

@@ -1,7 +1,8 @@
 """The atomic steps of a journal in Redis, as Lua scripts: a check and the write that depends on it are one step.
 
     PREFIX:log       stream; the entry TERM-NUMBER is a group whose last record is NUMBER, TERM-0 a claim
-    PREFIX:top       hash: id of the newest entry, last: the number of the newest record, lost: see `NOTE_LOSS`
+    PREFIX:top       hash: id of the newest entry, last: the number of the newest record, who: TERM OWNER,
+                     lost and floor: see `NOTE_LOSS`, accepted: TERM-NUMBER of the last loss that was accepted
     PREFIX:lease     who may claim the log, for a while
     PREFIX:standby   who follows the log and waits for the lease
     PREFIX:snapshots hash: TERM-NUMBER of each snapshot and its description
@@ -43,31 +44,87 @@ for _, key in ipairs(KEYS) do
 end
 """
 
-#: Keys: lease, top. Arguments: holder, milliseconds, term. Returns the newest entry, the newest record, what was lost.
+#: Keys: lease, top, log. Arguments: holder, milliseconds, term. Returns the newest entry, the newest record, what was
+#: lost, who began its term, which loss was accepted, and whether there is a log.
 RENEW: Final = """
-local top = redis.call('HMGET', KEYS[2], 'id', 'last', 'lost')
+local top = redis.call('HMGET', KEYS[2], 'id', 'last', 'lost', 'who', 'accepted')
 local held = redis.call('GET', KEYS[1])
 local term = tonumber(string.match(top[1] or '0-0', '^%d+'))
 if term == tonumber(ARGV[3]) and (not held or held == ARGV[1]) then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end
-return {top[1] or '0-0', top[2] or '0', top[3] or '0'}
+return {top[1], top[2], top[3], top[4], top[5], redis.call('EXISTS', KEYS[3])}
+"""
+
+#: The end of the log. If its key is gone and the log is there, the key is made again from the log's newest entry.
+_TOP: Final = """
+local function newest(log, key)
+  local top = redis.call('HMGET', key, 'id', 'last', 'lost', 'who', 'accepted', 'floor')
+  if not top[1] and redis.call('EXISTS', log) == 1 then
+    local entry = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+    if entry then
+      top[1], top[2] = entry[1], string.match(entry[1], '%d+$')
+      if entry[2][1] == 'base' then top[2] = entry[2][2] end
+      redis.call('HSET', key, 'id', top[1], 'last', top[2])
+    end
+  end
+  return top
+end
+local function term(id) return tonumber(string.match(id or '0-0', '^%d+')) end
+"""
+
+#: Keys: log, top. Arguments: a term. Returns the end of the log as `RENEW` does, and after which record the next term
+#: began; nothing: that is not there.
+LOOK: Final = (
+    _TOP
+    + """
+local top = newest(KEYS[1], KEYS[2])
+local base = false
+if term(top[1]) > tonumber(ARGV[1]) then
+  local next = string.format('%d-0', tonumber(ARGV[1]) + 1)
+  local claim = redis.call('XRANGE', KEYS[1], next, next)[1]
+  if claim then base = claim[2][2] end
+end
+return {top[1], top[2], top[3], top[4], top[5], redis.call('EXISTS', KEYS[1]), base}
+"""
+)
+
+#: Keys: top. Arguments: the newest entry that was seen, the record up to which is lost, the term in which it was known.
+#: Writes a loss down, unless the end of the log is another one by now; returns whether it did. Terms that begin from
+#: now on are later than all that the one who knew has seen.
+NOTE_LOSS: Final = """
+local top = redis.call('HMGET', KEYS[1], 'id', 'lost', 'floor')
+if (top[1] or '0-0') ~= ARGV[1] then return 0 end
+if tonumber(top[2] or '0') < tonumber(ARGV[2]) then redis.call('HSET', KEYS[1], 'lost', ARGV[2]) end
+if tonumber(top[3] or '0') < tonumber(ARGV[3]) then redis.call('HSET', KEYS[1], 'floor', ARGV[3]) end
+return 1
 """
 
 #: Keys: log, top, lease. Arguments: holder, the last record that counts (empty: the newest), whether a loss is
-#: accepted. Returns the entry (empty: there is a loss, and nothing was changed), the last record, what was lost.
-CLAIM: Final = """
+#: accepted, term and record of the end of the log that the claimer has compared with what it knows (empty: no matter).
+#: Returns the entry (empty: there is a loss, and nothing was changed), the last record, what was lost.
+CLAIM: Final = (
+    _TOP
+    + """
 if redis.call('GET', KEYS[3]) ~= ARGV[1] then return redis.error_reply('NOLEASE') end
-local top = redis.call('HMGET', KEYS[2], 'id', 'last', 'lost')
+local top = newest(KEYS[1], KEYS[2])
 local last = top[2] or '0'
+if ARGV[4] ~= '' and (term(top[1]) ~= tonumber(ARGV[4]) or tonumber(last) < tonumber(ARGV[5])) then
+  return redis.error_reply('LOOKAGAIN')
+end
 if top[3] and ARGV[3] ~= '1' then return {'', last, top[3]} end
 local base = ARGV[2] ~= '' and ARGV[2] or last
-local claim = string.format('%d-0', tonumber(string.match(top[1] or '0-0', '^%d+')) + 1)
+local claim = string.format('%d-0', math.max(term(top[1]), tonumber(top[6] or '0')) + 1)
 redis.call('XADD', KEYS[1], claim, 'base', base, 'who', ARGV[1])
-redis.call('HSET', KEYS[2], 'id', claim, 'last', base)
+redis.call('HSET', KEYS[2], 'id', claim, 'last', base, 'who', string.format('%d %s', term(claim), ARGV[1]))
 if tonumber(base) < tonumber(last) and not top[3] then redis.call('HSET', KEYS[2], 'lost', last) end
+local lost = math.max(tonumber(top[3] or '0'), tonumber(last))
+if ARGV[3] == '1' and lost > tonumber(base) then
+  redis.call('HSET', KEYS[2], 'accepted', string.format('%d-%d', term(claim), lost))
+end
 return {claim, base, top[3] or '0'}
 """
+)
 
 #: Keys: log, top. Arguments: the entry, the entry before it, its last record, the number of records, checksum, content,
 #: whether a loss is accepted: then it is forgotten with the first entry, which tells that the log is another one.
@@ -77,28 +134,12 @@ local top = redis.call('HMGET', KEYS[2], 'id', 'lost')
 if top[2] and ARGV[7] ~= '1' then return redis.error_reply('TAILLOST ' .. top[2]) end
 local id = top[1] or '0-0'
 if id ~= ARGV[1] then
-  if id ~= ARGV[2] then return redis.error_reply('NOTLAST ' .. id) end
+  if id ~= ARGV[2] or redis.call('EXISTS', KEYS[1]) == 0 then return redis.error_reply('NOTLAST ' .. id) end
   redis.call('XADD', KEYS[1], ARGV[1], 'count', ARGV[4], 'sum', ARGV[5], 'data', ARGV[6])
 end
 redis.call('HSET', KEYS[2], 'id', ARGV[1], 'last', ARGV[3])
 if top[2] then redis.call('HDEL', KEYS[2], 'lost') end
 return ARGV[1]
-"""
-
-#: Keys: log, top. Arguments: the writer's term, the newest record that it has acknowledged. Writes down that records up
-#: to this one are lost, if they are: the log of the writer's own term ends before it, or the next term began before it.
-NOTE_LOSS: Final = """
-local top = redis.call('HMGET', KEYS[2], 'id', 'last', 'lost')
-local base = tonumber(top[2] or '0')
-if tonumber(string.match(top[1] or '0-0', '^%d+')) > tonumber(ARGV[1]) then
-  local next = string.format('%d-0', tonumber(ARGV[1]) + 1)
-  local claim = redis.call('XRANGE', KEYS[1], next, next)
-  if not claim[1] then return false end
-  base = tonumber(claim[1][2][2])
-end
-if base >= tonumber(ARGV[2]) then return false end
-if tonumber(top[3] or '0') < tonumber(ARGV[2]) then redis.call('HSET', KEYS[2], 'lost', ARGV[2]) end
-return base
 """
 
 #: Keys: log, top, snapshots. Arguments: term, the snapshot's entry, its description, how many snapshots are kept.
