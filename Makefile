@@ -14,7 +14,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka demo-state test test-fast test-spark test-slow test-bounds test-matrix bench exactness exactness-peers load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
+.PHONY: help install doctor demo demo-delays demo-kafka demo-state test test-fast test-spark test-slow test-bounds test-oldest test-matrix bench exactness exactness-peers load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -87,6 +87,17 @@ integrations: $(STAMP) .cache/airflow/.installed .cache/dagster/.installed ## th
 
 test-bounds: $(STAMP) ## the client with the lowest and the highest versions of what it needs
 	@$(BIN)/python scripts/test_bounds.py
+
+# The oldest Python that is supported, as far as this machine has one: Debian 12's own has no filters of `tarfile`.
+OLDEST ?= /usr/bin/python3
+.cache/oldest/.installed: pyproject.toml constraints.txt
+	@test -x .cache/oldest/bin/python || $(OLDEST) -m venv .cache/oldest
+	@echo "installing into .cache/oldest (a few minutes the first time)"
+	@PIP_CONSTRAINT=constraints.txt .cache/oldest/bin/python -m pip install --quiet --disable-pip-version-check -e '.[server,notify,load,spark,demo,dev]'
+	@touch $@
+
+test-oldest: $(STAMP) .cache/oldest/.installed ## what needs no Spark query, on the system's own Python; OLDEST=PATH: on another one
+	@.cache/oldest/bin/python -m pytest $(PARALLEL) tests/core tests/upgrade tests/journal tests/spark/test_unpacking.py -m "not slow"
 
 test-matrix: $(STAMP) ## Spark's private interfaces, and some Spark tests, on every supported Spark; ARGS="4.1"
 	@$(BIN)/python scripts/test_matrix.py $(ARGS)

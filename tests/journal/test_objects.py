@@ -44,6 +44,8 @@ from tracker.journal.objects.snapshots import ObjectsSnapshots
 from tracker.journal.objects.store import NoAnswerError
 from tracker.journal.objects.stored import StoredObjects
 from tracker.journal.objects.trial import try_conditions
+from tracker.server.replayable import Started, recover, stand_by
+from tracker.wire.codec import Method
 
 __all__ = ["bucket", "directory", "place", "s3"]  # fixtures
 
@@ -495,6 +497,21 @@ def test_a_standby_leaves_out_what_was_set_aside(directory: Place) -> None:
     _, following = waiting.follow()
     assert [number for number, _ in read(following, 3)] == [1, 3, 4]
     leader.close()
+    waiting.close()
+
+
+def test_a_standby_of_a_log_with_a_hole_that_nobody_leads_finds_the_loss(directory: Place) -> None:
+    """It would begin again with the newest snapshot for ever, and no tracker would lead."""
+    leader, _, _ = opened(directory.address())
+    leader.append([Record(Method.STARTED, 1, Started("log", "", 0).payload())])
+    for at in range(2, 6):
+        leader.append([Record(Method.TICK, at, b"nobody")])
+    leader.close()
+    directory.lose(directory.groups()[2])
+    waiting = standby(directory.address())
+    followed = stand_by(waiting, lambda: False, lambda: None)
+    with pytest.raises(JournalLossError, match=r"3 acknowledged records are lost .*--accept-loss"):
+        recover(waiting, 1, 6, followed=followed)
     waiting.close()
 
 

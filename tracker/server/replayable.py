@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -190,7 +191,7 @@ class Followed:
 
     journal: FollowableJournal
     state: ReplayableState
-    place: Place
+    place: Place | None  #: None: the log breaks off before its end, so all of it is to be recovered
 
 
 def stand_by(
@@ -224,6 +225,9 @@ def stand_by(
                 time.sleep(_FOLLOW_S)
         except LostTrackError as lost:
             log.info("the standby begins again with the newest snapshot: %s", lost)
+            with suppress(JournalError):
+                if journal.try_to_own():  # nobody leads: whoever recovers the log finds out what is lost, if anything
+                    return Followed(journal, ReplayableState(), None)
         except JournalLossError:
             raise  # what is lost is written down, and somebody has to decide
         except JournalError as error:
@@ -262,8 +266,11 @@ def recover(
         tracker.journal.JournalLossError: acknowledged records would be lost, and `accept_loss` is False.
         tracker.journal.JournalError: a newer version of the program wrote a record.
     """
+    place = None if followed is None else followed.place
     recovery = (
-        journal.recover(accept_loss) if followed is None else followed.journal.recover(accept_loss, followed.place)
+        journal.recover(accept_loss)
+        if followed is None or place is None
+        else followed.journal.recover(accept_loss, place)
     )
     for damage in recovery.damage:
         log.error(
@@ -272,7 +279,7 @@ def recover(
             extra={"file": damage.file, "record": damage.record, "lost": damage.lost, "set_aside": damage.set_aside},
         )
     left_out = _left_out(recovery, accept_loss, set_aside)
-    restored = ReplayableState(recovery.state) if followed is None else followed.state
+    restored = ReplayableState(recovery.state) if followed is None or place is None else followed.state
     number, replayed, lost = recovery.number, 0, recovery.tail_lost
     for number, record in enumerate(recovery.records, recovery.number + 1):
         if LeftOut.of(number, record) in recovery.set_aside:
