@@ -180,7 +180,7 @@ async def run(
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
         while True:
-            journal, followed = await own(options.journal, options.standby, stop, readiness)
+            journal, followed = await own(options.journal, options.standby, stop, readiness, options.accept_loss)
             if journal is None:
                 return False
             with closing(journal):

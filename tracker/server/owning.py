@@ -17,7 +17,7 @@ _AGAIN_S = 0.1  # seconds between two attempts to get a journal that another ser
 
 
 async def own(
-    where: str, standby: bool, stop: asyncio.Event, readiness: Readiness
+    where: str, standby: bool, stop: asyncio.Event, readiness: Readiness, accept_loss: bool = False
 ) -> tuple[Journal | None, Followed | None]:
     """Open a journal. A standby waits until it can, and reads what it can meanwhile.
 
@@ -26,6 +26,7 @@ async def own(
         standby: wait while another server has it.
         stop: ends the wait.
         readiness: is told that the server stands by.
+        accept_loss: whether records may be lost: a log is not followed then, but recovered once nobody leads.
 
     Returns:
         The journal, and what was read of it; None: it was stopped.
@@ -33,7 +34,7 @@ async def own(
     Raises:
         ValueError, tracker.journal.JournalError: as `open_journal`.
     """
-    if standby and (followable := await asyncio.to_thread(follow_journal, where)) is not None:
+    if standby and not accept_loss and (followable := await asyncio.to_thread(follow_journal, where)) is not None:
 
         def standing() -> None:
             if readiness.standby():

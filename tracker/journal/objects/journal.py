@@ -236,7 +236,10 @@ class ObjectsJournal:
 
     def _records(self, positions: Sequence[int], kept: dict[int, Entry]) -> Iterator[Record]:
         for position in positions:
-            found = kept.pop(position, None) or self._log.read(position)
+            try:
+                found = kept.pop(position, None) or self._log.read(position)
+            except FAILURES as error:
+                raise self._unusable(error) from error
             if not isinstance(found, Entry):
                 raise JournalError(f"entry {position} of {self._where} could be read a moment ago and now cannot")
             yield from unpack(found.data)

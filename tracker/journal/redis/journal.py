@@ -184,10 +184,13 @@ class RedisJournal:
     def _records(self, reading: Reading, last: int) -> Iterator[Record]:
         """Return the records up to record `last`, in order."""
         if reading.number < last:
-            for group in reading:
-                yield from unpack(group.data)
-                if reading.number == last:
-                    return
+            try:
+                for group in reading:
+                    yield from unpack(group.data)
+                    if reading.number == last:
+                        return
+            except redis.RedisError as error:
+                raise self._unusable(error) from error
             raise JournalError(f"{self._keys.address} could be read a moment ago and now cannot: {reading.problem}")
 
     def _loss(self, damage: list[Damage]) -> JournalLossError:
