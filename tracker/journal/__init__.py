@@ -21,10 +21,11 @@ from .interface import (
     Place,
     Record,
     Recovery,
+    RestoreUnfinishedError,
 )
 from .memory import MemoryJournal
 from .ownership import Ownership
-from .setting_aside import set_file_aside
+from .setting_aside import end_file_restore, set_file_aside
 from .sqlite import SqliteJournal
 from .waiting import stand_by_file
 
@@ -48,8 +49,10 @@ __all__ = [
     "Place",
     "Record",
     "Recovery",
+    "RestoreUnfinishedError",
     "SqliteJournal",
     "announce_standby",
+    "end_restore",
     "follow_journal",
     "open_journal",
     "set_journal_aside",
@@ -58,13 +61,14 @@ __all__ = [
 _OBJECT_STORES: Final = ("s3", "gs", "az", "file")
 
 
-def open_journal(where: str, must_exist: bool = False) -> Journal:
+def open_journal(where: str, must_exist: bool = False, restoring: bool = False) -> Journal:
     """Open a journal, which this process owns until it is closed.
 
     Args:
         where: ``memory``, ``sqlite:PATH``, an address in Redis (`tracker.journal.redis.RedisAddress`), or one in an
             object store (`tracker.journal.objects.ObjectsAddress`).
         must_exist: make no new file.
+        restoring: whether a backup is being put into it: else a journal that was set aside for one is refused.
 
     Raises:
         ValueError: `where` has another form.
@@ -80,12 +84,12 @@ def open_journal(where: str, must_exist: bool = False) -> Journal:
     if kind == "sqlite" and path:
         if must_exist and not Path(path).exists():
             raise JournalError(f"there is no journal {path}; check its path")
-        return SqliteJournal(path)
+        return SqliteJournal(path, restoring)
     if kind.startswith("redis"):
         # Loaded when used: the package `redis` takes a while.
         from .redis import RedisAddress, RedisJournal
 
-        return RedisJournal(RedisAddress.parse(where))
+        return RedisJournal(RedisAddress.parse(where), restoring=restoring)
     if kind in _OBJECT_STORES:
         return _objects_journal(where)
     raise ValueError(
@@ -108,7 +112,9 @@ def announce_standby(where: str) -> Ownership | None:
 
 
 def set_journal_aside(where: str) -> str:
-    """Move all of a journal elsewhere, so that there is an empty one in its place. Nothing is removed.
+    """Move all of a journal elsewhere, so that a backup can take its place: until `end_restore` nobody else opens it.
+
+    Nothing is removed.
 
     Args:
         where: as for `open_journal`.
@@ -129,6 +135,24 @@ def set_journal_aside(where: str) -> str:
 
         return set_keys_aside(RedisAddress.parse(where))
     raise JournalError(f"a journal of the kind {kind!r} cannot be set aside; name an empty one")
+
+
+def end_restore(where: str) -> None:
+    """Let trackers start on a journal again that was set aside: the backup is in its place.
+
+    Args:
+        where: as for `open_journal`.
+
+    Raises:
+        JournalError: the journal cannot be reached.
+    """
+    kind, _, path = where.partition(":")
+    if kind == "sqlite":
+        end_file_restore(path)
+    elif kind.startswith("redis"):
+        from .redis import RedisAddress, end_keys_restore
+
+        end_keys_restore(RedisAddress.parse(where))
 
 
 def follow_journal(where: str) -> FollowableJournal | None:

@@ -79,6 +79,21 @@ class JournalError(Exception):
     """The journal does not work. No record of the failed call counts; the message has what to do."""
 
 
+class RestoreUnfinishedError(JournalError):
+    """The journal was set aside for a backup that is not in its place yet.
+
+    Args:
+        where: the journal.
+    """
+
+    def __init__(self, where: object) -> None:
+        super().__init__(
+            f"a restore into {where} was interrupted, and the journal has neither its old state nor the backup. Run it "
+            "again: `tracker restore FILE --journal ADDRESS --replace`. What was there before is kept beside it, under "
+            "a name with `replaced`"
+        )
+
+
 class JournalLossError(JournalError):
     """Acknowledged records are lost, or could be, and the operator has not accepted that. Nothing was changed."""
 

@@ -1,4 +1,8 @@
-"""Moves a journal in an SQLite file out of the way, together with the files beside it."""
+"""Moves a journal in an SQLite file out of the way, together with the files beside it, for a backup.
+
+Several files cannot be renamed in one step, and the backup comes after that. So a note is there from before the first
+step until after the last one, and nobody else opens the journal meanwhile, or after an interruption.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Final
 
 from .interface import JournalError
 from .ownership import Ownership
@@ -17,8 +22,18 @@ _BESIDE = re.compile(
 )
 
 
+NOTE: Final = "-restoring"  #: what the note is called, after the journal's path, that a backup is to come
+
+
+def end_file_restore(path: str) -> None:
+    """Remove the note that a backup is to come: it is there."""
+    note = Path(f"{Path(path).absolute()}{NOTE}")
+    note.unlink(missing_ok=True)
+    sync_directory(note.parent)
+
+
 def set_file_aside(path: str) -> str:
-    """Rename a journal's files, so that they are a journal under another name.
+    """Rename a journal's files, so that they are a journal under another name, and note first that a backup is to come.
 
     Args:
         path: the journal's.
@@ -38,6 +53,8 @@ def set_file_aside(path: str) -> str:
         ownership = Ownership(f"{journal}-lock", f"the journal {journal}")
         names = [entry.name for entry in journal.parent.iterdir() if entry.name.startswith(journal.name)]
         beside = [name.removeprefix(journal.name) for name in names]
+        os.close(os.open(f"{journal}{NOTE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        sync_directory(journal.parent)
         aside = _free(f"{journal}-replaced-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
         moved = [suffix for suffix in beside if _BESIDE.fullmatch(suffix)]
         for suffix in moved:

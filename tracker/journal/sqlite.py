@@ -44,10 +44,12 @@ from .interface import (
     LeftOut,
     Record,
     Recovery,
+    RestoreUnfinishedError,
 )
 from .mark import Mark
 from .ownership import Ownership
 from .rows import APPLICATION, PAGE, Row, Rows, check, create, insert, records_of
+from .setting_aside import NOTE
 from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
 from .waiting import standby_of_file
 
@@ -61,6 +63,7 @@ class SqliteJournal:
 
     Args:
         path: of the file, which is made if it does not exist.
+        restoring: whether a backup is being put into it.
 
     Raises:
         JournalLockedError: another process owns the journal.
@@ -71,7 +74,7 @@ class SqliteJournal:
     instant = False
     exclusive = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], restoring: bool = False) -> None:
         self._path = Path(path).absolute()
         self._closed = False
         if self._path.is_dir():
@@ -80,6 +83,9 @@ class SqliteJournal:
             raise JournalError(f"there is no directory {self._path.parent} for the journal; create it first")
         try:
             self._ownership = Ownership(self._beside("-lock"), f"the journal {self._path}")
+            if not restoring and os.path.exists(self._beside(NOTE)):
+                self._ownership.release()
+                raise RestoreUnfinishedError(self._path)
             self._mark = Mark(self._beside("-mark"))
         except OSError as error:
             raise JournalError(f"cannot write beside the journal {self._path}: {error.strerror}") from error

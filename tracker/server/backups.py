@@ -20,7 +20,15 @@ import tracker
 from tracker.backup.form import BackupError, Checked, Draft, Header, JobLog
 from tracker.contract.commands import CloseProducer, Command, OpenProducer
 from tracker.contract.values import DrainState
-from tracker.journal import JournalError, JournalLossError, LeftOut, Record, open_journal, set_journal_aside
+from tracker.journal import (
+    JournalError,
+    JournalLossError,
+    LeftOut,
+    Record,
+    end_restore,
+    open_journal,
+    set_journal_aside,
+)
 from tracker.journal.snapshots import decode, encode
 from tracker.wire.codec import Method
 
@@ -112,11 +120,12 @@ def restore(where: str, backup: Checked, replace: bool = False, same_log: bool =
         state.renew_logs()
     aside = set_journal_aside(where) if replace else ""
     payload = msgpack.packb({**asdict(header), "jobs": len(header.jobs), "same_log": same_log})
-    with closing(open_journal(where)) as journal:
+    with closing(open_journal(where, restoring=True)) as journal:
         if not _is_empty(journal):
             raise BackupError(f"the journal {where} is not empty; {_EMPTY}")
         number = journal.append([Record(Method.RESTORED, state.at, payload)])
         journal.snapshot(number, state.dump())
+    end_restore(where)
     _check(where, number)
     logs = {job: state.tracker.log_id(job) for job in sorted(state.tracker.jobs())}
     return Restored(header, logs, ended, aside)

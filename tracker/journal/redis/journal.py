@@ -25,6 +25,7 @@ from ..interface import (
     Place,
     Record,
     Recovery,
+    RestoreUnfinishedError,
 )
 from ..snapshots import SnapshotDamagedError
 from .address import RedisAddress
@@ -44,6 +45,7 @@ class RedisJournal:
 
     Args:
         address: of the server, with the wanted durability.
+        restoring: whether a backup is being put into it.
         follow: only read at first, as `follow` does it, and own the journal once `try_to_own` has succeeded.
 
     Raises:
@@ -55,7 +57,8 @@ class RedisJournal:
     instant = False
     exclusive = False
 
-    def __init__(self, address: RedisAddress, follow: bool = False) -> None:
+    def __init__(self, address: RedisAddress, follow: bool = False, restoring: bool = False) -> None:
+        self._restoring = restoring
         self._keys = Keys(address)
         self._log = Log(self._keys)
         self._snapshots = RedisSnapshots(self._keys)
@@ -121,6 +124,8 @@ class RedisJournal:
             raise self._unusable(error) from error
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
+        if not self._restoring and self._log.client.hexists(self._keys.top, "restoring"):
+            raise RestoreUnfinishedError(self._keys.address)
         aside = self._keys.damaged(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
         if followed is None:
             state, number, entry, damage = self._newest_snapshot(aside)

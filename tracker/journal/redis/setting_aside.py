@@ -19,6 +19,7 @@ from .snapshots import RedisSnapshots
 #: Keys: those that may be there, the top first, and then, in the same order, their new names. Returns how many were
 #: there. The next term is left out: a tracker that sleeps finds, when it wakes up, a later term in the place of its own
 #: one, and no beginning of the term after its own. So it takes itself for replaced, and nothing for lost.
+#: The new top notes that a backup is to come.
 _RENAME: Final = """
 local moved = 0
 local id = redis.call('HGET', KEYS[1], 'id')
@@ -31,8 +32,22 @@ end
 if id then
   redis.call('HSET', KEYS[1], 'id', string.format('%d-0', tonumber(string.match(id, '^%d+')) + 1), 'last', '0')
 end
+redis.call('HSET', KEYS[1], 'restoring', '1')
 return moved
 """
+
+
+def end_keys_restore(address: RedisAddress) -> None:
+    """Remove the note that a backup is to come: it is there.
+
+    Raises:
+        JournalError: the server cannot be used.
+    """
+    try:
+        with closing(connect(address)) as client:
+            client.hdel(Keys(address).top, "restoring")
+    except redis.RedisError as error:
+        raise JournalError(f"{address} cannot be used: {error}") from error
 
 
 def set_keys_aside(address: RedisAddress) -> str:
