@@ -19,7 +19,7 @@ import msgpack  # type: ignore[import-untyped]
 import tracker
 from tracker.backup.form import BackupError, Checked, Draft, Header, JobLog
 from tracker.contract.commands import CloseProducer, Command, OpenProducer
-from tracker.contract.values import DrainState
+from tracker.contract.values import DrainMode, DrainState
 from tracker.journal import (
     JournalError,
     JournalLossError,
@@ -161,8 +161,10 @@ def _end_runs(state: ReplayableState) -> int:
 def _ends(state: ReplayableState) -> Iterator[Command]:
     for job in state.tracker.jobs():
         status = state.tracker.job_status(job)
-        # Without fronts a drain is over when all runs are closed. These would have gone on: one stands in for each.
-        stand_in = not status.fronts and status.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
+        # Without fronts a drain is over when all runs are closed, and so is a hand-over. These would have gone on: one
+        # stands in for each, until its producer opens another.
+        waits_for_runs = not status.fronts or status.drain.mode is DrainMode.HAND_OVER
+        stand_in = waits_for_runs and status.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
         for producer in status.producers:
             if not producer.closed and stand_in:
                 yield OpenProducer(job, producer.producer, f"restored-{secrets.token_hex(4)}", producer.mode)
