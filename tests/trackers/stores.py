@@ -1,0 +1,249 @@
+"""Stores under a journal that fail before or after a request, are away, and come back older, empty or partly gone.
+
+A request is a point where others may go on, and where its process may end: before it, or when it has had its effect.
+Redis is a real server, whose connections are interrupted; its keys' times to live pass with the virtual clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Protocol
+
+import redis
+import redis.connection
+
+from tracker.journal.interface import FollowableJournal
+from tracker.journal.objects.journal import ObjectsJournal
+from tracker.journal.objects.log import LOSS
+from tracker.journal.objects.store import NoAnswerError
+from tracker.journal.redis import RedisAddress, RedisJournal
+
+from .schedule import Schedule
+
+LEASE_S = 2.0
+_OUTSIDE = "outside"  # the name of connections that are not the trackers'
+
+
+class Store(Protocol):
+    """What keeps a journal."""
+
+    def journal(self) -> FollowableJournal:
+        """Open the journal as a standby does."""
+
+    def copy(self) -> Any:
+        """Return all that is kept."""
+
+    def put_back(self, copy: Any) -> None:
+        """Keep what a copy has, and nothing else."""
+
+    def lose(self, random: Random) -> str:
+        """Lose one thing, and return its name; empty: there is none."""
+
+    def has_note(self) -> bool:
+        """Return whether a loss is written down."""
+
+
+class Weather:
+    """Draws what happens to a request.
+
+    Args:
+        schedule: decides who goes on meanwhile.
+        faults: the share of requests that fail.
+    """
+
+    def __init__(self, schedule: Schedule, faults: float) -> None:
+        self._schedule = schedule
+        self.faults = faults
+        self.away_until = 0.0
+
+    def before(self) -> str:
+        """Wait for the request's turn, and return its fate: "", "lost" or "unanswered"."""
+        self._schedule.pause(self._schedule.random.choice((0, 0, 0, 0.001, 0.01)))
+        if self._schedule.now < self.away_until:
+            return "lost"
+        drawn = self._schedule.random.random()
+        return "lost" if drawn < self.faults / 2 else "unanswered" if drawn < self.faults else ""
+
+    def after(self) -> None:
+        """Wait for the answer."""
+        self._schedule.pause(0)
+
+
+class Objects:
+    """An object store in memory."""
+
+    def __init__(self, schedule: Schedule, weather: Weather, marks: str) -> None:
+        self._schedule = schedule
+        self._weather = weather
+        self._marks = marks
+        self._objects: dict[str, bytes] = {}
+
+    def journal(self) -> FollowableJournal:
+        return ObjectsJournal(self, "objects", LEASE_S, self._marks, True, lambda: self._schedule.now)
+
+    def copy(self) -> Any:
+        return dict(self._objects)
+
+    def put_back(self, copy: Any) -> None:
+        self._objects = dict(copy)
+
+    def lose(self, random: Random) -> str:
+        names = sorted(name for name in self._objects if name.startswith("log/"))[-4:]
+        name = random.choice(names) if names else ""
+        self._objects.pop(name, None)
+        return name
+
+    def has_note(self) -> bool:
+        return LOSS in self._objects
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        fate = self._weather.before()
+        if fate == "lost":
+            raise NoAnswerError("the request was lost")
+        answer = request()
+        self._weather.after()
+        if fate:
+            raise NoAnswerError("the answer was lost")
+        return answer
+
+    def create(self, name: str, data: bytes) -> bool:
+        def create() -> bool:
+            if name in self._objects:
+                return False
+            self._objects[name] = bytes(data)
+            return True
+
+        return bool(self._ask(create))
+
+    def put(self, name: str, data: bytes) -> None:
+        self._ask(lambda: self._objects.__setitem__(name, bytes(data)))
+
+    def get(self, name: str) -> bytes | None:
+        found: bytes | None = self._ask(lambda: self._objects.get(name))
+        return found
+
+    get_soon = get
+
+    def exists(self, name: str) -> bool:
+        return bool(self._ask(lambda: name in self._objects))
+
+    def names(self, folder: str, after: str = "") -> Sequence[str]:
+        found: list[str] = self._ask(
+            lambda: sorted(name for name in self._objects if name.startswith(f"{folder}/") and name > after)
+        )
+        return found
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._ask(lambda name=name: self._objects.pop(name, None))  # type: ignore[misc]
+
+
+class Redis:
+    """Keys on a real server, under a prefix of their own.
+
+    Args:
+        port: the server's.
+        prefix: of the keys.
+        schedule: its time passes for the keys.
+        weather: draws what fails.
+    """
+
+    def __init__(self, port: int, prefix: str, schedule: Schedule, weather: Weather) -> None:
+        self.where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"
+        self._base = f"{{{prefix}}}:"
+        self._client = redis.Redis(port=port, client_name=_OUTSIDE)
+        self._schedule = schedule
+        self._weather = weather
+        self._ends: dict[str, float] = {}
+        schedule.passed = self._pass
+
+    def journal(self) -> FollowableJournal:
+        return RedisJournal(RedisAddress.parse(self.where), follow=True)
+
+    def copy(self) -> Any:
+        passing = {f"{self._base}lease", f"{self._base}standby"}
+        return {name: self._client.dump(name) for name in self._names() if name not in passing}
+
+    def put_back(self, copy: Any) -> None:
+        self.clear()
+        for name, content in copy.items():
+            self._client.restore(name, 0, content)
+
+    def lose(self, random: Random) -> str:
+        name = random.choice(("log", "top"))
+        return name if self._client.delete(self._base + name) else ""
+
+    def has_note(self) -> bool:
+        return bool(self._client.hexists(f"{self._base}top", "lost"))
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._ends.clear()
+        if names := self._names():
+            self._client.delete(*names)
+
+    def close(self) -> None:
+        """Remove all keys, and disconnect."""
+        self.clear()
+        self._client.close()
+
+    def _names(self) -> list[str]:
+        pattern = self._base.replace("[", "\\[") + "*"
+        return sorted(name.decode() for name in self._client.keys(pattern))
+
+    def _pass(self, seconds: float) -> None:
+        for name, end in [*self._ends.items()]:
+            if end <= self._schedule.now + seconds:
+                del self._ends[name]
+                self._client.delete(name)
+
+    def _renewed(self) -> None:
+        """Let a key's time to live pass on the virtual clock."""
+        for name in (f"{self._base}lease", f"{self._base}standby"):
+            left: Any = self._client.pttl(name)
+            if left > 0:
+                self._ends[name] = self._schedule.now + LEASE_S
+                self._client.persist(name)
+            elif left == -2:
+                self._ends.pop(name, None)
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Let the weather meet every request of a thread of the simulation."""
+        kind = redis.connection.AbstractConnection
+        send, read = kind.send_packed_command, kind.read_response
+        store = self
+
+        def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+            if self.client_name == _OUTSIDE or not store._schedule.is_inside:
+                return send(self, command, check_health)
+            self.fate = store._weather.before()
+            if self.fate == "lost":
+                self.disconnect()
+                raise redis.ConnectionError("the request was lost")
+            data = b"".join(command) if isinstance(command, list) else bytes(command)
+            self.leases = b":lease" in data
+            return send(self, command, check_health)
+
+        def read_response(self: Any, *arguments: Any, **options: Any) -> Any:
+            if self.client_name == _OUTSIDE or not store._schedule.is_inside:
+                return read(self, *arguments, **options)
+            try:
+                return read(self, *arguments, **options)
+            finally:
+                if getattr(self, "leases", False):
+                    self.leases = False
+                    store._renewed()
+                store._weather.after()
+                if getattr(self, "fate", ""):
+                    self.fate = ""
+                    self.disconnect()
+                    raise redis.ConnectionError("the answer was lost")
+
+        kind.send_packed_command, kind.read_response = send_packed_command, read_response  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            kind.send_packed_command, kind.read_response = send, read  # type: ignore[method-assign]

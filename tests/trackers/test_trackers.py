@@ -1,0 +1,105 @@
+"""Nothing acknowledged is lost without a decision, whatever is killed and whatever the store loses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.journal.redis_server import RedisServer, needs_redis
+from tracker.journal import Recovery
+from tracker.journal.comparing import Relation
+from tracker.journal.redis import log
+
+from .schedule import StuckError, installed
+from .stores import Objects, Redis
+from .world import FoundOut, World
+
+_PACKAGES = ("tracker.journal", "tracker.server")
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), appendonly="no")
+    yield server
+    server.kill()
+
+
+def play_objects(seed: int, marks: Path, losses: bool) -> World:
+    """Play a seed over an object store."""
+    marks.mkdir()
+    world = World(seed, lambda schedule, weather: Objects(schedule, weather, str(marks)), losses=losses)
+    return _play(world)
+
+
+def play_redis(seed: int, port: int, losses: bool) -> World:
+    """Play a seed over Redis."""
+    world = World(seed, lambda schedule, weather: Redis(port, f"sim{seed}", schedule, weather), losses=losses)
+    assert isinstance(world.store, Redis)
+    with ExitStack() as stack:
+        stack.callback(world.store.close)
+        stack.enter_context(world.store.interrupted())
+        return _play(world)
+
+
+def _play(world: World) -> World:
+    logging.disable(logging.CRITICAL)
+    try:
+        with installed(world.schedule, _PACKAGES):
+            world.run()
+    except (FoundOut, StuckError) as found:
+        raise AssertionError("\n".join([str(found), *world.story[:60]])) from found
+    finally:
+        logging.disable(logging.NOTSET)
+    return world
+
+
+FEW_AND_MANY = pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 5_000), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+KILLS_AND_LOSSES = pytest.mark.parametrize("losses", [False, True], ids=["kills", "losses"])
+
+
+@FEW_AND_MANY
+@KILLS_AND_LOSSES
+def test_over_an_object_store_whatever_is_acknowledged_stays(tmp_path: Path, seeds: range, losses: bool) -> None:
+    led = sum(play_objects(seed, tmp_path / str(seed), losses).led for seed in seeds)
+    assert led > 2 * len(seeds), "the trackers hardly ever led, so nothing was tried"
+
+
+@needs_redis
+@FEW_AND_MANY
+@KILLS_AND_LOSSES
+def test_over_redis_whatever_is_acknowledged_stays(redis_server: RedisServer, seeds: range, losses: bool) -> None:
+    led = sum(play_redis(seed, redis_server.port, losses).led for seed in seeds)
+    assert led > 2 * len(seeds), "the trackers hardly ever led, so nothing was tried"
+
+
+# ---------------------------------------------------------------- whether a fault would be found
+
+
+@needs_redis
+def test_a_tracker_that_compares_nothing_is_found_out(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "compare", lambda known, shown: (Relation.SAME, 0))
+    for seed in range(1_000):
+        try:
+            play_redis(seed, redis_server.port, losses=True)
+        except AssertionError:
+            return
+    pytest.fail("1,000 runs have not found it")
+
+
+@pytest.mark.slow
+def test_a_log_that_keeps_its_id_after_a_loss_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recovery, "tail_lost", False)
+    for seed in range(1_000):
+        try:
+            play_objects(seed, tmp_path / str(seed), losses=True)
+        except AssertionError:
+            return
+    pytest.fail("1,000 runs have not found it")
