@@ -38,6 +38,15 @@ def test_every_page_is_in_the_navigation_once_and_the_other_way_round() -> None:
     assert sorted(named(CONFIGURATION["nav"])) == sorted(docs | made)
 
 
+def test_no_page_installs_from_a_registry_what_no_registry_has() -> None:
+    """Who typed such a command would get an error, or one day somebody else's package."""
+    command = re.compile(r"pip install[^\n`]*substream-tracker")
+    pages_with_it = [
+        page.name for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if command.search(page.read_text())
+    ]
+    assert pages_with_it == []
+
+
 def test_what_builds_the_site_is_in_the_repository() -> None:
     """Once it was not: .gitignore took it for what was built."""
     listed = subprocess.run(
