@@ -124,7 +124,7 @@ class RedisJournal:
             raise self._unusable(error) from error
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
-        if not self._restoring and self._log.client.hexists(self._keys.top, "restoring"):
+        if not self._restoring and self._log.client.hget(self._keys.top, "restoring") is not None:
             raise RestoreUnfinishedError(self._keys.address)
         aside = self._keys.damaged(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
         if followed is None:
