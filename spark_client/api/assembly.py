@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.keyed import KeyedWriter, check_provider
+from spark_client.api.places import Places
 from spark_client.api.queryoptions import OWN
 from spark_client.api.reading import Readable, Reader, SourceReader, events_of, wake_ups
 from spark_client.api.several import SeveralWriter
@@ -24,7 +25,7 @@ from spark_client.errors import UsageError
 from spark_client.plan.belonging import requirement
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
-from spark_client.plan.outputs import check_early, check_sink
+from spark_client.plan.outputs import check_early, check_revised, check_sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.stateshapes import placed
@@ -68,6 +69,7 @@ class Assembly:
         graph: of the job.
         definition: of the job.
         metrics: of the job; None: nobody counts.
+        places: the directories of its queries.
     """
 
     spark: SparkSession
@@ -76,6 +78,7 @@ class Assembly:
     graph: JobGraph
     definition: Definition
     metrics: JobMetrics | None = None
+    places: Places = field(default_factory=Places)
 
     def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> QueryPlan:
         """The plan of the query that a writer describes.
@@ -147,6 +150,7 @@ class Assembly:
         rows = writer.rows
         check_zone(rows)
         plan = self.plan(writer, checkpoint)
+        self.places.take(plan, rows.reader.places())
         tracked: FunctionQuery
         if isinstance(writer, KeyedWriter):
             check_provider(self.spark)
@@ -239,6 +243,8 @@ class Assembly:
             check_sink(writer.to_sink, writer.schema, self.spark)
             if writer.release is not None and writer.release.early is not None:
                 check_early(writer.to_sink, writer.schema, self.spark)
+            if writer.release is not None and writer.release.revisions:
+                check_revised(writer.to_sink, writer.schema, self.spark)
             return ToSink(writer.to_sink)
         if writer.function is not None:
             return ToFunction(writer.function)

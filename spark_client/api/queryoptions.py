@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from spark_client.api.refusals import check_option, check_trigger
-
-OWN: Final = (
-    "checkpointlocation",
-    "path",
-    "late_path",
-    "early_path",
-    "compact_from",
-    "seal",
-)  #: options that are not Spark's writer's
+from spark_client.errors import UsageError
 
 W = TypeVar("W", bound="QueryOptions")
 
 
+def _path(key: str, value: Any) -> str:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise UsageError(f"option({key!r}, {value!r}): takes a path")
+    return os.fspath(value)
+
+
+def _boolean(key: str, value: Any) -> str:
+    if str(value).lower() not in ("true", "false"):
+        raise UsageError(f"option({key!r}, {value!r}): takes True or False")
+    return str(value).lower()
+
+
+def _count(key: str, value: Any) -> str:
+    try:
+        if isinstance(value, bool | float) or int(value) < 1:
+            raise ValueError
+    except (ValueError, TypeError):
+        raise UsageError(f"option({key!r}, {value!r}): takes a whole number, 1 or more") from None
+    return str(int(value))
+
+
+#: The options that are not Spark's writer's: each as it is spelled, with the function that checks and spells its value.
+OWN: Final[Mapping[str, Callable[[str, Any], str]]] = {
+    "checkpointLocation": _path,
+    "path": _path,
+    "late_path": _path,
+    "early_path": _path,
+    "compact_from": _count,
+    "seal": _boolean,
+}
+_SPELLED: Final = {name.lower().replace("_", ""): name for name in OWN}
+
+
 class QueryOptions:
-    """Takes what a query is to be started with."""
+    """Takes what a query is to be started with.
+
+    Attributes:
+        options_given: by name; the names of `OWN` as they are spelled there.
+        name: of the query; None: it has none.
+        trigger_given: as Spark takes it.
+    """
 
     def __init__(self) -> None:
         self.options_given: dict[str, str] = {}
@@ -27,25 +60,35 @@ class QueryOptions:
         self.trigger_given: dict[str, Any] = {}
 
     def option(self: W, key: str, value: Any) -> W:
-        """One option, as Spark's."""
+        """Set one option, as Spark's.
+
+        Raises:
+            UsageError: the value is none that the option takes, or the name is nearly that of an option.
+        """
         check_option(key, value)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        self.options_given[key.lower() if key.lower() in OWN else key] = text
+        own = _SPELLED.get("".join(sign for sign in str(key).lower() if sign not in "-_. "))
+        if own is None:
+            self.options_given[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        elif key.lower() != own.lower():
+            raise UsageError(f"option({key!r}): there is no such option; {own!r} is spelled so")
+        else:
+            self.options_given[own] = OWN[own](own, value)
         return self
 
     def options(self: W, **options: Any) -> W:
-        """Several options."""
+        """Set several options."""
         for key, value in options.items():
             self.option(key, value)
         return self
 
     def queryName(self: W, name: str) -> W:  # noqa: N802
-        """The query's name, in Spark's pages and in logs."""
+        """Name the query, in Spark's pages and in logs."""
         self.name = name
         return self
 
     def trigger(self: W, **trigger: Any) -> W:
-        """When batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there, ``availableNow``.
+        """Say when batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there,
+        ``availableNow``.
 
         With ``availableNow`` the backlog is taken in batches if its source bounds them (``maxFilesPerTrigger``,
         ``maxOffsetsPerTrigger``, `receive`'s ``max_epochs_per_trigger``), and a last one releases what they have ended,

@@ -21,6 +21,7 @@ from spark_client.plan.streams import Stream
 from spark_client.plan.wakeups import beside
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
 from spark_client.spark_internals.observations import observe
+from spark_client.spark_internals.plans import paths_read
 
 
 class Reader(Protocol):
@@ -37,6 +38,10 @@ class Reader(Protocol):
 
     def native(self) -> DataFrame:
         """The tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
+        ...
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return what is read from files: a name for messages, and a path, a URI or a pattern of paths."""
         ...
 
 
@@ -63,6 +68,9 @@ class SourceReader:
 
     def native(self) -> DataFrame:
         return self.source.tracked_for_ever(self.df)
+
+    def places(self) -> list[tuple[str, str]]:
+        return [("the source's path", path) for path in paths_read(self.df)]
 
     def pruned(self, used: frozenset[str] | None) -> SourceReader:
         """Reads only the columns that are used, if it is known which: what makes substreams and labels is kept.
@@ -102,6 +110,9 @@ class ChannelReader:
 
     def native(self) -> DataFrame:
         return self.channel.native(self.spark, self.max_epochs)
+
+    def places(self) -> list[tuple[str, str]]:
+        return [(f"channel {self.channel.segment!r}", str(self.channel.path))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -118,7 +119,7 @@ def check_start(
     segments = {stream.segment for stream in reads}
     for other in started:
         active = other.query is not None and other.query.isActive
-        if other.checkpoint == checkpoint:
+        if os.path.realpath(other.checkpoint) == os.path.realpath(checkpoint):
             if active:
                 raise UsageError(
                     f"the query of checkpoint {checkpoint} runs already: stop it first, or give this one a checkpoint "

@@ -353,7 +353,7 @@ class Tracking(Declarations, Checkpoints):
 
     def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
         """Starts what a writer describes."""
-        checkpoint = local_path(writer.options_given["checkpointlocation"], "checkpointLocation")
+        checkpoint = local_path(writer.options_given["checkpointLocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
         check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
         if isinstance(writer, TrackedWriter):

@@ -18,7 +18,7 @@ Outputs: TypeAlias = Mapping[str, "TrackedWriter | Mapping[str, TrackedWriter]"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST: Final = 27  #: characters: tables of epochs have 64 for the query's id, a dot and this
-_OF_THE_QUERY: Final = ("checkpointlocation", "late_path", "seal")
+_OF_THE_QUERY: Final = ("checkpointLocation", "late_path", "seal")
 
 
 class Starter(Protocol):
@@ -82,9 +82,9 @@ class SeveralWriter(QueryOptions):
         """
         if foreign := [key for key in self.options_given if key not in _OF_THE_QUERY]:
             raise UsageError(f"option {foreign[0]!r}: give it to the output that it is for")
-        if "checkpointlocation" not in self.options_given:
+        if "checkpointLocation" not in self.options_given:
             raise UsageError("write_together needs .option('checkpointLocation', 'path'): one for all outputs")
-        local_path(self.options_given["checkpointlocation"], "checkpointLocation")
+        local_path(self.options_given["checkpointLocation"], "checkpointLocation")
         return self._tracking.start(self)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.api.queryoptions import QueryOptions
+from spark_client.api.queryoptions import OWN, QueryOptions
 from spark_client.api.reading import Readable
 from spark_client.api.refusals import check_operators, check_option, check_trigger
 from spark_client.channels.channel import Channel
@@ -263,14 +263,14 @@ class TrackedWriter(QueryOptions):
             TrackingError: the tracker cannot be reached, or refuses the job or the run.
         """
         if path is not None:
-            self.options_given["path"] = os.fspath(path)
+            self.option("path", path)
         self.check_place()
-        if "checkpointlocation" not in self.options_given:
+        if "checkpointLocation" not in self.options_given:
             raise UsageError(
                 "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
                 "live there"
             )
-        local_path(self.options_given["checkpointlocation"], "checkpointLocation")
+        local_path(self.options_given["checkpointLocation"], "checkpointLocation")
         return self._tracking.start(self)
 
     def check_place(self) -> None:
@@ -290,6 +290,11 @@ class TrackedWriter(QueryOptions):
                 raise UsageError("give the files a place: .start('path')")
             if self.file_format is None:
                 self.format("parquet")
+        elif foreign := [key for key in self.options_given if key not in OWN]:
+            raise UsageError(
+                f"option({foreign[0]!r}): only files take options of Spark's writer, and the rows go elsewhere; "
+                f"a tracked query takes {', '.join(OWN)}"
+            )
 
 
 class NativeWriter:

@@ -134,11 +134,26 @@ def _of_expressions(expressions: Any) -> set[str]:
     return found
 
 
+def paths_read(stream: DataFrame) -> list[str]:
+    """Return the paths that the sources of files of a stream were given; none where Spark does not answer."""
+    try:
+        nodes = _walk(stream._jdf.queryExecution().analyzed())
+        given = [node.dataSource().options().get("path") for node in nodes if node.nodeName() == "StreamingRelation"]
+        return [str(path.get()) for path in given if path.isDefined()]
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return []
+
+
 def _nodes(plan: Any) -> Iterator[str]:
     """The names of a plan's nodes, from its root to its last leaf."""
-    yield str(plan.nodeName())
+    return (str(node.nodeName()) for node in _walk(plan))
+
+
+def _walk(plan: Any) -> Iterator[Any]:
+    """A plan's nodes, from its root to its last leaf."""
+    yield plan
     for child in each_of(plan.children()):
-        yield from _nodes(child)
+        yield from _walk(child)
 
 
 def each_of(sequence: Any) -> Iterator[Any]:

@@ -260,3 +260,56 @@ def test_a_join_that_brings_rows_of_its_own_is_refused(tracking: Tracking, spark
         with pytest.raises(UsageError, match="an inner or a left join"):
             source.join(names, on="kind", how=how)
     assert "number" in source.join(names, "kind", "left").columns
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "advice"),
+    [
+        ("compact_from", 0, "whole number, 1 or more"),
+        ("compact_from", "many", "whole number, 1 or more"),
+        ("compact_from", 2.5, "whole number, 1 or more"),
+        ("compact_from", True, "whole number, 1 or more"),
+        ("compact_from", None, "whole number, 1 or more"),
+        ("seal", "yes", "True or False"),
+        ("seal", 1, "True or False"),
+        ("late_path", None, "takes a path"),
+        ("early_path", "", "takes a path"),
+        ("path", 7, "takes a path"),
+        ("checkpointLocation", None, "takes a path"),
+        ("late-path", "x", "'late_path' is spelled so"),
+        ("latePath", "x", "'late_path' is spelled so"),
+        ("checkpoint_location", "x", "'checkpointLocation' is spelled so"),
+        ("compactFrom", 3, "'compact_from' is spelled so"),
+    ],
+)
+def test_an_option_is_checked_where_it_is_given(
+    tracking: Tracking, spark: SparkSession, feed: Feed, option: str, value: Any, advice: str
+) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW, front=Marks("is_last"))
+    released = tracking.release(source, aggs={"n": F.count("*")})
+    together = tracking.write_together({"n": released.writeStream.option("path", "results")})
+    for writer in (source.writeStream, released.writeStream, together):
+        with pytest.raises(UsageError, match=advice):
+            writer.option(option, value)
+
+
+def test_options_count_in_every_spelling_that_spark_takes(
+    tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW, front=Marks("is_last"))
+    released = tracking.release(source, aggs={"n": F.count("*")})
+    writer = released.writeStream.option("CheckpointLOCATION", tmp_path / "cp").option("SEAL", "True")
+    assert writer.option("compact_from", "7").options_given == {
+        "checkpointLocation": str(tmp_path / "cp"),
+        "seal": "true",
+        "compact_from": "7",
+    }
+
+
+def test_options_of_files_are_refused_where_the_rows_go_elsewhere(
+    tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    source = tracking.source(feed.stream(spark), "in", **WINDOW, front=Marks("is_last"))
+    writer = tracking.release(source, aggs={"n": F.count("*")}).writeStream.foreachBatch(lambda *_: None)
+    with pytest.raises(UsageError, match=r"'compression'.*only files take options"):
+        writer.option("checkpointLocation", tmp_path / "cp").option("compression", "zstd").start()
