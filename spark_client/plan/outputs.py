@@ -107,7 +107,8 @@ class Sink(Protocol):
 
     One that has an attribute ``reads_all = True`` reads all rows whenever it is called, so that what rides in their
     reading need not be read again. One that has a method ``check(rows)`` is called with rows of the same columns, and
-    none of them, when the query starts: what it raises refuses the start.
+    none of them, when the query starts: what it raises refuses the start. So is ``check_early(rows)`` for early
+    results, and ``check_revised(rows)`` for those of a release with revisions.
     """
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
@@ -156,6 +157,22 @@ def check_early(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
             "where no later and no final ones of the same key are: add one, or leave release(…, early=…) out"
         )
     check = getattr(sink, "check_early", None)
+    if callable(check):
+        check(spark.createDataFrame([], schema))
+
+
+def check_revised(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
+    """Let a sink refuse revisions that would replace what they add to.
+
+    Args:
+        sink: it.
+        schema: of the rows, with the column ``revision``.
+        spark: the session.
+
+    Raises:
+        UsageError: of the sink.
+    """
+    check = getattr(sink, "check_revised", None)
     if callable(check):
         check(spark.createDataFrame([], schema))
 

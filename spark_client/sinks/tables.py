@@ -24,17 +24,17 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.names import alike
 from spark_client.plan.outputs import check_replaced
-from spark_client.plan.releases import AS_OF, FINAL
+from spark_client.plan.releases import REVISION
 from spark_client.plan.streams import Step
 from spark_client.plan.substreams import named, quoted
 from spark_client.sinks.collected import values_of
+from spark_client.sinks.statements import Statements
 from spark_client.storage.databases import (
     Connection,
     Cursor,
     check_placeholder,
     check_transactions,
     in_statement,
-    name_in,
 )
 
 _CHUNK: Final = 1000  #: rows that are sent to the database at once
@@ -80,22 +80,9 @@ class Table:
             raise UsageError(f"table {self.name}: key={missing[0]!r} is none of its columns: {', '.join(flat.columns)}")
         return flat
 
-    def insert(self, columns: Sequence[str], placeholder: str, early: bool = False) -> str:
-        """The statement that puts a row into it; an early one only where no later and no final one of its key is."""
-        names = ", ".join(name_in(placeholder, name) for name in columns)
-        table = in_statement(placeholder, self.name)
-        alias = " as stored" if early else ""
-        sql = f"insert into {table}{alias} ({names}) values ({', '.join([placeholder] * len(columns))})"
-        if not self.key:
-            return sql
-        pairs = [(name, name_in(placeholder, name)) for name in columns]
-        rest = [f"{sql} = excluded.{sql}" for name, sql in pairs if name not in self.key]
-        action = f"update set {', '.join(rest)}" if rest else "nothing"
-        upsert = f"{sql} on conflict ({', '.join(name_in(placeholder, name) for name in self.key)}) do {action}"
-        if not early:
-            return upsert
-        final, as_of = name_in(placeholder, FINAL), name_in(placeholder, AS_OF)
-        return f"{upsert} where stored.{final} = false and stored.{as_of} <= excluded.{as_of}"
+    def statements(self, rows: DataFrame, placeholder: str, early: bool = False) -> Statements:
+        """Return what puts rows of this shape into the table; an early one only where it replaces an older one."""
+        return Statements(self.name, rows.columns, self.key, placeholder, early)
 
 
 class Tables:
@@ -140,13 +127,13 @@ class Tables:
         self._placeholder = placeholder
 
     def check(self, rows: DataFrame) -> None:
-        """Refuses rows that the tables could not be written from; called with none when the query starts.
+        """Refuse rows that the tables could not be written from; called with none when the query starts.
 
         Raises:
-            UsageError: a column is missing, or two cannot be told apart.
+            UsageError: a column is missing, or two cannot be told apart; or, unless there are shards, the database or
+                its driver does not take such rows.
         """
-        for table in self._tables:
-            self._has_shard(table.shape(rows).columns, table)
+        self._check(rows, early=False)
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
         """Writes the rows of an epoch, unless they are there.
@@ -165,6 +152,21 @@ class Tables:
         """
         for table in self._tables:
             check_replaced(f"table {table.name}", table.shape(rows).columns, table.key)
+        self._check(rows, early=True)
+
+    def check_revised(self, rows: DataFrame) -> None:
+        """Refuse results with revisions where one would replace the result that it adds to; called with no rows.
+
+        Raises:
+            UsageError: a table's key lacks the column ``revision``.
+        """
+        for table in self._tables:
+            if table.key and REVISION in table.shape(rows).columns and REVISION not in table.key:
+                raise UsageError(
+                    f"table {table.name}: key={list(table.key)} lacks {REVISION!r}: a revision has only the rows that "
+                    "came late, and would take the place of the result that it adds to. Add the column to the key, and "
+                    "sum over it where the table is read"
+                )
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:  # noqa: ARG002
         """Writes early results, each unless a later or a final one of its key is there.
@@ -182,12 +184,12 @@ class Tables:
         try:
             for table in self._tables:
                 shaped = table.shape(rows)
-                insert = table.insert(shaped.columns, self._placeholder, early)
+                statements = table.statements(shaped, self._placeholder, early)
                 for chunk in _chunks(shaped, table):
                     for shard, values in self._by_shard(chunk, shaped.columns, table).items():
                         if shard not in transactions:
                             transactions[shard] = begin(shard)
-                        transactions[shard].add(insert, values)
+                        transactions[shard].add(statements, values)
             for transaction in transactions.values():
                 transaction.commit()
         finally:
@@ -195,6 +197,25 @@ class Tables:
                 transaction.close()
             if several:
                 rows.unpersist()
+
+    def _check(self, rows: DataFrame, early: bool) -> None:
+        shaped = [(table, table.shape(rows)) for table in self._tables]
+        for table, its in shaped:
+            self._has_shard(its.columns, table)
+        if self._shard is not None:
+            return  # nobody knows yet which shards there are
+        try:
+            connection = self._connect()
+        except Exception:  # the database is away; it may be back when something has ended, or the batch fails
+            return
+        transaction = _Transaction(connection)
+        try:
+            check_transactions(connection)
+            for table, its in shaped:
+                statements = table.statements(its, self._placeholder, early)
+                transaction.check(statements, [field.dataType for field in its.schema.fields])
+        finally:
+            transaction.close()
 
     def _by_shard(
         self, chunk: list[tuple[Any, ...]], columns: list[str], table: Table
@@ -274,9 +295,12 @@ class _Transaction:
         if oldest > 0:
             execute("delete from {table} where query = ? and epoch > ? and epoch < ?", -oldest - 1, oldest)
 
-    def add(self, insert: str, values: list[tuple[Any, ...]]) -> None:
+    def add(self, statements: Statements, values: list[tuple[Any, ...]]) -> None:
         if not self._done:
-            self._cursor.executemany(insert, values)
+            statements.run(self._cursor, values)
+
+    def check(self, statements: Statements, types: list[T.DataType]) -> None:
+        statements.check(self._cursor, types)
 
     def commit(self) -> None:
         if not self._done:
