@@ -30,10 +30,11 @@ from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, names_of, resolve
+from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
 from spark_client.plan.windows import Window, dated, declare, zone_by_row
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
+from spark_client.spark_internals.expressions import form_of
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
 
@@ -93,6 +94,7 @@ class Declarations(StatefulDeclarations):
                 f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive"
             )
         check_columns(df, f"source {segment!r}")
+        named = {"scope": scope, "window": window and window[0], "substream": substream}
         window = window and dated(df, window)
         rule, *keys = declare(df, scope, window, substream)
         zone = zone_by_row(window)
@@ -121,6 +123,7 @@ class Declarations(StatefulDeclarations):
             names_of([each for each in (scope, when, zone, *identity) if each is not None]),
             derived_layout(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
             counted,
+            {name: form_of(df, column(value)) for name, value in named.items() if value is not None},
         )
         key = F.unix_micros(end_of) if rule.by_end and not rule.slide else name_of
         time = in_range(df, window[0], rule) if window is not None else None

@@ -14,6 +14,7 @@ from spark_client.errors import UsageError
 from spark_client.plan.eventtime import WALL
 from spark_client.plan.eventtime import check_session as check_wall_clock
 from spark_client.plan.streams import Stream
+from spark_client.release.declaring import check_grouping
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.spark_internals.operators import that_takes_single_rows
 
@@ -112,6 +113,7 @@ def check_start(
         UsageError: a segment would have two consumers, or a checkpoint or a name two queries; or a setting of the
             session is none that windows can be counted under.
     """
+    check_grouping(spark)
     reads = list(reads)
     for stream in reads:
         if stream.input.rule.time == WALL:

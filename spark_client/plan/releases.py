@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from pyspark.sql import Column
@@ -13,6 +14,7 @@ from spark_client.plan.mergeable import Aggregate, finished
 from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import Substreams, names_of
+from spark_client.spark_internals.expressions import Form
 
 OnOverflow: TypeAlias = Literal["fail", "null"]
 
@@ -20,6 +22,7 @@ REVISION: Final = "revision"  #: the results' column that tells their revision
 LEVEL: Final = "level"  #: the results' column that tells of which length their window is, if there are several
 COMPLETENESS: Final = "completeness"  #: the results' column that tells what of their substream they are of
 FINAL: Final = "final"  #: the results' column that tells final ones from early ones
+KEY_FORMS: Final = "key expressions"  #: the aspect that tells how keys, and columns that are kept, are computed
 AS_OF: Final = "as_of"  #: the results' column with the last batch whose rows may be in them
 
 
@@ -66,6 +69,7 @@ class ReleasePlan:
         on_overflow: what a sum or mean becomes that does not fit its type.
         kept: the columns of rows that are kept as they are, by name; then there are no measures.
         function: what makes the results of these, or of the aggregates; None: they are the results.
+        forms: of the keys' expressions, and of those of kept columns, by name.
         early: how many microseconds lie at least between two writings of early results; None: there are none.
     """
 
@@ -80,6 +84,7 @@ class ReleasePlan:
     kept: tuple[tuple[str, Column], ...] = ()
     function: ResultFunction | None = None
     early: int | None = None
+    forms: Mapping[str, Form | None] = field(default_factory=dict)
 
     @property
     def rule(self) -> Substreams:
@@ -128,6 +133,7 @@ class ReleasePlan:
         }
         return {
             "keys": {key: self.part_schema[key].dataType.simpleString() for key in self.keys},
+            KEY_FORMS: dict(self.forms),
             "aggregates": {**{measure.name: self.kept_as(measure) for measure in self.measures}, **rows},
             "parts": {
                 **{self.kept_as(measure): measure.number for measure in self.measures},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
@@ -15,6 +16,7 @@ from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
 from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.plan.wakeups import WAKE_UP
+from spark_client.spark_internals.expressions import Form
 
 _END = "_tracker_end"  #: of one of the windows that a row is in, if they overlap; no longer than until it is tracked
 
@@ -34,6 +36,7 @@ class Source:
         reads: the columns that substreams and labels are made of; None: not known.
         layout: whose key columns name a row's substream; None: they are expressions.
         counted: whether all rows are counted by substream before any step.
+        forms: of the expressions of its scope, and of its time or name.
     """
 
     segment: str
@@ -46,6 +49,7 @@ class Source:
     reads: frozenset[str] | None
     layout: DerivedLayout | None
     counted: bool = False
+    forms: Mapping[str, Form | None] = field(default_factory=dict)
 
     @property
     def direction(self) -> Direction:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.releases import KEY_FORMS, ReleasePlan
 
 
 def placed(plan: ReleasePlan, known: Mapping[str, Any] | None) -> ReleasePlan:
@@ -77,9 +77,35 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> differences({"keys": {}, "aggregates": {"n": "count(1)"}}, {"keys": {}, "aggregates": {"m": "max(a)"}})
     ["new aggregates are 'm' (max(a)): the state has {'n': 'count(1)'}"]
     """
-    aspects = [aspect for aspect in now if aspect not in ("aggregates", "parts")]
+    aspects = [aspect for aspect in now if aspect not in ("aggregates", "parts", KEY_FORMS)]
     changed = [f"{each} was {before.get(each)}, is {now[each]}" for each in aspects if before.get(each) != now[each]]
     if added := new_aggregates(before, now):
         listed = ", ".join(f"{name!r} ({kept})" for name, kept in added.items())
         changed.append(f"new aggregates are {listed}: the state has {before.get('aggregates')}")
-    return changed
+    return changed + changed_forms(before, now, KEY_FORMS)
+
+
+def changed_forms(before: Mapping[str, Any], now: Mapping[str, Any], aspect: str) -> list[str]:
+    """Return which expressions of an aspect compute something else than they did, under the same name.
+
+    Another version of Spark or Python may show the same expression in another form, so across versions the texts count.
+    Earlier versions of this package, and expressions that give another value each time, have no form.
+
+    >>> one = {"text": "lower(kind)", "form": "1", "by": "Spark 4.3.0"}
+    >>> changed_forms({"f": {"kind": one}}, {"f": {"kind": {**one, "text": "upper(kind)", "form": "2"}}}, "f")
+    ["'kind' was lower(kind), is upper(kind)"]
+    """
+    found = []
+    for name, new in (now.get(aspect) or {}).items():
+        old = (before.get(aspect) or {}).get(name)
+        if old is None or new is None:
+            continue
+        by = "form" if old["by"] == new["by"] else "text"
+        if old[by] != new[by]:
+            same = old["text"] == new["text"]
+            found.append(
+                f"{name!r} is {new['text']}, of which the code of a function or a constant has changed"
+                if same
+                else f"{name!r} was {old['text']}, is {new['text']}"
+            )
+    return found

@@ -339,6 +339,19 @@ class Substreams:
         return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut), "levels": levels})
 
 
+def text_of(value: Column, kind: str) -> Column:
+    """Return the text that names what a value names: one text for all values that Spark groups as one.
+
+    Args:
+        value: of a scope, or the name of a substream.
+        kind: the type that the source has it in, as DDL; a value of another type is cast. What cannot be is null.
+    """
+    typed = value.try_cast(kind)
+    if kind in ("float", "double"):
+        typed = F.when(typed == 0, F.lit(0).cast(kind)).otherwise(typed)  # -0.0 is another text
+    return typed.cast("string")
+
+
 def session_zone(df: DataFrame) -> str:
     """The time zone that Spark casts by."""
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone")

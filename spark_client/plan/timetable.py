@@ -20,7 +20,7 @@ from spark_client.errors import UsageError
 from spark_client.plan import eventtime
 from spark_client.plan.calendars import is_zone, midnight_of
 from spark_client.plan.eventtime import DATE, DAY, INSTANT, WALL
-from spark_client.plan.substreams import Substream, Substreams, session_zone
+from spark_client.plan.substreams import Substream, Substreams, session_zone, text_of
 
 _Row = tuple[Any, Any, Any]  #: scope or None, end in microseconds or name, count
 
@@ -102,13 +102,14 @@ def _of_table(table: DataFrame, rule: Substreams) -> list[_Row]:
     types = {field.name: field.dataType.simpleString() for field in named.schema.fields}
     if types["count"] not in ("tinyint", "smallint", "int", "bigint"):
         raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
-    scope = F.col("scope").cast("string") if rule.scope is not None else F.lit("")
-    key = F.col("when").cast("string")
+    scope = F.lit("") if rule.scope is None else _text(named, "scope", rule.scope_type)
     if rule.calendar is not None:
         zone = _zone(rule, F.col("zone")) if "zone" in types else rule.calendar.zone_of(None)
         key = rule.bounds_of(_micros(F.col("when"), types["when"], rule, zone), zone)
     elif rule.windows:
         key = F.unix_micros(rule.end_after(_micros(F.col("when"), types["when"], rule, None)))
+    else:
+        key = _text(named, "when", rule.name_type)
     return [(row[0], row[1], row[2]) for row in named.select(scope, key, F.col("count").cast("bigint")).collect()]
 
 
@@ -157,26 +158,51 @@ def _of_values(spark: SparkSession, values: Iterable[Sequence[Any]], rule: Subst
         _checked(len(row), rule, row)
     if not rows:
         return []
-    scopes = _texts(spark, [row[0] for row in rows], "scopes") if rule.scope is not None else [None] * len(rows)
+    scopes = (
+        _texts(spark, [row[0] for row in rows], "scope", rule.scope_type)
+        if rule.scope is not None
+        else [None] * len(rows)
+    )
     place = _columns(rule).index("when")
     times = [row[place] for row in rows]
     keys: Sequence[Any]
     if rule.calendar is not None:
         keys = _bounds_of(spark, times, [row[-1] if rule.calendar.by_row else None for row in rows], rule)
     else:
-        keys = _ends_of(spark, times, rule) if rule.windows else _texts(spark, times, "names")
+        keys = _ends_of(spark, times, rule) if rule.windows else _texts(spark, times, "when", rule.name_type)
     return [(scope, key, row[place + 1]) for scope, key, row in zip(scopes, keys, rows, strict=True)]
 
 
-def _texts(spark: SparkSession, values: Sequence[Any], what: str) -> list[Any]:
-    """Values as texts, as a cast to string makes them of a column."""
-    if all(value is None or isinstance(value, str) for value in values):
+def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str) -> list[Any]:
+    """Values as the texts that the source's rows have for them."""
+    if all(value is None or (isinstance(value, str) and kind == "string") for value in values):
         return list(values)
     try:
-        table = spark.createDataFrame(list(enumerate(values)), ["place", "value"])
+        table = spark.createDataFrame(list(enumerate(values)), ["place", what])
     except Exception as error:
-        raise UsageError(f"Schedule: its {what} are not of one type: give texts") from error
-    return [text for _, text in sorted(table.select("place", F.col("value").cast("string")).collect())]
+        raise UsageError(f"Schedule: the values of {what!r} are not of one type: give {kind}") from error
+    return [text for _, text in sorted(table.select("place", _text(table, what, kind)).collect())]
+
+
+def _text(table: DataFrame, name: str, kind: str) -> Column:
+    """The text of a scope or name as the source's rows have it, in the source's type.
+
+    Raises:
+        UsageError: a value is none of that type, or would be rounded to one.
+    """
+    value, given = F.col(name), table.schema[name].dataType
+    if kind == "string" and isinstance(given, T.DecimalType | T.FractionalType):
+        raise UsageError(f"Schedule: {name!r} is {given.simpleString()}, and the source's is string: give texts")
+    text = text_of(value, kind)
+    unfit = text.isNull()
+    if isinstance(given, T.NumericType) and kind.startswith(("decimal", "tinyint", "smallint", "int", "bigint")):
+        unfit |= value.try_cast(kind) != value
+    if found := table.where(value.isNotNull() & unfit).select(value.cast("string")).take(1):
+        raise UsageError(
+            f"Schedule: {name!r} has {found[0][0]}, of the type {given.simpleString()}, and the source's is {kind}: "
+            "give values of that type"
+        )
+    return text
 
 
 def _bounds_of(spark: SparkSession, times: Sequence[Any], zones: Sequence[Any], rule: Substreams) -> list[str | None]:

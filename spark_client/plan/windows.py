@@ -17,7 +17,7 @@ from spark_client.plan.eventtime import INSTANT
 from spark_client.plan.nested import Nested, levels_of
 from spark_client.plan.sessions import Session
 from spark_client.plan.sliding import Sliding
-from spark_client.plan.substreams import ColumnOrName, Substreams, column, resolve, session_zone
+from spark_client.plan.substreams import ColumnOrName, Substreams, column, resolve, session_zone, text_of
 from spark_client.spark_internals.plans import is_plain
 
 Length: TypeAlias = Duration | Calendar | Sliding | Session | Nested  #: of a window
@@ -177,4 +177,9 @@ def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Colu
             f"Give what is the same for names that are to be one: F.lower({name!r}).cast('string'), say, or "
             f"F.collate({name!r}, 'UTF8_BINARY')"
         )
-    return name, kind, column(value).cast("string")
+    if kind.startswith(("struct<", "array<", "map<", "variant", "void", "geo")):
+        raise UsageError(
+            f"{what}={value!r} is {kind}: a name is one value, whose text tells it from all others. Give "
+            f"F.to_json({name!r}) with an alias, say, or a column for each field"
+        )
+    return name, kind, text_of(column(value), kind)

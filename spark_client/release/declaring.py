@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
@@ -23,6 +23,7 @@ from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import TRACKER, ColumnOrName, column, resolve
 from spark_client.release.carried_out import aggregation
 from spark_client.spark_internals.arrow import passes_through_arrow
+from spark_client.spark_internals.expressions import form_of, stable_text
 from spark_client.spark_internals.plans import has_lambda
 
 
@@ -75,6 +76,15 @@ def declare(
             f"keys: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
             "cast it to a type that Parquet has"
         )
+    check_grouping(rows.sparkSession)
+    for field, key in zip(fields, keys, strict=True):
+        try:
+            rows.groupBy(column(key)).count()
+        except Exception as error:
+            raise UsageError(
+                f"keys: Spark cannot group by {field.name!r}, which is {field.dataType.simpleString()}: cast it to a "
+                "type that it compares, a string for example, under a name of its own"
+            ) from error
     if rule.gap and (unfit := [field for field in fields if not sortable(field.dataType)]):
         name, kind = unfit[0].name, unfit[0].dataType.simpleString()
         raise UsageError(
@@ -90,6 +100,8 @@ def declare(
     measures = []
     for number, (name, value) in enumerate((aggs or {}).items()):
         aggregate = decompose(name, value, rows)
+        if text := stable_text(rows, aggregate.native):
+            aggregate = replace(aggregate, called=text)
         parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
         result = result_field(rows, aggregate)
         measures.append(Measure(name, aggregate, parts, result.dataType, result.nullable))
@@ -104,6 +116,10 @@ def declare(
         on_overflow,
         tuple(zip([field.name for field in kept], map(column, columns), strict=True)),
         early=every,
+        forms={
+            field.name: form_of(rows, column(value))
+            for field, value in zip([*fields, *kept], [*keys, *columns], strict=True)
+        },
     )
     taken = {*alike(plan.columns, rows.sparkSession), *(name for name in plan.columns if name.startswith("_"))}
     if taken:
@@ -118,6 +134,19 @@ def declare(
             )
     partial = aggregation(plan).partial(rows, {}, labels=False)
     return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
+
+
+def check_grouping(spark: SparkSession) -> None:
+    """Refuse a session in which Spark drops what rows are grouped by.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if (spark.conf.get("spark.sql.retainGroupColumns") or "true").lower() == "false":
+        raise UsageError(
+            "spark.sql.retainGroupColumns=false: results would lack what they are grouped by. Leave it true, and drop "
+            "columns where results are read"
+        )
 
 
 def _check_shared(stream: Stream, rows: DataFrame, revisions: bool, kept: bool, early: bool) -> None:

@@ -12,8 +12,9 @@ from typing import Final
 
 from spark_client.errors import UsageError
 from spark_client.plan.recutting import can_recut
-from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.stateshapes import new_aggregates, part_numbers
+from spark_client.plan.releases import KEY_FORMS, ReleasePlan
+from spark_client.plan.sources import Source
+from spark_client.plan.stateshapes import changed_forms, new_aggregates, part_numbers
 from spark_client.plan.streams import Stream
 from spark_client.storage.directories import read_json, write_json
 
@@ -34,6 +35,7 @@ def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str
         "segment": stream.segment,
         "substreams": {**rule.to_json(), "zone": None},
         ZONE: rule.zone,
+        _FORMS: dict(stream.input.forms) if isinstance(stream.input, Source) else {},
         **({} if release is None else release.described()),
     }
 
@@ -69,11 +71,13 @@ def checked(
             f"{aspect} was {known.get(aspect)}, is {value}"
             for aspect, value in now.items()
             if known.get(aspect) != value and aspect not in _SHAPES
-        ]
+        ] + changed_forms(known, now, _FORMS)
         if differences:
             advice = _instead(known, now)
         if kept and known.get("keys") != now.get("keys"):
             differences.append(f"keys was {known.get('keys')}, is {now.get('keys')}")
+        if kept:
+            differences += changed_forms(known, now, KEY_FORMS)
         if differences and known.get(ZONE) != now.get(ZONE):
             differences.append(f"its rows fall into substreams by the session's time zone, so set {ZONE} back")
         if kept:
@@ -186,7 +190,8 @@ def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
 
 
 _RELEASES: Final = "releases"  #: the aspect that names the releases of a query that has several
-_SHAPES = (_RELEASES, "keys", "aggregates", "parts")
+_FORMS: Final = "expressions"  #: the aspect that tells how the source computes its substreams
+_SHAPES = (_RELEASES, "keys", "aggregates", "parts", KEY_FORMS, _FORMS)
 #: What notes of earlier versions lack, and what it was then.
 _ADDED: Final[Mapping[str, Mapping[str, object]]] = {"substreams": {"time": "timestamp", "zone": None}}
 
