@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,6 +24,7 @@ from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.errors import UsageError
 from spark_client.plan.belonging import requirement
+from spark_client.plan.fronts import ManualFront
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import check_early, check_revised, check_sink
@@ -54,6 +56,8 @@ from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path, read_json
 from spark_client.trackers.jobclient import JobClient
+
+_log = logging.getLogger("spark_client")
 
 Start = Callable[[], StreamingQuery]
 
@@ -149,6 +153,7 @@ class Assembly:
         """
         rows = writer.rows
         check_zone(rows)
+        _warn_of_no_front(rows)
         plan = self.plan(writer, checkpoint)
         self.places.take(plan, rows.reader.places())
         tracked: FunctionQuery
@@ -324,6 +329,16 @@ def check_zone(rows: Readable) -> None:
         raise UsageError(
             f"source {rows.plan.segment!r} was declared while spark.sql.session.timeZone was {declared_in}, and it is "
             f"now {now}: where its rows belong depends on it. Set it before the declarations"
+        )
+
+
+def _warn_of_no_front(rows: Readable) -> None:
+    source = rows.plan.input
+    if isinstance(source, Source) and isinstance(source.front, ManualFront):
+        _log.warning(
+            "source %r has no front=, so nothing of it ends before tracking.finish(source) or a drain: give what it "
+            "can promise, such as Marks, Schedule or Frontier",
+            source.segment,
         )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -230,7 +232,9 @@ class Tracking(Declarations, Checkpoints):
         while len(rounds) < 2 or rounds[-1] != rounds[-2]:
             self.check()
             for tracked in self._running.queries:
-                tracked.settle()
+                with suppress(StreamingQueryException):  # `check` has the sentence that Spark's text is wrapped around
+                    tracked.settle()
+                self.check()
             rounds.append([tracked.run.last_epoch for tracked in self._running.queries])
         self.check()
 

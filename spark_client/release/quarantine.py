@@ -8,6 +8,7 @@ a driver that was restarted, and remembers less, sets nothing aside twice. Nothi
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from spark_client.storage.directories import (
     write_parquet,
 )
 from tracker.client.receipts import COUNTS
+
+_log = logging.getLogger("spark_client")
 
 LATE_SCHEMA: Final = T.StructType(
     [
@@ -128,6 +131,13 @@ class Quarantine:
         if rows is not None:
             publish(_part(self._table, epoch, kind), write_parquet(rows))
         self._count(epoch, kind, "late", [(its.scope, its.name, tally.rows) for its, tally in tallies.items()])
+        _log.warning(
+            "%d substreams, %d rows came after their end, and were set aside in batch %d: tracking.late(%r)",
+            len(tallies),
+            sum(tally.rows for tally in tallies.values()),
+            epoch,
+            str(self._checkpoint),
+        )
         if self._shape is not None:
             index = {
                 "shape": self._shape,

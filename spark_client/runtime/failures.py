@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from spark_client.advice import explained
 from spark_client.errors import TrackingError
-from spark_client.spark_internals.error_texts import sentence_in
+from spark_client.spark_internals.error_texts import of_two_drivers, sentence_in
 from tracker.client import TrackerError, TrackerUnavailable
+
+_TWO_DRIVERS: Final = (
+    "two drivers have run this query with one checkpoint, and one has found the other's entry in Spark's log. Nothing "
+    "is lost, and both may have ended: start one of them again, and see that the other stays down"
+)
 
 
 def sentence_of(error: BaseException) -> str | None:
@@ -19,6 +26,8 @@ def sentence_of(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, TrackerError | TrackerUnavailable):
         return str(explained(error))
+    if of_two_drivers(error):
+        return _TWO_DRIVERS
     return sentence_in(error)
 
 

@@ -1,7 +1,7 @@
 """What is left of an error in Spark's own error, by which it is known again.
 
 Relies on texts that Spark does not promise: the error of an action has the text that ``raise_error`` was given, and the
-traceback of what Python has raised in the driver or in a task.
+traceback of what Python has raised in the driver or in a task; and of ``CONCURRENT_STREAM_LOG_UPDATE``.
 Fails closed: an error that is not known again reaches the user as Spark's own. Since Spark 4.0.
 """
 
@@ -21,6 +21,15 @@ def has_text(error: BaseException, text: str) -> bool:
     True
     """
     return text in str(error)
+
+
+def of_two_drivers(error: BaseException) -> bool:
+    """Return whether Spark has found the entry of another driver in a checkpoint's log.
+
+    >>> of_two_drivers(RuntimeError("Concurrent update to the log. Multiple streaming jobs detected for 2."))
+    True
+    """
+    return has_text(error, "CONCURRENT_STREAM_LOG_UPDATE") or has_text(error, "Concurrent update to the log")
 
 
 def sentence_in(error: BaseException) -> str | None:
