@@ -34,7 +34,7 @@ from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, column
 from spark_client.plan.windows import Window, dated, declare, zone_by_row
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
-from spark_client.spark_internals.expressions import form_of
+from spark_client.spark_internals.expressions import expression_form
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
 
@@ -123,7 +123,7 @@ class Declarations(StatefulDeclarations):
             names_of([each for each in (scope, when, zone, *identity) if each is not None]),
             derived_layout(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
             counted,
-            {name: form_of(df, column(value)) for name, value in named.items() if value is not None},
+            {name: expression_form(df, column(value)) for name, value in named.items() if value is not None},
         )
         key = F.unix_micros(end_of) if rule.by_end and not rule.slide else name_of
         time = in_range(df, window[0], rule) if window is not None else None

@@ -344,12 +344,11 @@ def text_of(value: Column, kind: str) -> Column:
 
     Args:
         value: of a scope, or the name of a substream.
-        kind: the type that the source has it in, as DDL; a value of another type is cast. What cannot be is null.
+        kind: its type, as DDL.
     """
-    typed = value.try_cast(kind)
     if kind in ("float", "double"):
-        typed = F.when(typed == 0, F.lit(0).cast(kind)).otherwise(typed)  # -0.0 is another text
-    return typed.cast("string")
+        value = F.when(value == 0, F.lit(0).cast(kind)).otherwise(value)  # -0.0 is another text
+    return value.cast("string")
 
 
 def session_zone(df: DataFrame) -> str:

@@ -8,9 +8,10 @@ trackers.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -22,6 +23,13 @@ from spark_client.plan.calendars import is_zone, midnight_of
 from spark_client.plan.eventtime import DATE, DAY, INSTANT, WALL
 from spark_client.plan.substreams import Substream, Substreams, session_zone, text_of
 
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
+#: How texts of a type look that need no cast, as they are written as Spark writes them.
+_AS_TEXT: Final = {
+    "string": re.compile(".*", re.DOTALL),
+    "date": re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _WHOLE),
+}
 _Row = tuple[Any, Any, Any]  #: scope or None, end in microseconds or name, count
 
 
@@ -175,7 +183,8 @@ def _of_values(spark: SparkSession, values: Iterable[Sequence[Any]], rule: Subst
 
 def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str) -> list[Any]:
     """Values as the texts that the source's rows have for them."""
-    if all(value is None or (isinstance(value, str) and kind == "string") for value in values):
+    text = _AS_TEXT.get(kind)
+    if all(value is None or (text and isinstance(value, str) and text.fullmatch(value)) for value in values):
         return list(values)
     try:
         table = spark.createDataFrame(list(enumerate(values)), ["place", what])
@@ -193,16 +202,16 @@ def _text(table: DataFrame, name: str, kind: str) -> Column:
     value, given = F.col(name), table.schema[name].dataType
     if kind == "string" and isinstance(given, T.DecimalType | T.FractionalType):
         raise UsageError(f"Schedule: {name!r} is {given.simpleString()}, and the source's is string: give texts")
-    text = text_of(value, kind)
-    unfit = text.isNull()
+    typed = value.try_cast(kind)
+    unfit = typed.isNull()
     if isinstance(given, T.NumericType) and kind.startswith(("decimal", "tinyint", "smallint", "int", "bigint")):
-        unfit |= value.try_cast(kind) != value
+        unfit |= typed != value
     if found := table.where(value.isNotNull() & unfit).select(value.cast("string")).take(1):
         raise UsageError(
             f"Schedule: {name!r} has {found[0][0]}, of the type {given.simpleString()}, and the source's is {kind}: "
             "give values of that type"
         )
-    return text
+    return text_of(typed, kind)
 
 
 def _bounds_of(spark: SparkSession, times: Sequence[Any], zones: Sequence[Any], rule: Substreams) -> list[str | None]:

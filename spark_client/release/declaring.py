@@ -23,7 +23,7 @@ from spark_client.plan.streams import Stream
 from spark_client.plan.substreams import TRACKER, ColumnOrName, column, resolve
 from spark_client.release.carried_out import aggregation
 from spark_client.spark_internals.arrow import passes_through_arrow
-from spark_client.spark_internals.expressions import form_of, stable_text
+from spark_client.spark_internals.expressions import expression_form, stable_text
 from spark_client.spark_internals.plans import has_lambda
 
 
@@ -117,7 +117,7 @@ def declare(
         tuple(zip([field.name for field in kept], map(column, columns), strict=True)),
         early=every,
         forms={
-            field.name: form_of(rows, column(value))
+            field.name: expression_form(rows, column(value))
             for field, value in zip([*fields, *kept], [*keys, *columns], strict=True)
         },
     )

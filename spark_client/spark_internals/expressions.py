@@ -54,14 +54,14 @@ class Form(TypedDict):
     by: str
 
 
-def form_of(df: DataFrame, value: Column | str) -> Form | None:
+def expression_form(df: DataFrame, value: Column | str) -> Form | None:
     """Return the form of an expression over some rows; None: it gives another value each time it is computed.
 
     Args:
         df: the rows.
         value: the expression.
 
-    >>> form_of(rows, F.lower("kind").alias("kind"))["text"]                               # doctest: +SKIP
+    >>> expression_form(rows, F.lower("kind").alias("kind"))["text"]                               # doctest: +SKIP
     'lower(kind)'
     """
     try:
@@ -88,7 +88,7 @@ def stable_text(df: DataFrame, value: Column) -> str | None:
     """
     if not _NUMBERED.search(str(value)):
         return None
-    form = form_of(df, value)
+    form = expression_form(df, value)
     return None if form is None else f"{form['text']} of the form {form['form']}"
 
 

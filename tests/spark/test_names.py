@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Schedule, Table, Tables, Tracking, UsageError, child_label, source_label
+from spark_client import Marks, Schedule, Tables, Tracking, UsageError, child_label, source_label
+from spark_client.sinks.statements import Statements
 from tests.client.processes import Server
 from tests.spark.feed import Feed
 from tests.spark.odd_names import ODD, Names, live
@@ -207,7 +209,10 @@ def test_a_timetable_may_have_columns_of_any_name(
 def test_statements_take_columns_of_any_name(placeholder: str) -> None:
     """As a database's driver reads them: with a per cent sign in its parameters it makes one of two."""
     names = [name for name in ODD if "\0" not in name]
-    statement = Table("results", key=[names[0]]).insert(names, placeholder)
+    asked: list[str] = []
+    cursor = SimpleNamespace(executemany=lambda statement, rows: asked.append(statement))
+    Statements("results", names, [names[0]], placeholder).run(cursor, [["v"] * len(names)])
+    (statement,) = asked
     columns = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
     if placeholder == "%s":
         assert (statement % tuple(["v"] * len(names))).startswith(f"insert into results ({columns}) values (v, v, ")

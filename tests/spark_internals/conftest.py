@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.spark.conftest import conf, feed, spark
+from tests.spark.conftest import conf, feed, job, spark, tracker
 
-__all__ = ["conf", "feed", "spark"]
+__all__ = ["conf", "feed", "job", "spark", "tracker"]

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Tracking, UsageError, aggregates
 from spark_client.plan.stateshapes import changed_forms
-from spark_client.spark_internals.expressions import form_of
+from spark_client.spark_internals.expressions import expression_form
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -72,14 +72,14 @@ def forms(spark: SparkSession, feed: Feed) -> dict[str, Any]:
     rows = feed.batch(spark)
     for _ in range(3):
         rows.select(F.transform(F.array("amount"), lambda item: item)).schema  # noqa: B018 - numbers are given away
-    return {name: form_of(rows, make()) for name, make in EXPRESSIONS.items()}
+    return {name: expression_form(rows, make()) for name, make in EXPRESSIONS.items()}
 
 
 def test_an_expression_has_one_form_at_each_start_and_no_two_have_the_same(
     spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:
     feed.put(row(1, 1))
-    program = [sys.executable, "-m", "tests.spark.test_expressions", str(feed.path)]
+    program = [sys.executable, "-m", "tests.spark_internals.test_expressions", str(feed.path)]
     other = json.loads(subprocess.run(program, check=True, capture_output=True).stdout.splitlines()[-1])
     here = forms(spark, feed)
     assert here == other
@@ -91,7 +91,7 @@ def test_an_expression_that_differs_each_time_has_no_form(spark: SparkSession, f
     feed.put(row(1, 1))
     unsteady = F.udf(lambda value: value, "string").asNondeterministic()
     for value in (F.rand(), F.uuid(), unsteady("kind")):
-        assert form_of(feed.batch(spark), value) is None
+        assert expression_form(feed.batch(spark), value) is None
 
 
 def test_what_a_type_lets_be_null_is_no_part_of_a_form(spark: SparkSession, feed: Feed) -> None:
@@ -99,7 +99,7 @@ def test_what_a_type_lets_be_null_is_no_part_of_a_form(spark: SparkSession, feed
     rows = feed.batch(spark)
     filled = rows.withColumn("kind", F.coalesce("kind", F.lit("")))
     for value in (F.col("kind"), F.struct("kind"), F.array(F.lower("kind"))):
-        assert form_of(rows, value) == form_of(filled, value)
+        assert expression_form(rows, value) == expression_form(filled, value)
 
 
 def test_across_versions_the_text_of_an_expression_counts() -> None:
