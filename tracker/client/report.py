@@ -190,16 +190,17 @@ class Report:
         """
         self._promises.append(Frontier(front, time, scope))
 
-    def close(self, scope: str, name: str, end_time: int | None = None, front: str = "") -> None:
+    def close(self, scope: str, name: str, end_time: int | None = None, front: str | None = "") -> None:
         """Promises that the front will send no more elements of one substream.
 
         Args:
             scope: the substream's.
             name: the substream's.
             end_time: the substream's, if it has one.
-            front: the source that promises; empty: the caller is the only source of the substream.
+            front: the source that promises. A job that has fronts refuses a close that names none
+                (``UNKNOWN_FRONT``). None: all fronts of the job, since the caller is the only source of the substream.
         """
-        self._promises.append(Close(front, self._substream(scope, name, end_time)))
+        self._promises.append(Close(front or "", self._substream(scope, name, end_time), front == ""))
 
     def expect(
         self,

@@ -1390,19 +1390,25 @@ class Close(_message.Message):
 
     FRONT_FIELD_NUMBER: _builtins.int
     SUBSTREAM_INDEX_FIELD_NUMBER: _builtins.int
+    ONLY_WITHOUT_FRONTS_FIELD_NUMBER: _builtins.int
     front: _builtins.str
-    """From this front; empty: the caller is the substream's only source."""
+    """From this front; empty: from every front, since the caller is the substream's only source."""
     substream_index: _builtins.int
     """The substream's place in the report's `names`, and past their end in `substream_ids`."""
+    only_without_fronts: _builtins.bool
+    """With an empty `front`: a job that has fronts refuses the report (`UNKNOWN_FRONT`). A caller sets it who might have
+    forgotten to name the front.
+    """
     def __init__(
         self,
         *,
         front: _builtins.str = ...,
         substream_index: _builtins.int = ...,
+        only_without_fronts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["front", b"front", "substream_index", b"substream_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["front", b"front", "only_without_fronts", b"only_without_fronts", "substream_index", b"substream_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
