@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tracker.client import awaiting
 from tracker.client.columns import integers, strings
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
@@ -271,6 +272,10 @@ class Report:
             OverflowError: more than 2**32 - 1 elements in one entry.
         """
         return self._send(self._contents(), units, commit)
+
+    async def await_report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
+        """Sends the report as `report` does, without blocking the event loop. A cancelled report may still arrive."""
+        return await awaiting.in_thread(self.report, units, commit)
 
     def report_in_pieces(
         self, unit: str, split: Callable[[Contents], Iterable[Contents]]
