@@ -216,10 +216,10 @@ class Report:
         """Promises that the front sends exactly a number of elements of one substream on a segment.
 
         The tracker knows the substream from then on, even if none of its elements was sent yet. The substream is closed
-        for the front once that many elements were sent there and committed, by any producer, before the promise or
-        after it. If several fronts feed the segment, their numbers add up, and each of them must give one (0 counts),
-        or finish. A front that expects a substream does not also close it: for this substream, the front's frontiers
-        and closes have no effect.
+        for the front once that many elements were sent there and have taken effect (staged ones when their epoch
+        commits, immediate ones on receipt), by any producer, before the promise or after it. If several fronts feed the
+        segment, their numbers add up, and each of them must give one (0 counts), or finish. A front that expects a
+        substream does not also close it: for this substream, the front's frontiers and closes have no effect.
 
         Args:
             front: the source that promises.

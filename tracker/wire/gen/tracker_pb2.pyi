@@ -1417,8 +1417,9 @@ Global___Close: _TypeAlias = Close  # noqa: Y015
 @_typing.final
 class Expect(_message.Message):
     """A front sends exactly so many elements of one substream on a segment. The substream is closed for it once as many
-    were sent there as all fronts that feed the segment expect together, each of which has expected or finished. A front
-    that expects a substream does not also close it, by name or by a frontier.
+    were sent there as all fronts that feed the segment expect together, each of which has expected or finished. Elements
+    count when they take effect: STAGED ones with their epoch, IMMEDIATE ones on receipt. A front that expects a substream
+    does not also close it, by name or by a frontier.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
