@@ -95,7 +95,7 @@ class Move:
             for old, new, accounts in windows:
                 for segment, (sent, received) in accounts.items():
                     report.add(segment, new.scope, new.name, 0, sent, received, new.end_time)
-                report.close(*old)
+                report.close(*old, front=None)
             report.report_in_pieces(_UNIT, partial(split, largest=Largest.by(self.client.server_info().limits)))
             producer.commit(epoch)
 

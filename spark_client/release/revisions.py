@@ -133,7 +133,7 @@ class Revisions:
                             scope, rows = revision.substream.scope, revision.rows
                             # Each row is sent and received here, so the labels cancel out.
                             report.add(query["segment"], scope, revision.name, 0, sent=rows, received=rows)
-                            report.close(scope, revision.name)
+                            report.close(scope, revision.name, front=None)
                         report.report(units=["reopened"], commit=True)
                 return
             except TrackerError as error:

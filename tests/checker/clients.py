@@ -167,7 +167,7 @@ def _filled(report: Report, line: Line) -> Report:
             case ["finish", front]:
                 report.finish(front)
             case ["close", front, scope, name, end_time]:
-                report.close(scope, name, end_time, front)
+                report.close(scope, name, end_time, front or None)
     return report
 
 

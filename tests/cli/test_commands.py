@@ -138,7 +138,9 @@ def test_a_deployment_hands_over(shell: Shell, client: TrackerClient, job: str) 
     report = producer.epoch(0)
     report.sent("raw", "s", "n", label("x"))
     report.report(units=["a"], commit=True)
-    shell("drain", job, "d1", "--hand-over", "--timeout", "0.2", "--wait", status=1)
+    timed_out = shell("drain", job, "d1", "--hand-over", "--timeout", "0.2", "--wait", status=1)
+    assert "waits for open runs of q. Stop each program" in timed_out
+    assert f"tracker forget-producer {job} q" in timed_out
     shown = shell("drain", job, "d1", "--hand-over")
     assert "mode                hand-over" in shown
     assert "with open runs      q" in shown

@@ -89,6 +89,23 @@ def test_an_end_says_that_only_a_drain_has_closed_it(client: TrackerClient, job:
     assert client.wait_for_end(job, "raw", "JFK", "monday", timeout=5) == ended["JFK"]
 
 
+def test_a_close_that_forgets_its_front_loses_nothing(client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job, fronts=["eu", "us"]))
+    shop = client.open_producer(job, "shop", "r1")
+    report = shop.epoch(0)
+    report.close("JFK", "monday")
+    with pytest.raises(TrackerError, match="name one of: eu, us") as refused:
+        report.report(commit=True)
+    assert refused.value.reason == "UNKNOWN_FRONT"
+    report = shop.epoch(0)
+    report.close("JFK", "monday", front="us")
+    report.close("JFK", "revised", front=None)
+    report.report(commit=True)
+    elements(shop, 1, "LGA", range(1))
+    assert events(client, job) == [Ended("raw", "JFK", "revised", None, 0, Reason.COMPLETE, 0)]
+    assert [s.waiting_for for s in client.substreams(job, scopes=["JFK"])] == [("eu",)]
+
+
 def test_a_segment_waits_only_for_the_fronts_that_lead_to_it(client: TrackerClient, job: str) -> None:
     given = spec(job, segments={"raw": [], "other": []}, fronts={"source": ["raw"], "second": ["other"]})
     client.define_job(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from tests.client.conftest import spec
 from tests.client.processes import Server
-from tracker.client import TrackerClient, label
+from tracker.client import Producer, TrackerClient, label
 
 
 def fork(child: Callable[[], None]) -> int:
@@ -45,6 +46,21 @@ def test_a_child_uses_a_client_that_its_parent_has_used(client: TrackerClient, j
     count(client, job, "parent again")
     [substream] = client.substreams(job)
     assert substream.segments[0].sent == 40
+
+
+def test_a_child_reports_in_an_event_loop_as_its_parent_did(client: TrackerClient, job: str) -> None:
+    client.define_job(spec(job))
+
+    async def one(producer: Producer) -> None:
+        report = producer.epoch()
+        report.sent("raw", "s", "n", label(report.epoch))
+        await report.await_report(commit=True)
+
+    with client.open_producer(job, "source", "r1") as producer:
+        for _ in range(10):  # each thread of the pool is there, and none in the child
+            asyncio.run(one(producer))
+        assert fork(lambda: asyncio.run(one(producer))) == 0
+    assert next(iter(client.substreams(job))).segments[0].sent == 11
 
 
 def test_a_fork_amid_calls_and_watches_disturbs_neither_parent_nor_child(shared_server: Server, job: str) -> None:

@@ -49,7 +49,7 @@ class Life:
                 cleaning.sent("clean", scope, name, label, end)
                 releasing.received("clean", scope, name, label, end)
             for scope, name, end in windows:
-                source.close(scope, name, end)
+                source.close(scope, name, end, front=None)
             for report in (source, cleaning, releasing):
                 report.report(commit=True)
             page = self.client.list_events(self.job, self.reader.acknowledged, segments=["clean"])

@@ -102,7 +102,11 @@ def test_promises_keep_their_order_and_name_substreams_that_nothing_else_names()
     report.close("JFK", "d1", end_time=24)
     report.finish("schedule")
     report.report(units=["u"])
-    assert said[0].promises == (Frontier("schedule", 10, "JFK"), Close("", 0), Finish("schedule"))
+    assert said[0].promises == (
+        Frontier("schedule", 10, "JFK"),
+        Close("", 0, only_without_fronts=True),
+        Finish("schedule"),
+    )
     assert said[0].substreams == [("JFK", "d1")]
     assert said[0].end_times.tolist() == [24]
     assert len(said[0].xor) == 0

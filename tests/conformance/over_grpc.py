@@ -201,9 +201,10 @@ def _promise(said: list[Any], index: dict[Any, int] | None = None) -> wire.Promi
     match said:
         case ["frontier", front, scope, time]:
             return wire.Promise(frontier=wire.Frontier(front=front, scope=scope, time=time))
-        case ["close", front, scope, name, end_time]:
+        case ["close", front, scope, name, end_time, *only]:
             place = (index or {}).get((scope, name, end_time), 0)
-            return wire.Promise(close=wire.Close(front=front, substream_index=place))
+            close = wire.Close(front=front, substream_index=place, only_without_fronts=bool(only and only[0]))
+            return wire.Promise(close=close)
         case ["finish", front]:
             return wire.Promise(finish=front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:

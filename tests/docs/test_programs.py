@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.client.conftest import spec
 from tests.client.processes import TRACKER, Server
-from tracker.client import Event, JobSpec, ShardedClient, TrackerClient
+from tracker.client import Event, JobSpec, ShardedClient, TrackerClient, label
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -46,6 +49,10 @@ def test_the_readmes_program_runs_and_runs_again(server: Server) -> None:
             cwd=ROOT,
         )
         assert (ran.stdout, ran.stderr) == ("30 images are done\n", "")
+    drain = ["drain", "thumbnails", "d1", "--wait", "--timeout", "60", "--server", server.address]
+    ran = subprocess.run([*TRACKER, *drain], capture_output=True, text=True, check=False, timeout=120)
+    assert (ran.returncode, ran.stdout.split()[:2]) == (0, ["state", "DRAINED"]), ran.stdout
+    TrackerClient(server.address).delete_job("thumbnails")
 
 
 def printed_by(program: str, server: Server, *more: str) -> str:
@@ -162,6 +169,34 @@ def test_the_reader_that_may_be_away(server: Server) -> None:
         event: Event = next(again)
     assert event.kind.name == "w1"  # type: ignore[union-attr]
     client.delete_job("flights", force=True)
+
+
+def test_reports_and_waits_in_an_event_loop_need_no_thread_of_its_pool(server: Server) -> None:
+    """docs/concepts.md: every thread of the default pool is taken until all batches are done."""
+    [program] = blocks("docs/concepts.md", "In an event loop", "python")
+    client = TrackerClient(server.address)
+    client.define_job(JobSpec(job="thumbnails", deployment="d1", segments={"images": []}))
+    batches, order, all_done = [f"batch {number}" for number in range(60)], list[str](), threading.Event()
+
+    def hold() -> None:
+        all_done.wait(60)
+        order.append("a thread is free")
+
+    async def run(main: Callable[[list[str]], Coroutine[None, None, None]]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(6))
+        held = [loop.run_in_executor(None, hold) for _ in range(6)]
+        await main(batches)
+        all_done.set()
+        await asyncio.gather(*held)
+
+    with client.open_producer("thumbnails", "source", "1") as producer:
+        said = {"client": client, "producer": producer, "label": label, "print": lambda *words: order.append(words[0])}
+        exec(program, said)
+        asyncio.run(run(said["main"]))  # type: ignore[arg-type]
+    assert sorted(order[:60]) == sorted(batches)
+    assert order[60:] == ["a thread is free"] * 6
+    client.delete_job("thumbnails")
 
 
 def test_one_job_on_several_servers(server: Server, tmp_path: Path) -> None:

@@ -109,9 +109,9 @@ class Requests:
             case 1:
                 return wire.Promise(finish=front) if self._random.random() < 0.05 else wire.Promise()
             case _:
-                return wire.Promise(
-                    close=wire.Close(front=front, substream_index=self._random.randrange(substreams + 1))
-                )
+                close = wire.Close(front=front, substream_index=self._random.randrange(substreams + 1))
+                close.only_without_fronts = self._random.random() < 0.2
+                return wire.Promise(close=close)
 
     def _message(self, method: str) -> Message:
         random, job = self._random, self._job()

@@ -89,7 +89,7 @@ def test_tasks_wait_while_the_tracker_and_the_triggerer_are_killed(
     server.restart()
     till = client.open_producer("flights", "till", run="r1")
     report = till.epoch()
-    report.close("JFK", "2013-01-01")
+    report.close("JFK", "2013-01-01", front="gate")
     report.frontier("gate", 1)
     report.report(commit=True)
     eventually(lambda: airflow.states("days", run)["day"] == "success")

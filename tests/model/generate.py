@@ -54,6 +54,7 @@ class Generator:
     def __init__(self, seed: int) -> None:
         self.random = r = Random(seed)
         self.pausing = Random(f"the pauses of {seed}")
+        self.hedging = Random(f"the closes of {seed} that might have forgotten a front")
         self.pauses = seed % 3 == 2  # the others' sequences stay as they were, and show what single ones have shown
         self.lines: list[Line] = []
         self.model = ReferenceTracker("model")
@@ -254,7 +255,8 @@ class Generator:
                 case "expect":
                     promises += [self._expectation(front) for _ in range(r.choice([1, 1, 2, 4]))]
         if r.random() < (0.2 if self.fronts else 0.8):
-            promises.append(["close", "", *self._substream()])
+            hedged = [True] if self.pauses and self.hedging.random() < 0.3 else []
+            promises.append(["close", "", *self._substream(), *hedged])
         if not self.fronts and r.random() < 0.5:
             self.time += 5
         return promises

@@ -284,8 +284,8 @@ def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> 
     match said:
         case ["frontier", front, scope, time]:
             return Frontier(front, time, scope)
-        case ["close", front, scope, name, end_time]:
-            return Close(front, index.get((scope, name, end_time), 0))
+        case ["close", front, scope, name, end_time, *only]:
+            return Close(front, index.get((scope, name, end_time), 0), bool(only and only[0]))
         case ["finish", front]:
             return Finish(front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:

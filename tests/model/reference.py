@@ -1079,6 +1079,8 @@ class ReferenceTracker:
         for promise in c.promises:
             if not isinstance(promise, Close) or promise.front:
                 self._check_front(job, producer, promise.front)
+            elif promise.only_without_fronts and job.fronts:
+                raise Refused.invalid("UNKNOWN_FRONT", "a close without a front")
             if isinstance(promise, Expect) and promise.segment not in job.feeds:
                 raise Refused.invalid("UNKNOWN_SEGMENT", promise.segment)
             if isinstance(promise, Expect) and promise.segment not in job.fed(promise.front):

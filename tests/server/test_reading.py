@@ -13,6 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tracker.client import TrackerClient
+from tracker.client.explaining import why_open
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
@@ -247,6 +249,27 @@ def test_ranges_and_pages(stub: TrackerStub) -> None:
     assert list(substream.waiting_for) == ["f"]
     on_a = substream.segments[0]
     assert (on_a.segment, on_a.sent, on_a.received, on_a.last_sender) == ("a", 1, 1, "p")
+
+
+def test_a_status_has_as_many_frontiers_as_a_message_has_room_for(servers: Servers, tmp_path: Path) -> None:
+    server = servers.start(tmp_path, "memory", "--limit", "max_message_bytes=20000")
+    stub = server.stub
+    define(stub, "tenants", fronts=["f", "g"])
+    scopes = [f"{number:03}{'é' * 100}" for number in range(100)]
+    for epoch, scope in enumerate(scopes):
+        promises = [wire.Frontier(front=front, scope=scope, time=1000 - epoch) for front in ("f", "g")]
+        stub.Report(report(epoch, "tenants", promises=[wire.Promise(frontier=each) for each in promises]))
+    of_all = wire.Promise(frontier=wire.Frontier(front="g", time=1))
+    stub.Report(report(100, "tenants", promises=[of_all]))
+    status = stub.GetJob(wire.GetJobRequest(job="tenants"))
+    assert 8_000 < status.ByteSize() < 12_000
+    f, g = status.fronts
+    assert sorted(f.frontiers) == scopes[-len(f.frontiers) :], "those furthest behind"
+    assert (len(f.frontiers) + f.more_frontiers, len(g.frontiers) + g.more_frontiers) == (100, 101)
+    assert g.frontiers["*"] == 1
+    with TrackerClient(server.address) as client:
+        why = "\n".join(why_open(client.job("tenants"), client.explain("tenants", "tenant", "w50")))
+    assert f"has promised times for {f.more_frontiers} scopes that the answer has no room for" in why
 
 
 def test_status_and_drain(stub: TrackerStub) -> None:

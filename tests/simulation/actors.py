@@ -98,7 +98,7 @@ class Work:
             promises=[
                 *(each.promise(substreams.index(each.substream)) for each in self.expects),
                 *self.promises,
-                *(Close(front, substreams.index(s)) for front, s in self.closes),
+                *(Close(front, substreams.index(s), only_without_fronts=True) for front, s in self.closes),
             ],
             commit=commit,
         )

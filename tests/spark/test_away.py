@@ -210,7 +210,7 @@ def test_a_source_that_rests_while_others_events_pass_is_not_taken_for_one_that_
         while time.monotonic() < until or tracking.client.job(job).first_seq <= before.last_seq + 1:
             report = another.epoch(epoch)  # an end of somebody else's
             report.add("in", "b", str(epoch), 0, sent=1, received=1)
-            report.close("b", str(epoch))
+            report.close("b", str(epoch), front=None)
             report.report(commit=True)
             epoch += 1
             time.sleep(0.2)

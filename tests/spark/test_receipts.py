@@ -53,7 +53,9 @@ def test_a_receipt_agrees_with_the_raw_input_the_results_and_the_offsets(
     tracking.process_all_available()
     last = tracking.client.open_producer(job, "other", "1")
     report = last.epoch(0)
-    report.close("c", "2024-01-01T00:00:00Z/2024-01-01T01:00:00Z", 1704070800000000)  # of a tenant that sent nothing
+    report.close(
+        "c", "2024-01-01T00:00:00Z/2024-01-01T01:00:00Z", 1704070800000000, front=None
+    )  # of a tenant that sent nothing
     report.add("in", "c", "2024-01-01T00:00:00Z/2024-01-01T01:00:00Z", 0, end_time=1704070800000000)
     report.report(commit=True)
     feed.put(row(9, 130))

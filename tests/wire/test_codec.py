@@ -53,7 +53,7 @@ DRAIN = status.DrainStatus(
     DrainState.TIMED_OUT, "drain", "d0", ("till",), 1, 2, ("p",), ("q", "r"), DrainMode.HAND_OVER, ("raw",)
 )
 PRODUCER = status.ProducerStatus("p", "run", Mode.IMMEDIATE, 7, (8, 9), True, AT)
-FRONT = status.FrontStatus("till", True, True, {"*": -3, "berlin": 4}, "p", AT, ("raw",))
+FRONT = status.FrontStatus("till", True, True, {"*": -3, "berlin": 4}, "p", AT, ("raw",), 5)
 JOB = status.JobStatus(
     SPEC, 1, 2, 3, 4, 5, 6, (PRODUCER,), (FRONT,), DRAIN, "log", 7, 8, 9, 10, 11, 12, 13, 14, 15, ("clean",)
 )

@@ -102,6 +102,13 @@ def drain(
         if certificate is not None and status.state is DrainState.DRAINED:
             _write_certificate(client, job, deployment, certificate)
     _show(form, status)
+    if status.state is DrainState.TIMED_OUT and _waits_for_runs(status):
+        print_line(
+            f"tracker: the drain waits for open runs of {', '.join(status.open_producers)}. Stop each program, or "
+            "start it again and let it close its run. To forget one that will never return: "
+            f"tracker forget-producer {job} {status.open_producers[0]}",
+            error=True,
+        )
     return 0 if not wait or status.state is DrainState.DRAINED else 1
 
 
@@ -129,9 +136,17 @@ def _remaining(job: str, status: DrainStatus) -> str:
         waits.append(f"unfinished fronts: {', '.join(status.unfinished_fronts)}")
     if status.uncommitted_producers:
         waits.append(f"not committed: {', '.join(status.uncommitted_producers)}")
-    if status.open_producers and (hands_over or (len(waits) == 2 and not status.open_substreams)):
-        waits.append(f"open runs: {', '.join(status.open_producers)}")  # a job without fronts waits for their ends
+    if _waits_for_runs(status):
+        waits.append(f"open runs: {', '.join(status.open_producers)}")
     return f"{job} is {status.state}: {'; '.join(waits)}"
+
+
+def _waits_for_runs(status: DrainStatus) -> bool:
+    """Returns whether open runs hold a drain back: of a hand-over, or of a job without fronts that is done."""
+    from tracker.client import DrainMode
+
+    else_left = status.open_substreams or status.unfinished_fronts or status.uncommitted_producers
+    return bool(status.open_producers) and (status.mode is DrainMode.HAND_OVER or not else_left)
 
 
 def _warn_of_pending(client: TrackerClient | ShardedClient, job: str, deployment: str) -> None:

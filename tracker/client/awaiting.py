@@ -1,7 +1,8 @@
-"""Waiting in an event loop, without a thread for each wait: thousands of waits share a connection.
+"""Calls in an event loop. Waits take no thread: thousands of them share a connection.
 
-The calls are those of the synchronous client, started as futures, so addresses, credentials and forks are handled as
-there. What differs is that nothing here blocks: no pause, and no look at whether the tracker is reachable.
+Waits are those of the synchronous client, started as futures, so addresses, credentials and forks are handled as
+there. They differ in that they do not block: they neither pause nor check whether the tracker is reachable. Reports,
+which are answered soon, take turns on a few threads that nothing else uses.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar, cast
 
@@ -27,6 +29,22 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 _LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made again
+
+
+_threads = ThreadPoolExecutor(8, "tracker-report")
+
+
+def _in_child() -> None:
+    global _threads
+    _threads = ThreadPoolExecutor(8, "tracker-report")
+
+
+forking.after_fork_in_child(_in_child)
+
+
+async def in_thread(call: Callable[..., Response], *arguments: object) -> Response:
+    """Makes a call that is answered soon in a thread that is kept for such calls: no other work can hold it back."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
 
 
 async def end_of(calls: Calls, request: tracker_pb2.AwaitRequest, timeout: float | None) -> Ended:

@@ -68,7 +68,12 @@ def certificate(client: TrackerClient, job: str, deployment: str) -> dict[str, A
         "ended": None if requested is None or drained is None else _ends(client, job, requested.seq, drained.seq),
         "producers": {each.producer: each.committed_epoch for each in status.producers},
         "fronts": {
-            each.front: {"finished": each.finished, "frontiers": dict(each.frontiers)} for each in status.fronts
+            each.front: {
+                "finished": each.finished,
+                "frontiers": dict(each.frontiers),
+                "more_frontiers": each.more_frontiers,
+            }
+            for each in status.fronts
         },
     }
 

@@ -120,6 +120,8 @@ def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> 
         return f"{where} has not closed it"
     promised = [time for scope, time in front.frontiers.items() if scope in ("*", substream.scope)]
     reached = f"has promised up to {time_text(max(promised))}" if promised else "has promised no time for this scope"
+    if front.more_frontiers and substream.scope not in front.frontiers:
+        reached = f"has promised times for {front.more_frontiers} scopes that the answer has no room for"
     idle = "; it is idle" if front.idle else ""
     return f"{where} {reached}, and the substream ends at {time_text(substream.end_time)}{idle}"
 

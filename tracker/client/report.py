@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tracker.client import awaiting
 from tracker.client.columns import integers, strings
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
@@ -190,16 +191,17 @@ class Report:
         """
         self._promises.append(Frontier(front, time, scope))
 
-    def close(self, scope: str, name: str, end_time: int | None = None, front: str = "") -> None:
+    def close(self, scope: str, name: str, end_time: int | None = None, front: str | None = "") -> None:
         """Promises that the front will send no more elements of one substream.
 
         Args:
             scope: the substream's.
             name: the substream's.
             end_time: the substream's, if it has one.
-            front: the source that promises; empty: the caller is the only source of the substream.
+            front: the source that promises. A job that has fronts refuses a close that names none
+                (``UNKNOWN_FRONT``). None: all fronts of the job, since the caller is the only source of the substream.
         """
-        self._promises.append(Close(front, self._substream(scope, name, end_time)))
+        self._promises.append(Close(front or "", self._substream(scope, name, end_time), front == ""))
 
     def expect(
         self,
@@ -214,10 +216,10 @@ class Report:
         """Promises that the front sends exactly a number of elements of one substream on a segment.
 
         The tracker knows the substream from then on, even if none of its elements was sent yet. The substream is closed
-        for the front once that many elements were sent there and committed, by any producer, before the promise or
-        after it. If several fronts feed the segment, their numbers add up, and each of them must give one (0 counts),
-        or finish. A front that expects a substream does not also close it: for this substream, the front's frontiers
-        and closes have no effect.
+        for the front once that many elements were sent there and have taken effect (staged ones when their epoch
+        commits, immediate ones on receipt), by any producer, before the promise or after it. If several fronts feed the
+        segment, their numbers add up, and each of them must give one (0 counts), or finish. A front that expects a
+        substream does not also close it: for this substream, the front's frontiers and closes have no effect.
 
         Args:
             front: the source that promises.
@@ -270,6 +272,10 @@ class Report:
             OverflowError: more than 2**32 - 1 elements in one entry.
         """
         return self._send(self._contents(), units, commit)
+
+    async def await_report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
+        """Sends the report as `report` does, without blocking the event loop. A cancelled report may still arrive."""
+        return await awaiting.in_thread(self.report, units, commit)
 
     def report_in_pieces(
         self, unit: str, split: Callable[[Contents], Iterable[Contents]]

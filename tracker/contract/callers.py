@@ -100,6 +100,7 @@ class FrontStatus:
     producer: str  #: its owner; empty: nobody has promised for it yet
     last_promise: datetime | None
     segments: tuple[str, ...] = ()  #: that it feeds; empty: all of them
+    more_frontiers: int = 0  #: scopes that an answer had no room for; they are at least as far as those in `frontiers`
 
 
 @dataclass(frozen=True, slots=True)

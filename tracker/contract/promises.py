@@ -23,8 +23,9 @@ class Frontier:
 class Close:
     """A promise: the front will send no more elements of one substream."""
 
-    front: str  #: empty: the caller is the substream's only source
+    front: str  #: empty: every front, since the caller is the substream's only source
     substream_index: int  #: its place among the report's substreams
+    only_without_fronts: bool = False  #: refused with an empty front in a job that has fronts
 
 
 @dataclass(frozen=True, slots=True)

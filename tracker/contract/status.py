@@ -49,6 +49,7 @@ class FrontStatus:
     producer: str  #: its owner; empty: nobody has promised for it yet
     last_promise: int | None
     segments: tuple[str, ...] = ()  #: that it feeds; empty: all
+    more_frontiers: int = 0  #: left out of `frontiers`, since a message has no room for them
 
 
 @dataclass(frozen=True, slots=True)

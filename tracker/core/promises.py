@@ -40,6 +40,13 @@ def check_promise(
                     f"front {front.name!r} belonged to producer {owner.name!r} of an earlier deployment, which has "
                     f"epochs {sorted(owner.staged)} staged; commit or revoke them first",
                 )
+    elif isinstance(promise, Close) and promise.only_without_fronts and job.fronts:
+        raise Refused.invalid(
+            "UNKNOWN_FRONT",
+            "a close without a front would close the substream for all of the job's fronts; name one of: "
+            f"{', '.join(job.fronts.by_name)}. The only source of the substream may close it for all "
+            "(only_without_fronts = false; front=None in Python)",
+        )
     if isinstance(promise, Expect):
         if promise.segment not in job.graph.number:
             segments = ", ".join(job.graph.names)

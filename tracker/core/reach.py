@@ -70,7 +70,8 @@ def of_scan(job: Job) -> int:
 
 def of_status(job: Job) -> int:
     """What it costs to describe a job, likewise: only in a hand-over are its substreams looked at."""
-    size = len(job.producers) + len(job.fronts.by_name)
+    fronts = len(job.fronts.by_name)
+    size = len(job.producers) + fronts + fronts * len(job.fronts.scoped) // 20
     return size + of_scan(job) if job.drain.hands_over else size
 
 

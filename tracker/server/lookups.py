@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
 import tracker
+from tracker.contract.status import FrontStatus, JobStatus
+from tracker.contract.values import EVERY_SCOPE
 from tracker.core import Refused, Tracker
 from tracker.security.guard import Caller
 from tracker.wire import COMMITTED_ENDS, HAND_OVER, codec
@@ -24,6 +27,7 @@ from .watching import Readers, wanted_by
 _PAGE = 1000
 _PAGE_CELLS = 10_000  # cells on one page of substreams: in a job of many segments, a page has fewer substreams
 _PIECE = 200  # events or substreams that are made and written in one step
+_FRONTIER_BYTES = 20  # bytes that a frontier takes in a message, at most, in addition to its scope
 _TOKEN = 20  # the most digits of a page token
 
 
@@ -80,9 +84,16 @@ class Lookups:
         job = asked_by(self._intake, wire.GetJobRequest, data, caller).job
         return await self._readers.ask(
             job,
-            lambda: codec.write_job_status(self._tracker.job_status(job)).SerializeToString(),
+            lambda: codec.write_job_status(self._shortened(self._tracker.job_status(job))).SerializeToString(),
             lambda: self._tracker.status_cost(job),
         )
+
+    def _shortened(self, status: JobStatus) -> JobStatus:
+        """Leave out frontiers that do not fit into half a message."""
+        limit = self._limits.max_message_bytes // 2
+        if sum(_FRONTIER_BYTES + len(scope.encode()) for front in status.fronts for scope in front.frontiers) <= limit:
+            return status
+        return replace(status, fronts=tuple(_slowest(front, limit // len(status.fronts)) for front in status.fronts))
 
     async def _list_jobs(self, data: bytes, caller: Caller) -> bytes:
         self._intake.question(wire.ListJobsRequest, data)
@@ -190,6 +201,17 @@ def asked_by(intake: Intake, kind: type[Any], data: bytes, caller: Caller) -> An
     request = intake.question(kind, data)
     caller.authorize(request.job)
     return request
+
+
+def _slowest(front: FrontStatus, limit: int) -> FrontStatus:
+    """Keep a front's frontier for every scope, and those of the scopes furthest behind that take up `limit` bytes."""
+    kept: dict[str, int] = {}
+    for scope, time in sorted(front.frontiers.items(), key=lambda each: (each[0] != EVERY_SCOPE, each[1])):
+        limit -= _FRONTIER_BYTES + len(scope.encode())
+        if limit < 0 and scope != EVERY_SCOPE:
+            break
+        kept[scope] = time
+    return replace(front, frontiers=kept, more_frontiers=len(front.frontiers) - len(kept))
 
 
 def _in_pieces(page: Message, items: Sequence[_T], write: Callable[[Sequence[_T]], Message]) -> bytes:

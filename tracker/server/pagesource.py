@@ -64,12 +64,9 @@ class PageSource:
         return self._state.jobs()
 
     async def status(self, job: str, describe: Callable[[JobStatus], _T]) -> _T:
-        return await self._ask(job, lambda: describe(self._state.job_status(job)), lambda: self._status_cost(job))
-
-    def _status_cost(self, job: str) -> int:
-        counts = self._state.counts(job)
-        frontiers = 0 if counts is None else counts.fronts * counts.scopes
-        return 20 * self._state.status_cost(job) + frontiers
+        return await self._ask(
+            job, lambda: describe(self._state.job_status(job)), lambda: 20 * self._state.status_cost(job)
+        )
 
     async def survey(self, job: str) -> Surveyed:
         self._state.log_id(job)  # refuses an unknown job, and while the journal is recovered
@@ -103,7 +100,7 @@ class PageSource:
         def weight() -> int:
             counts = self._state.counts(job)
             staged = 0 if counts is None else counts.staged_entries // 10
-            return self._status_cost(job) + 20 * self._state.count_segments(job) + staged
+            return 20 * (self._state.status_cost(job) + self._state.count_segments(job)) + staged
 
         return await self._ask(job, look, weight)
 

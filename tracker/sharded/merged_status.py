@@ -138,6 +138,7 @@ def _front(shards: Sequence[FrontStatus]) -> FrontStatus:
         producer=next((shard.producer for shard in shards if shard.producer), ""),
         last_promise=max(promises, default=None),
         segments=shards[0].segments,
+        more_frontiers=max(shard.more_frontiers for shard in shards),
     )
 
 

@@ -56,7 +56,7 @@ _FRONTS: Final[Sequence[Column[FrontStatus]]] = [
         lambda each: "finished" if each.finished else "idle" if each.idle else "running",
         style=lambda each: "yellow" if each.idle and not each.finished else "",
     ),
-    Column("FRONTIERS", lambda each: _frontiers(each.frontiers)),
+    Column("FRONTIERS", lambda each: _frontiers(each.frontiers, each.more_frontiers)),
     Column("OWNER", lambda each: each.producer or None),
     Column("LAST PROMISE", lambda each: ago(each.last_promise)),
     Column("FEEDS", lambda each: list(each.segments) or "every segment"),
@@ -135,18 +135,18 @@ def _unfinished(job: JobStatus) -> str:
     return f"{running} of {len(job.fronts)} running" if job.fronts else "-"
 
 
-def _frontiers(frontiers: Mapping[str, int]) -> str | None:
-    """Formats the frontier for all scopes, and those of the scopes that are furthest behind; --json has all of them.
+def _frontiers(frontiers: Mapping[str, int], left_out: int) -> str | None:
+    """Formats the frontier for all scopes, and those of the scopes that are furthest behind.
 
-    >>> _frontiers({"b": 7, "*": 3, "c": 4, "a": 7, "d": 9})
+    >>> _frontiers({"b": 7, "*": 3, "c": 4, "a": 7, "d": 9}, left_out=0)
     '*: 3, c: 4, a: 7, b: 7, d: 9'
     """
     scopes = sorted((time, scope) for scope, time in frontiers.items() if scope != "*")
     shown = [f"{scope or repr(scope)}: {time_text(time)}" for time, scope in scopes[:_MOST_SCOPES]]
     if "*" in frontiers:
         shown.insert(0, f"*: {time_text(frontiers['*'])}")
-    if len(scopes) > _MOST_SCOPES:
-        shown.append(f"{len(scopes) - _MOST_SCOPES} more")
+    if more := max(0, len(scopes) - _MOST_SCOPES) + left_out:
+        shown.append(f"{more} more")
     return ", ".join(shown) or None
 
 

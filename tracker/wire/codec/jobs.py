@@ -235,6 +235,7 @@ def _write_front(front: status.FrontStatus) -> wire.FrontStatus:
         producer=front.producer,
         last_promise=write_time_if_any(front.last_promise),
         segments=front.segments,
+        more_frontiers=front.more_frontiers,
     )
 
 
@@ -286,6 +287,7 @@ def _read_front(message: wire.FrontStatus) -> callers.FrontStatus:
         producer=message.producer,
         last_promise=read_time_if_any(message, "last_promise"),
         segments=tuple(message.segments),
+        more_frontiers=message.more_frontiers,
     )
 
 

@@ -29,7 +29,8 @@ def _promise(promise: wire.Promise) -> Promise:
             given = promise.frontier
             return Frontier(given.front, given.time, given.scope if given.HasField("scope") else None)
         case "close":
-            return Close(promise.close.front, promise.close.substream_index)
+            close = promise.close
+            return Close(close.front, close.substream_index, close.only_without_fronts)
         case "finish":
             return Finish(promise.finish)
         case "expect":
@@ -82,8 +83,8 @@ def write_promises(promises: Iterable[Promise | CommitPromise], places: Sequence
                 messages.append(wire.Promise(frontier=frontier))
             case Finish(front):
                 messages.append(wire.Promise(finish=front))
-            case Close(front, substream):
-                close = wire.Close(front=front, substream_index=places[substream])
+            case Close(front, substream, only):
+                close = wire.Close(front=front, substream_index=places[substream], only_without_fronts=only)
                 messages.append(wire.Promise(close=close))
             case Expect(front, segment, substream, elements, revise):
                 expect = wire.Expect(front=front, segment=segment, elements=elements, revise=revise)

@@ -837,6 +837,7 @@ class FrontStatus(_message.Message):
     PRODUCER_FIELD_NUMBER: _builtins.int
     LAST_PROMISE_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    MORE_FRONTIERS_FIELD_NUMBER: _builtins.int
     front: _builtins.str
     """Its name."""
     finished: _builtins.bool
@@ -845,9 +846,13 @@ class FrontStatus(_message.Message):
     """Whether it has been silent for `idle_after`."""
     producer: _builtins.str
     """Its owner; empty: nobody has promised for it yet."""
+    more_frontiers: _builtins.int
+    """How many scopes are left out of `frontiers`. They are at least as far as those that are there."""
     @_builtins.property
     def frontiers(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """What it has promised, by scope; `*` is the frontier for every scope."""
+        """What it has promised, by scope; `*` is the frontier for every scope. Where an answer has no room for all, the scopes
+        that are furthest ahead are left out: the frontiers of all fronts take at most half of `max_message_bytes`.
+        """
 
     @_builtins.property
     def last_promise(self) -> _timestamp_pb2.Timestamp:
@@ -867,10 +872,11 @@ class FrontStatus(_message.Message):
         producer: _builtins.str = ...,
         last_promise: _timestamp_pb2.Timestamp | None = ...,
         segments: _abc.Iterable[_builtins.str] | None = ...,
+        more_frontiers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_promise", b"last_promise"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "front", b"front", "frontiers", b"frontiers", "idle", b"idle", "last_promise", b"last_promise", "producer", b"producer", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "front", b"front", "frontiers", b"frontiers", "idle", b"idle", "last_promise", b"last_promise", "more_frontiers", b"more_frontiers", "producer", b"producer", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1390,19 +1396,25 @@ class Close(_message.Message):
 
     FRONT_FIELD_NUMBER: _builtins.int
     SUBSTREAM_INDEX_FIELD_NUMBER: _builtins.int
+    ONLY_WITHOUT_FRONTS_FIELD_NUMBER: _builtins.int
     front: _builtins.str
-    """From this front; empty: the caller is the substream's only source."""
+    """From this front; empty: from every front, since the caller is the substream's only source."""
     substream_index: _builtins.int
     """The substream's place in the report's `names`, and past their end in `substream_ids`."""
+    only_without_fronts: _builtins.bool
+    """With an empty `front`: a job that has fronts refuses the report (`UNKNOWN_FRONT`). A caller sets it who might have
+    forgotten to name the front.
+    """
     def __init__(
         self,
         *,
         front: _builtins.str = ...,
         substream_index: _builtins.int = ...,
+        only_without_fronts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["front", b"front", "substream_index", b"substream_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["front", b"front", "only_without_fronts", b"only_without_fronts", "substream_index", b"substream_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1411,8 +1423,9 @@ Global___Close: _TypeAlias = Close  # noqa: Y015
 @_typing.final
 class Expect(_message.Message):
     """A front sends exactly so many elements of one substream on a segment. The substream is closed for it once as many
-    were sent there as all fronts that feed the segment expect together, each of which has expected or finished. A front
-    that expects a substream does not also close it, by name or by a frontier.
+    were sent there as all fronts that feed the segment expect together, each of which has expected or finished. Elements
+    count when they take effect: STAGED ones with their epoch, IMMEDIATE ones on receipt. A front that expects a substream
+    does not also close it, by name or by a frontier.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
