@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tracker.cli.arguments import Job
+from tracker.cli.asking import Consent
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
@@ -53,10 +54,14 @@ def show_job(at: Connection, form: Form, job: Job) -> int:
 def delete_job(
     at: Connection,
     form: Form,
+    consent: Consent,
     job: Job,
     force: Annotated[bool, typer.Option("--force", help="delete the job even if producers have open runs")] = False,
 ) -> int:
     """Delete a job with all its events. Its watchers get an error, since their log no longer exists."""
     with at.client() as client:
+        status = client.job(job)
+        dropped = [f"{status.open_substreams:,} open substreams and {status.last_seq:,} events are dropped"]
+        consent.ask(f"delete the job {job!r}", dropped)
         client.delete_job(job, force=force)
     return print_done(form, job, "deleted")

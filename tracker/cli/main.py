@@ -6,6 +6,8 @@ installed, they are missing.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -26,8 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 for success; 1 if the tracker refused; 2 if the command line is wrong; 3 if no tracker could
         be reached; 130 after Ctrl-C.
     """
+    _open_outputs()
     try:
         from tracker.cli import app, declaring
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] not in ("rich", "typer"):
             raise
@@ -43,11 +48,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()
         return 0
+    except UnicodeError:
+        return _print_error("an argument is not UTF-8, as names at the tracker are", _WRONG_USAGE)
+    except OSError as failed:
+        if failed.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        _close_output()
+        return _print_error(f"the output cannot be written: {failed.strerror}", _REFUSED)
     except Exception as failed:
         return _of_a_call(failed)
     return status
+
+
+def _open_outputs() -> None:
+    """Let each name be printed: escaped where the output's encoding lacks a character, nowhere if it is closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _close_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _of_a_call(failed: Exception) -> int:

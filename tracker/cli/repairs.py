@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracker.cli.arguments import Job, Name, Scope
+from tracker.cli.asking import Consent
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.output import print_done
 
+if TYPE_CHECKING:
+    from tracker.client import JobStatus
+
 commands = new_commands()
 
 
 @command(commands, "abandon")
-def abandon(at: Connection, form: Form, job: Job, scope: Scope, name: Name) -> int:
+def abandon(at: Connection, form: Form, consent: Consent, job: Job, scope: Scope, name: Name) -> int:
     """End an open substream on every segment at once, with the reason ABANDONED, whatever is in flight."""
     with at.client() as client:
+        known = client.explain(job, scope, name)
+        in_flight = 0 if known.substream is None else known.substream.in_flight
+        dropped = [f"{in_flight:,} elements in flight are given up"] if in_flight else []
+        if known.staged:
+            dropped.append(f"{len(known.staged)} epochs that are not committed have reported it: they will be late")
+        consent.ask(f"abandon {name!r} of scope {scope!r}", dropped)
         client.abandon(job, scope, name)
     return print_done(form, name, "abandoned")
 
@@ -27,11 +37,15 @@ def abandon(at: Connection, form: Form, job: Job, scope: Scope, name: Name) -> i
 def finish_front(
     at: Connection,
     form: Form,
+    consent: Consent,
     job: Job,
     front: Annotated[str, typer.Argument(metavar="FRONT", help="a front of the job, as `tracker job JOB` shows it")],
 ) -> int:
     """Finish the front of a source that will not promise anything again, so that nothing waits for it."""
     with at.client() as client:
+        opened = client.job(job).open_substreams
+        waiting = [f"nothing of the {opened:,} open substreams waits for it any more"] if opened else []
+        consent.ask(f"finish the front {front!r}", waiting)
         client.finish_front(job, front)
     return print_done(form, front, "finished")
 
@@ -40,6 +54,7 @@ def finish_front(
 def forget_producer(
     at: Connection,
     form: Form,
+    consent: Consent,
     job: Job,
     producer: Annotated[
         str, typer.Argument(metavar="PRODUCER", help="a producer of the job, as `tracker job JOB` shows it")
@@ -47,5 +62,14 @@ def forget_producer(
 ) -> int:
     """Forget a producer that will not return: its staged epochs are dropped, its fronts are free."""
     with at.client() as client:
+        consent.ask(f"forget the producer {producer!r}", _staged(client.job(job), producer))
         client.forget_producer(job, producer)
     return print_done(form, producer, "forgotten")
+
+
+def _staged(status: JobStatus, producer: str) -> list[str]:
+    """Return a line with the epochs of a producer that nobody could commit any more."""
+    staged = [epoch for each in status.producers if each.producer == producer for epoch in each.staged_epochs]
+    if not staged:
+        return []
+    return [f"its staged epochs {', '.join(map(str, staged))} are dropped, with all that they have sent and received"]
