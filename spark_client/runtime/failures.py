@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pyspark.errors import StreamingQueryException
+
 from spark_client.advice import explained
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.error_texts import of_two_drivers, sentence_in
@@ -13,6 +15,13 @@ _TWO_DRIVERS: Final = (
     "two drivers have run this query with one checkpoint, and one has found the other's entry in Spark's log. Nothing "
     "is lost, and both may have ended: start one of them again, and see that the other stays down"
 )
+
+
+class QueryFailedError(TrackingError, StreamingQueryException):
+    """A failed query, in the words of this package; who catches Spark's own error catches this one, too."""
+
+    def __init__(self, sentence: str) -> None:
+        StreamingQueryException.__init__(self, message=sentence)
 
 
 def sentence_of(error: BaseException) -> str | None:

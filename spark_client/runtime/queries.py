@@ -18,7 +18,7 @@ from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.streams import Stream
-from spark_client.runtime.failures import sentence_of
+from spark_client.runtime.failures import QueryFailedError, sentence_of
 from spark_client.runtime.gate import Gate
 from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit
 
@@ -238,7 +238,7 @@ class TrackedQuery:
                 return None
         sentence = sentence_of(self.failed or cause) or sentence_of(cause)
         text = f"query {query.id} has failed: {cause}" if sentence is None else f"{sentence} (query {query.id})"
-        failure = TrackingError(text)
+        failure = QueryFailedError(text)
         failure.__cause__ = self.failed or cause
         return failure
 

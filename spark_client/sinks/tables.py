@@ -206,9 +206,9 @@ class Tables:
             return  # nobody knows yet which shards there are
         try:
             connection = self._connect()
+            transaction = _Transaction(connection)
         except Exception:  # the database is away; it may be back when something has ended, or the batch fails
             return
-        transaction = _Transaction(connection)
         try:
             check_transactions(connection)
             for table, its in shaped:
