@@ -153,7 +153,7 @@ def over_client(address: str, name: str) -> Iterator[Round]:
 
             def one(number: int) -> float:
                 report = producer.epoch(number)
-                report.close("", f"{name}-{number}")
+                report.close("", f"{name}-{number}", front=None)
                 report.report(units=["unit"], commit=True)
                 return watcher.next_seen()
 
