@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from tracker.cli.arguments import Job
-from tracker.cli.asking import Consent
 from tracker.cli.connecting import Connection
+from tracker.cli.consent import Consent
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.output import print_done, print_json, print_line

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_error("an argument is not UTF-8, as names at the tracker are", _WRONG_USAGE)
     except OSError as failed:
         if failed.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
-            raise
+            return _of_a_call(failed)
         _close_output()
         return _print_error(f"the output cannot be written: {failed.strerror}", _REFUSED)
     except Exception as failed:
