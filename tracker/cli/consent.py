@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,23 +24,33 @@ class Consent:
 
     given: bool
 
-    def ask(self, action: str, dropped: Sequence[str]) -> None:
-        """Show what an action drops on stderr, and ask, unless ``--yes`` was given or no terminal can answer.
+    @contextmanager
+    def to(self, action: str, dropped: Sequence[str]) -> Iterator[None]:
+        """Ask before the body is carried out, if a terminal can answer and ``--yes`` was not given.
+
+        What is dropped is shown on stderr: before the question, or once it is dropped where nobody is asked.
 
         Args:
-            action: as a question without its mark, such as ``abandon LGA / monday``.
+            action: as a question without its mark, such as ``abandon 'monday'``.
             dropped: a line for each thing that is lost.
 
         Raises:
             WrongUsageError: the answer is no.
         """
-        for line in dropped:
-            print_line(line, error=True)
-        if self.given or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return
-        print_line(f"{action}? This cannot be undone. [y/N] ", error=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise WrongUsageError("nothing was done")
+        asks = not self.given and sys.stdin.isatty() and sys.stderr.isatty()
+        if asks:
+            _show(dropped)
+            print_line(f"{action}? This cannot be undone. [y/N] ", error=True)
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                raise WrongUsageError("nothing was done")
+        yield
+        if not asks:
+            _show(dropped)
+
+
+def _show(lines: Sequence[str]) -> None:
+    for line in lines:
+        print_line(line, error=True)
 
 
 @shared(Consent)

@@ -62,6 +62,6 @@ def delete_job(
     with at.client() as client:
         status = client.job(job)
         dropped = [f"{status.open_substreams:,} open substreams and {status.last_seq:,} events are dropped"]
-        consent.ask(f"delete the job {job!r}", dropped)
-        client.delete_job(job, force=force)
+        with consent.to(f"delete the job {job!r}", dropped):
+            client.delete_job(job, force=force)
     return print_done(form, job, "deleted")

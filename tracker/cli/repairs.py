@@ -28,8 +28,8 @@ def abandon(at: Connection, form: Form, consent: Consent, job: Job, scope: Scope
         dropped = [f"{in_flight:,} elements in flight are given up"] if in_flight else []
         if known.staged:
             dropped.append(f"{len(known.staged)} epochs that are not committed have reported it: they will be late")
-        consent.ask(f"abandon {name!r} of scope {scope!r}", dropped)
-        client.abandon(job, scope, name)
+        with consent.to(f"abandon {name!r} of scope {scope!r}", dropped):
+            client.abandon(job, scope, name)
     return print_done(form, name, "abandoned")
 
 
@@ -45,8 +45,8 @@ def finish_front(
     with at.client() as client:
         opened = client.job(job).open_substreams
         waiting = [f"nothing of the {opened:,} open substreams waits for it any more"] if opened else []
-        consent.ask(f"finish the front {front!r}", waiting)
-        client.finish_front(job, front)
+        with consent.to(f"finish the front {front!r}", waiting):
+            client.finish_front(job, front)
     return print_done(form, front, "finished")
 
 
@@ -62,8 +62,8 @@ def forget_producer(
 ) -> int:
     """Forget a producer that will not return: its staged epochs are dropped, its fronts are free."""
     with at.client() as client:
-        consent.ask(f"forget the producer {producer!r}", _staged(client.job(job), producer))
-        client.forget_producer(job, producer)
+        with consent.to(f"forget the producer {producer!r}", _staged(client.job(job), producer)):
+            client.forget_producer(job, producer)
     return print_done(form, producer, "forgotten")
 
 
