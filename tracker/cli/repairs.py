@@ -61,9 +61,8 @@ def forget_producer(
     ],
 ) -> int:
     """Forget a producer that will not return: its staged epochs are dropped, its fronts are free."""
-    with at.client() as client:
-        with consent.to(f"forget the producer {producer!r}", _staged(client.job(job), producer)):
-            client.forget_producer(job, producer)
+    with at.client() as client, consent.to(f"forget the producer {producer!r}", _staged(client.job(job), producer)):
+        client.forget_producer(job, producer)
     return print_done(form, producer, "forgotten")
 
 
