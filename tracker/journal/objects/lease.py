@@ -74,6 +74,7 @@ class Lease:
         self._signs: _Signs | None = None
         self._since = 0.0  # when the signs were seen first
         self._looked = -seconds  # when they were looked for last
+        self._silence: Exception | None = None  # how the newest look failed
         self._closed = threading.Event()
         self._beating: threading.Thread | None = None
         self._gone: Callable[[JournalGoneError], None] | None = None
@@ -95,14 +96,11 @@ class Lease:
         """
         until = self._clock() + 1.5 * self._seconds
         while True:
-            try:
+            with suppress(NoAnswerError):  # a store that is slow, or restarts
                 if self.try_to_acquire():
                     return
-            except NoAnswerError:  # a store that is slow, or restarts
-                if self._clock() > until:
-                    raise
             if self._clock() > until:
-                raise JournalLockedError(
+                raise self._silence or JournalLockedError(
                     f"the journal {self._where} is in use by another tracker ({describe(self._leader) or 'unknown'}); "
                     "stop it, or name another journal"
                 )
@@ -120,12 +118,14 @@ class Lease:
         dead = is_dead(self._leader)
         if not dead and self._clock() - self._looked < self._seconds / _LOOKS:
             return False
+        self._silence = None
         try:
             acquired = self._try(dead)
             if waits and not acquired:
                 self._sign.show()
             return acquired
-        except FAILURES:
+        except FAILURES as error:
+            self._silence = error
             self._signs = None  # a leader cannot reach this store either, and has the time of a lease to come back
             raise
         finally:
