@@ -136,7 +136,7 @@ class Assembly:
             given_up=writer.given_up,
             upstream=tuple(self.graph.leading_to(stream.segment)),
             connected=tuple(self.graph.connected(stream.segment)),
-            origins=tuple(self.graph.origins_of(stream.segment)),
+            origins={each: self.graph.trusts.get(each, "") for each in self.graph.origins_of(stream.segment)},
             state_segment=state_segment(release) if release is not None and writer.routes else None,
             name=name,
         )
@@ -169,6 +169,7 @@ class Assembly:
         if self.metrics is not None:
             tracked.metrics = self.metrics.query(writer.name)
         if rows.front is not None:
+            rows.front.committed(checkpoint, last_commit(checkpoint))
             rows.front.look(at_once=True)
         return tracked, _start(writer, read, tracked, checkpoint)
 
@@ -185,6 +186,7 @@ class Assembly:
         for rows in reads:
             check_zone(rows)
             if rows.front is not None:
+                rows.front.committed(checkpoint, last_commit(checkpoint))
                 rows.front.look(at_once=True)
         opens = partial(runtime.open_run, self.client, self.settings.job, False)
         return NativeQuery([Read(rows.plan, rows.front) for rows in reads], checkpoint, opens)

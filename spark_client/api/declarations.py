@@ -112,6 +112,7 @@ class Declarations(StatefulDeclarations):
         self._graph.declare(segment)
         self._graph.consume(segment)
         self._graph.rules[segment] = rule
+        self._graph.trusts[segment] = chosen.trusts
         origin = Source(
             segment,
             rule,

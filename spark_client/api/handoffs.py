@@ -6,14 +6,17 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.end_offsets import EndOffsets
+from spark_client.plan.end_offsets import EndOffsets, Positions
 from spark_client.spark_internals.checkpoints import positions
 from spark_client.storage import topics
 from spark_client.storage.directories import local_path, read_json, write_first
+
+_ISOLATION: Final = "kafka.isolation.level"
 
 
 def end_offsets(
@@ -37,7 +40,7 @@ def end_offsets(
 
     Raises:
         UsageError: Spark has no Kafka connector; the file has the offsets of other topics.
-        TrackingError: a topic is not there, or the brokers cannot be reached.
+        TrackingError: a topic is not there, a transaction is open in it, or the brokers cannot be reached.
 
     >>> ends = end_offsets(spark, "kafka:9092", "orders", keep="/data/handed-off.json")       # doctest: +SKIP
     >>> orders = tracking.source(raw.where(ends.within()), "orders", substream="load", front=ends)   # doctest: +SKIP
@@ -46,7 +49,15 @@ def end_offsets(
     asked = {each.strip() for each in topic.split(",")} - {""}
     known = read_json(path)
     if known is None:
-        known = write_first(path, _latest(spark, servers, asked, options or {}))
+        given = {name: value for name, value in (options or {}).items() if name.lower() != _ISOLATION}
+        last = _latest(spark, servers, asked, {**given, _ISOLATION: "read_uncommitted"})
+        decided = _latest(spark, servers, asked, {**given, _ISOLATION: "read_committed"})
+        if still := _undecided(last, decided):
+            raise TrackingError(
+                f"a transaction is open in {', '.join(still)}, and nobody can tell whether its records are part of the "
+                "hand-off: call end_offsets again when its writer has committed or aborted it"
+            )
+        known = write_first(path, last)
     ends = EndOffsets(known)
     if ends.ends.keys() != asked:
         raise UsageError(
@@ -60,7 +71,22 @@ def _listed(topics: Iterable[str]) -> str:
     return repr(",".join(sorted(topics)))
 
 
-def _latest(spark: SparkSession, servers: str, asked: Set[str], options: Mapping[str, str]) -> Mapping[str, object]:
+def _undecided(ends: Positions, decided: Positions) -> list[str]:
+    """Return the partitions with records before their ends that are neither committed nor aborted.
+
+    Args:
+        ends: the offsets after the last records.
+        decided: those up to which transactions have ended, asked for later: new records only move them on.
+    """
+    return [
+        f"partition {partition} of {topic!r}"
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+        if decided[topic][partition] < end
+    ]
+
+
+def _latest(spark: SparkSession, servers: str, asked: Set[str], options: Mapping[str, str]) -> Positions:
     reader = spark.readStream.format("kafka").options(**options).option("subscribe", ",".join(sorted(asked)))
     raw = topics.load(reader.option("kafka.bootstrap.servers", servers).option("startingOffsets", "latest"))
     with tempfile.TemporaryDirectory() as directory:

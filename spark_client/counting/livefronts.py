@@ -165,10 +165,9 @@ class LiveSchedule(LiveFront):
     Args:
         schedule: as it was declared.
         spark: the session, in which times are read.
-        reader: finds counts while the query runs; None: they are known, or given by `add`.
     """
 
-    def __init__(self, schedule: ByCount, spark: SparkSession, reader: CountReader | None) -> None:
+    def __init__(self, schedule: ByCount, spark: SparkSession) -> None:
         super().__init__(schedule)
         self._schedule = schedule
         self._rule = schedule.rule
@@ -177,7 +176,8 @@ class LiveSchedule(LiveFront):
         self._due: dict[Substream, Count] = {}  # counts that the tracker has not been given yet
         self._through: int | None = None  # likewise
         self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
-        self._reader = reader
+        self._checkpoints: set[Path] = set()  # of the queries that read its source
+        self._reader = _reader(schedule, spark, self._checkpoints)  # None: counts are known, or given by `take`
         self._known: Mapping[Substream, int] = {}  # what the reader has found so far
         self._found: Found | None = None  # what it found last, and was refused
         self._ledger: GivenCounts | None = None
@@ -243,6 +243,9 @@ class LiveSchedule(LiveFront):
             given.keep_only(self._schedule.table.keys() | self._known.keys())
             self._due = {each: count for each, count in self._due.items() if self._goes_on(each, given)}
             self._ledger = given
+
+    def committed(self, checkpoint: Path, epoch: int | None) -> None:  # noqa: ARG002
+        self._checkpoints.add(checkpoint)
 
     def _goes_on(self, substream: Substream, ledger: GivenCounts) -> bool:
         """Whether it is not done with already: another deployment has not seen it to its end."""
@@ -348,14 +351,14 @@ class LiveSchedule(LiveFront):
         return self.of_observed({})
 
 
-def _reader(front: ByCount, spark: SparkSession) -> CountReader | None:
-    """What finds a front's counts; None: nothing does."""
+def _reader(front: ByCount, spark: SparkSession, checkpoints: Set[Path]) -> CountReader | None:
+    """Return the reader that finds a front's counts; None: nothing does."""
     if isinstance(front, ResultsOf):
         return ReceiptCounts(front, front.rule, spark)
     if isinstance(front, SuccessMarkers):
-        return MarkerCounts(front, spark)
+        return MarkerCounts(front, spark, checkpoints)
     if isinstance(front, Manifests):
-        return ManifestCounts(front, spark)
+        return ManifestCounts(front, spark, checkpoints)
     if isinstance(front, ControlTable):
         return TableCounts(front, spark)
     return FunctionCounts(front, spark) if isinstance(front, Schedule) and front.looks else None
@@ -370,7 +373,7 @@ def live(front: Front, spark: SparkSession) -> LiveFront:
     """
     if isinstance(front, EndOffsets):
         return LiveEndOffsets(front)
-    return LiveSchedule(front, spark, _reader(front, spark)) if isinstance(front, ByCount) else LiveFront(front)
+    return LiveSchedule(front, spark) if isinstance(front, ByCount) else LiveFront(front)
 
 
 def _refuse(missed: Sequence[Substream]) -> None:

@@ -25,6 +25,7 @@ from spark_client.errors import UsageError
 from spark_client.plan import timetable
 from spark_client.plan.loads import Manifests, ReadFiles, SuccessMarkers
 from spark_client.plan.substreams import Substream, Substreams
+from spark_client.spark_internals.file_log import FilesRead
 from spark_client.storage.directories import local_path, local_pattern
 
 _log = logging.getLogger("spark_client")
@@ -82,17 +83,19 @@ class MarkerCounts:
     Args:
         front: that is promised, bound to its source.
         spark: the session, in which times are read.
+        checkpoints: of the queries that read the source; others may be added.
     """
 
     failing = "the directories that have a marker cannot be read"
 
-    def __init__(self, front: SuccessMarkers, spark: SparkSession) -> None:
+    def __init__(self, front: SuccessMarkers, spark: SparkSession, checkpoints: Set[Path]) -> None:
         self._front = front
+        self._checkpoints = checkpoints
         self._spark = spark
         self._path = local_path(front.path, "the path of SuccessMarkers,")
         self._keys = [key for key in (front.scope, front.when) if key is not None]
         self._markers: dict[str, int] = {}  # when the marker of a directory was written
-        self._warned: set[tuple[str, bool]] = set()  # directories, with files that are newer or without any
+        self._warned: set[tuple[str, str]] = set()  # directories, with the beginning of the reason
         self._parts = _Parts(front)
 
     def read(self) -> Found | None:
@@ -102,6 +105,7 @@ class MarkerCounts:
             UsageError: two of them are of one substream, or their files cannot be counted.
         """
         marked = set()
+        read = FilesRead(self._checkpoints)
         for directory, values in self._directories(self._path, {}):
             marker = Path(directory, self._front.marker)
             try:
@@ -115,15 +119,19 @@ class MarkerCounts:
             if newer := [file for file, changed in files.items() if changed > written]:
                 self._warn(
                     directory,
-                    True,
+                    "newer",
                     f"{len(newer)} files of {directory}, such as {os.path.basename(newer[0])}, are newer than its "
                     "marker, so nothing is promised of it: write the marker again when all files are there",
                 )
                 continue
+            if replaced := read.replaced(files):
+                self._warn(directory, "replaced", told(replaced, directory))
+                self._markers[directory] = written
+                continue
             if not files and not self._front.empty:
                 self._warn(
                     directory,
-                    False,
+                    "empty",
                     f"{directory} has a marker and no files, so nothing is promised of it: if such a directory is "
                     "whole, give empty=True",
                 )
@@ -137,10 +145,10 @@ class MarkerCounts:
         self._parts.keep_only(marked)
         return Found(self._parts.all()) if self._parts.changed else None
 
-    def _warn(self, directory: str, newer: bool, why: str) -> None:
-        """Why nothing is promised of a directory; each reason once."""
-        if (directory, newer) not in self._warned:
-            self._warned.add((directory, newer))
+    def _warn(self, directory: str, kind: str, why: str) -> None:
+        """Tell why nothing is promised of a directory; each reason once."""
+        if (directory, kind) not in self._warned:
+            self._warned.add((directory, kind))
             _log.warning("%r: %s", self._front, why)
 
     def _directories(self, path: Path | str, values: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -166,12 +174,14 @@ class ManifestCounts:
     Args:
         front: that is promised, bound to its source.
         spark: the session, in which times are read.
+        checkpoints: of the queries that read the source; others may be added.
     """
 
     failing = "the manifests cannot be read"
 
-    def __init__(self, front: Manifests, spark: SparkSession) -> None:
+    def __init__(self, front: Manifests, spark: SparkSession, checkpoints: Set[Path]) -> None:
         self._front = front
+        self._checkpoints = checkpoints
         self._spark = spark
         self._pattern = local_pattern(front.path, "the manifests")
         self._known: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
@@ -184,6 +194,7 @@ class ManifestCounts:
             UsageError: an entry lacks what is needed, or two manifests are of one substream.
         """
         places = set()
+        read = FilesRead(self._checkpoints)
         for place in sorted(glob.glob(self._pattern, recursive=True)):
             if os.path.basename(place).startswith(("_", ".")):
                 continue
@@ -194,42 +205,47 @@ class ManifestCounts:
             version = status.st_mtime_ns, status.st_size
             if self._known.get(place) == version:
                 continue
-            self._parts.put(place, self._counts(place))
+            counts, files = self._counts(place)
             self._known[place] = version
+            if replaced := read.replaced(file for file in files if os.path.exists(file)):
+                _log.warning("%r: %s", self._front, told(replaced, f"manifest {place}"))
+                counts = {}
+            self._parts.put(place, counts)
         self._known = {place: version for place, version in self._known.items() if place in places}
         self._parts.keep_only(places)
         return Found(self._parts.all()) if self._parts.changed else None
 
-    def _counts(self, place: str) -> dict[Substream, int]:
+    def _counts(self, place: str) -> tuple[dict[Substream, int], list[str]]:
+        """Read a manifest: its counts, and the files that it names."""
         front = self._front
+        named: list[str] = []
         keys = [key for key in (front.scope, front.when) if key is not None]
         rows = []
         for entry in _entries(place):
             if missing := [key for key in keys if entry.get(key) in (None, "")]:
                 raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}: {entry}")
-            count = count_of(entry.get(front.rows))
+            count, listed = count_of(entry.get(front.rows)), entry.get(front.files)
+            names = [listed] if isinstance(listed, str) else list(listed or [])
             if count in (None, ""):
-                listed = entry.get(front.files)
                 if listed in (None, ""):
                     raise UsageError(
                         f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}"
                     )
-                names = [listed] if isinstance(listed, str) else list(listed)
-                files = [self._file(place, name) for name in names]
-                count = rows_in(files, front.read_files, repr(front))
+                count = rows_in([self._file(place, name) for name in names], front.read_files, repr(front))
+            named += [self._file(place, name) for name in names if _is_local(name)]
             rows.append(_in_form(_row(entry, keys, count), front))
         if front.when is None:
             if not rows:  # it may be half of one, which is read again
                 raise ValueError(f'manifest {place} has no entry: write {{"{front.rows}": 0}} if its load has no rows')
             name = as_column_has_it(os.path.splitext(os.path.basename(place))[0], front.rule.name_type)
             rows = [[name, sum(row[-1] for row in rows)]]
-        return timetable.added_up(self._spark, rows, front.rule)
+        return timetable.added_up(self._spark, rows, front.rule), named
 
     def _file(self, place: str, name: str) -> str:
         """A file that a manifest names: by its path, from the manifest's on, or by a URI."""
         if not _URI.match(name):
             return os.path.join(os.path.dirname(place), name)
-        if name.lower().startswith("file:"):
+        if _is_local(name):
             return local_pattern(name, f"manifest {place}:")
         if self._front.read_files is None:
             raise UsageError(
@@ -237,6 +253,19 @@ class ManifestCounts:
                 f"give the number of rows ({self._front.rows!r}), or give read=lambda files: spark.read.parquet(*files)"
             )
         return name
+
+
+def _is_local(name: str) -> bool:
+    return not _URI.match(name) or name.lower().startswith("file:")
+
+
+def told(replaced: Sequence[str], place: str) -> str:
+    """Return why nothing is promised of a place some of whose files were replaced."""
+    return (
+        f"{len(replaced)} files of {place}, such as {os.path.basename(replaced[0])}, have changed since Spark found "
+        "them to read them, and Spark reads no file twice, so nothing is promised: abandon the substream and load it "
+        "again under another name, with files of other names"
+    )
 
 
 def _row(values: Mapping[str, Any], keys: Sequence[str], count: Any) -> list[Any]:

@@ -41,6 +41,7 @@ class EndOffsets(Front):
     """
 
     moves_progress = True
+    trusts = "the offsets are the ends of what is handed off; Spark's log of positions"
 
     def __init__(
         self,

@@ -109,10 +109,12 @@ class Front(ABC):
         moves_progress: whether it promises, from global aggregates alone, times for all scopes, as an exact watermark
             needs them.
         counts: whether its promises are about how many rows there are, so that all have to be counted by substream.
+        trusts: words on what has to be true for its ends to be the user's, for receipts.
     """
 
     moves_progress = False
     counts = False
+    trusts = ""
 
     @property
     def reads(self) -> frozenset[str] | None:
@@ -204,6 +206,7 @@ class ManualFront(Front):
     """A front that promises nothing until it is finished: by `Tracking.finish`, or a drain."""
 
     moves_progress = True
+    trusts = "the call that finished it, or the drain"
 
     def check_overlapping(self) -> None:
         """Takes them: all of them are promised at once."""
@@ -221,6 +224,8 @@ class Marks(Front):
     >>> Marks("is_last")
     Marks('is_last')
     """
+
+    trusts = "the marked row is not followed by others of its substream in later batches"
 
     def __init__(self, last: ColumnOrName) -> None:
         self._last = last
@@ -299,6 +304,8 @@ class BoundedOutOfOrderness(Front):
     >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
     ['flights/0', 'flights/1', 'flights/2', 'flights/3']
     """
+
+    trusts = "no row is later than the delay: a guess, as a watermark"
 
     def __init__(
         self,

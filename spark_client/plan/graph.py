@@ -20,6 +20,7 @@ class JobGraph:
         given: whether it was given whole: then nothing can be declared that is not in it.
         fixed: whether the job is defined: then nothing more can be declared.
         segments: for each segment those that it feeds.
+        trusts: what the promise of each source trusts, by segment.
         rules: how the rows of the sources that are declared fall into substreams, by segment.
     """
 
@@ -31,6 +32,7 @@ class JobGraph:
         self.given = segments is not None or fronts is not None
         self.fixed = False
         self.segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
+        self.trusts: dict[str, str] = {}
         self.rules: dict[str, Substreams] = {}
         self._fronts: dict[str, list[str]] = _feeding(fronts, self.segments)
         self._promised_by: dict[str, str] = {}  # the source of each front

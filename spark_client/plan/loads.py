@@ -81,6 +81,8 @@ class SuccessMarkers(_OfFiles):
     SuccessMarkers('/data/in')
     """
 
+    trusts = "a directory's files are all there before its marker, and stay as they are"
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -127,6 +129,8 @@ class Manifests(_OfFiles):
     >>> Manifests("/data/manifests/*.json", when="load")
     Manifests('/data/manifests/*.json')
     """
+
+    trusts = "a manifest names all files or rows of its load, and no row is read twice"
 
     def __init__(
         self,
@@ -176,6 +180,8 @@ class ControlTable(ByCount):
     >>> import psycopg                                                                        # doctest: +SKIP
     >>> ControlTable(lambda: psycopg.connect(dsn), "select shop, day, orders from control")   # doctest: +SKIP
     """
+
+    trusts = "the table's counts, and that no row is read twice; with `through`, that nothing else comes up to it"
 
     def __init__(
         self,

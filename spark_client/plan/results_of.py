@@ -50,6 +50,8 @@ class ResultsOf(ByCount):
     ResultsOf('/data/receipts', job='hourly', segment='clean')
     """
 
+    trusts = "the other job's receipts, and that each of its results is read once"
+
     def __init__(
         self,
         receipts: str | os.PathLike[str] | Callable[[], ReceiptRows],

@@ -91,6 +91,7 @@ class Schedule(ByCount):
     """
 
     moves_progress = True
+    trusts = "the counts that you give, and that no row is read twice"
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -66,6 +67,7 @@ RECEIPT_SCHEMA: Final = T.StructType(
         T.StructField("given_up", T.BooleanType()),  # the release is of rows that were given up
         T.StructField("origins", T.StringType()),  # as JSON: the segments on which its rows entered the job
         T.StructField("upstream_in_flight", T.LongType()),  # the tracker's: lost sight of on what leads here
+        T.StructField("trusts", T.StringType()),  # as JSON: what the end rests on, by origin
     ]
 )
 
@@ -103,7 +105,7 @@ class Receipts:
             something, so that several queries may share it; or a sink.
         checkpoint: the query's.
         given_up: whether the release is of rows that were given up.
-        origins: the segments on which its rows entered the job.
+        origins: the segments on which its rows entered the job, and what the promise of each trusts.
     """
 
     def __init__(
@@ -111,9 +113,9 @@ class Receipts:
         to: str | os.PathLike[str] | Sink,
         checkpoint: Path,
         given_up: bool = False,
-        origins: Sequence[str] = (),
+        origins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._own = {"given_up": given_up, "origins": json.dumps([*origins])}
+        self._own = {"given_up": given_up, "origins": json.dumps([*origins]), "trusts": json.dumps({**origins})}
         self._sink = None if isinstance(to, str | os.PathLike) else to
         self._path = local_path(to, "the path of the receipts,") if isinstance(to, str | os.PathLike) else Path()
         self._checkpoint = checkpoint

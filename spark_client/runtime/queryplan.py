@@ -119,7 +119,7 @@ class QueryPlan:
         given_up: whether what it releases are rows that were given up.
         upstream: the segments that lead to the stream's.
         connected: those, the stream's own, and those that can be reached from it.
-        origins: those of them, or the stream's own, on which rows enter the job.
+        origins: those of them, or the stream's own, on which rows enter the job, with what the promise of each trusts.
         state_segment: the segment that stands for a release's state, if its results are sent on.
         name: of the release, among several; empty: there is one.
         beside: further releases of the same stream, each with a name and a destination of its own. They are made of the
@@ -138,7 +138,7 @@ class QueryPlan:
     given_up: bool = False
     upstream: tuple[str, ...] = field(default=())
     connected: tuple[str, ...] = field(default=())
-    origins: tuple[str, ...] = field(default=())
+    origins: Mapping[str, str] = field(default_factory=dict)
     state_segment: str | None = None
     name: str = ""
     beside: tuple[QueryPlan, ...] = field(default=())

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+import spark_client
 from spark_client import (
     ControlTable,
     EndOffsets,
+    Front,
     Frontier,
     Manifests,
     Marks,
@@ -113,3 +115,11 @@ def test_the_options_of_the_format_are_those_of_the_page() -> None:
 def test_every_table_of_the_page_is_compared() -> None:
     beginnings = [*SIGNATURES, "`channel`, `route`", "The tracker's events as rows"]
     assert len(tables()) == len(beginnings)
+
+
+def test_the_docs_have_what_each_promise_trusts_as_its_receipts_have_it() -> None:
+    table = Path("docs/promises.md").read_text(encoding="utf-8")
+    fronts = [each for each in vars(spark_client).values() if isinstance(each, type) and issubclass(each, Front)]
+    words = {each.__name__: each.trusts for each in fronts if each is not Front}
+    assert {name: said for name, said in words.items() if not said or f" | {said} | " not in table} == {}
+    assert len(words) >= 8

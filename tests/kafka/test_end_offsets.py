@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +40,17 @@ class Writer:
 
     def write(self, *records: tuple[int, str, str], commit: bool = True) -> None:
         """A transaction of records (partition, key, value)."""
+        with self.open(*records, commit=commit):
+            pass
+
+    @contextmanager
+    def open(self, *records: tuple[int, str, str], commit: bool = True) -> Iterator[None]:
+        """A transaction that ends with the block."""
         self._producer.beginTransaction()
         for partition, key, value in records:
             record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(self._topic, partition, key, value)
             self._producer.send(record).get()
+        yield
         (self._producer.commitTransaction if commit else self._producer.abortTransaction)()
 
     def close(self) -> None:
@@ -183,3 +192,18 @@ def test_records_behind_the_end_belong_to_nothing(spark: SparkSession) -> None:
 def test_what_is_no_offsets_is_refused(offsets: Any) -> None:
     with pytest.raises(UsageError, match=r"EndOffsets: .*"):
         EndOffsets(offsets)
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_a_hand_off_with_an_open_transaction_is_refused_until_it_has_ended(
+    spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, level: str
+) -> None:
+    """Committed later, its records would be in front of the end or behind it, by the level at which was asked."""
+    writer, ends = Writer(spark, broker.servers, topic), tmp_path / "ends.json"
+    options = {"kafka.isolation.level": level}
+    writer.write((0, "a", "1"), (1, "a", "2"))
+    with writer.open((1, "a", "3")), pytest.raises(TrackingError, match=f"open in partition 1 of '{topic}'"):
+        end_offsets(spark, broker.servers, topic, keep=ends, options=options)
+    assert not ends.exists()
+    assert end_offsets(spark, broker.servers, topic, keep=ends, options=options).ends == {topic: {"0": 2, "1": 4}}
+    writer.close()

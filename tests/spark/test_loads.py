@@ -132,6 +132,55 @@ def test_a_driver_may_die_at_any_step(spark: SparkSession, tracker: Server, job:
         step += 5
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["in one run", "by the next run"])
+@pytest.mark.parametrize("kind", ["marker", "manifest"])
+def test_a_file_that_was_replaced_after_spark_has_read_it_is_part_of_no_complete_load(
+    spark: SparkSession,
+    tracker: Server,
+    job: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    again: bool,
+) -> None:
+    """Its new rows are as many, so that counts tell nothing; the load beside it ends as always."""
+    place = tmp_path / "in" / "shop=berlin"
+    (tmp_path / "manifests").mkdir()
+    front: Front = SuccessMarkers(tmp_path / "in", "load", "shop", refresh=0.05)
+    if kind == "manifest":
+        front = Manifests(tmp_path / "manifests" / "*.json", "load", "shop", refresh=0.05)
+
+    def complete(name: str) -> None:
+        entry = {"shop": "berlin", "load": name, "files": [f"../in/shop=berlin/load={name}/1.parquet"]}
+        (tmp_path / "manifests" / ".new").write_text(json.dumps(entry))
+        (tmp_path / "manifests" / ".new").rename(tmp_path / "manifests" / f"{name}.json")
+        load(place / f"load={name}", "", 0, marker=True)
+
+    def replace() -> None:
+        read = (place / "load=a" / "1.parquet").stat().st_mtime_ns
+        while (place / "load=a" / "1.parquet").stat().st_mtime_ns // 1_000_000 == read // 1_000_000:
+            load(place / "load=a", "1", 3)
+        for name in ("a", "b"):
+            complete(name)
+
+    for name in ("a", "b"):
+        load(place / f"load={name}", "1", 3)
+    with caplog.at_level(logging.WARNING, "spark_client"):
+        with by_load(spark, tracker.address, job, tmp_path, front) as tracking:
+            tracking.process_all_available()
+            if not again:
+                replace()
+                soon(lambda: ended(tracking) == {"berlin/b"})
+        if again:
+            replace()
+        with by_load(spark, tracker.address, job, tmp_path, front) as tracking:
+            soon(lambda: ended(tracking) == {"berlin/b"})
+            tracking.process_all_available()
+            assert out(spark, tmp_path) == of_batch(spark, tmp_path, "berlin/b")
+            assert ended(tracking) == {"berlin/b"}
+    assert "such as 1.parquet, have changed since Spark found them to read them" in caplog.text
+
+
 def test_a_manifest_and_a_control_table_end_what_they_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

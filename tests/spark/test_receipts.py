@@ -80,6 +80,7 @@ def test_a_receipt_agrees_with_the_raw_input_the_results_and_the_offsets(
     for receipt in known.values():
         assert (receipt.job, receipt.deployment, receipt.segment, receipt.revision) == (job, "d7", "in", 0)
         assert receipt.query == query.id
+        assert json.loads(receipt.trusts) == {"in": Marks.trusts}
         written = rows_of(tmp_path / "out", spark, "epoch", "tenant", "window.end")
         assert (receipt.epoch, receipt.scope, receipt.end_time) in written or not receipt.results
         if receipt.rows:
