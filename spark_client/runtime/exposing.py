@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from spark_client.errors import UsageError
+from tracker.wire.addresses import host_and_port
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -34,10 +35,11 @@ class Exposure:
         if not isinstance(where, str):
             self.registry = where
             return
-        host, colon, port = where.rpartition(":")
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise UsageError(f"metrics={where!r}: either 'HOST:PORT', such as '0.0.0.0:7662', or a CollectorRegistry")
-        self._address = host.removeprefix("[").removesuffix("]"), int(port)
+        try:
+            host, port = host_and_port(where, "give 'HOST:PORT', such as '0.0.0.0:7662', or a CollectorRegistry")
+        except ValueError as error:
+            raise UsageError(f"metrics={error}") from error
+        self._address = host.removeprefix("[").removesuffix("]"), port
         try:
             from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
         except ImportError as error:

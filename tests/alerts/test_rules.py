@@ -27,6 +27,28 @@ def test_prometheus_takes_them(check: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_rule_in_the_docs_fires_for_a_backup_that_is_old(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    text = (ROOT / "docs" / "backups.md").read_text(encoding="utf-8")
+    (rules,) = (block for block in re.findall("```yaml\n(.*?)```", text, re.S) if "TrackerBackupOld" in block)
+    (tmp_path / "rules.yml").write_text(rules)
+    made = {"series": "tracker_backup_timestamp_seconds", "values": "3600x3000"}
+    summary = {"exp_annotations": {"summary": "The newest backup is older than 36 hours."}}
+    looks = [
+        {"alertname": "TrackerBackupOld", "eval_time": "36h", "exp_alerts": []},
+        {"alertname": "TrackerBackupOld", "eval_time": "38h", "exp_alerts": [summary]},
+    ]
+    cases = {
+        "rule_files": ["rules.yml"],
+        "tests": [{"interval": "1m", "input_series": [made], "alert_rule_test": looks}],
+    }
+    (tmp_path / "cases.yml").write_text(yaml.safe_dump(cases))
+    done = subprocess.run([promtool, "test", "rules", "cases.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_what_compose_scrapes_is_what_it_starts() -> None:
     example, composed = (
         yaml.safe_load((RULES.parent / name).read_text()) for name in ("prometheus.yml", "compose.yml")

@@ -487,3 +487,21 @@ def test_committed_ends_are_refused_while_a_producer_may_still_bring_others(clie
     assert refused.value.reason == "MODE_CONFLICT"
     tentative.close()
     client.define_job(replace(spec(job), committed_ends=True))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "tracker", "http://127.0.0.1:7654", "tracker:0", "tracker:65536", "tracker:name", ":7654"),
+        *("::1:7654", "[::1]", "dns:///tracker", "ipv4:10.0.0.1:1,10.0.0.2:", "a:7654+b", "a:7654,b"),
+    ],
+)
+def test_an_address_without_a_port_is_refused_where_it_is_given(address: str) -> None:
+    """gRPC would call port 443 for a minute, or the port modulo 65536."""
+    with pytest.raises(ValueError, match=r"is not an address; name the tracker as HOST:PORT, such as 127\.0\.0\.1"):
+        TrackerClient(address)
+
+
+@pytest.mark.parametrize("address", ["tracker:7654", "[::1]:7654", "unix:/t", "dns:///tracker:7654", "ipv6:[::1]:1"])
+def test_an_address_with_a_port_is_taken_in_each_form(address: str) -> None:
+    TrackerClient(address).close()

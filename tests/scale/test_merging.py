@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,13 +28,46 @@ from tracker.client import (
     Position,
     Reason,
 )
+from tracker.contract.callers import JobDefined, JobStatus
 from tracker.contract.values import DrainMode
 from tracker.core import Tracker
 from tracker.sharded.merged_events import Merge, beginning
+from tracker.sharded.merged_status import job_defined, job_status
 
 SEGMENTS = ["up", "down"]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 OVER = 2**63 - 1
+
+
+def filled(kind: Any, number: int) -> Any:
+    """A value of a type in which no field has its default."""
+    if is_dataclass(kind):
+        types = get_type_hints(kind)
+        return kind(**{each.name: filled(types[each.name], n) for n, each in enumerate(fields(kind), number)})
+    some = [each for each in get_args(kind) if each is not type(None)]
+    if get_origin(kind) is tuple:
+        return (filled(some[0], number),)
+    if get_origin(kind) is Mapping:
+        return {filled(some[0], number): filled(some[1], number)}
+    if get_origin(kind) is Literal:
+        return some[-1]
+    if some:
+        return filled(some[0], number)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [*kind][-1]
+    return {bool: True, int: number, str: f"text {number}", datetime: AT, timedelta: timedelta(number)}[kind]
+
+
+@pytest.mark.parametrize(("merge", "kind"), [(job_status, JobStatus), (job_defined, JobDefined)])
+def test_a_job_of_one_shard_is_described_as_the_shard_is(merge: Any, kind: Any) -> None:
+    """In all fields, those that are added later, too."""
+    shard = filled(kind, 2)
+    assert merge(shard.spec.job, [shard]) == shard
+
+
+def test_counts_of_shards_are_added() -> None:
+    merged = job_status("job", [filled(JobStatus, 2), filled(JobStatus, 40)])
+    assert (merged.staged_entries, merged.cells, merged.incarnation) == (2 * 14 + 2 + 40, 2 * 16 + 2 + 40, 51)
 
 
 def log(random: random.Random, shard: int, deployments: int) -> list[Event]:

@@ -147,7 +147,7 @@ def test_two_jobs_count_in_one_registry(spark: SparkSession, tracker: Server, fe
 
 @pytest.mark.parametrize("where", ["7662", ":7662", "localhost:http", "localhost:70000"])
 def test_a_wrong_address_is_a_clear_error(spark: SparkSession, where: str) -> None:
-    with pytest.raises(UsageError, match="either 'HOST:PORT'"):
+    with pytest.raises(UsageError, match="give 'HOST:PORT'"):
         Tracking(spark, "job", metrics=where)
 
 

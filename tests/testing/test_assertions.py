@@ -27,7 +27,8 @@ def test_an_end_that_does_not_come_is_explained(tracker: LocalTracker) -> None:
     report(tracker.client, sent("monday", 1), sent("monday", 2), received("monday", 1))
     assert failure(tracker.assert_ended, *MONDAY, timeout=0).splitlines() == [
         "substream 'monday' of scope 'berlin' has not ended on 'orders':",
-        "- front 'schedule' has promised nothing yet: its source has not started, or has no rows",
+        "- front 'schedule' has promised nothing yet: its source has not started, has no rows, or was declared without "
+        "a promise (front=)",
         "- segment 'orders': 1 in flight (2 sent, 1 received; last sent by 'till', last received by 'till')",
     ]
     assert failure(tracker.assert_ended, *MONDAY, timeout=0.01).startswith(

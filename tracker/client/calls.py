@@ -339,12 +339,14 @@ class Calls:
     def unavailable(self, request: object, error: grpc.RpcError, attempts: int) -> TrackerUnavailable:
         """Returns the error of a call that the tracker has not answered in so many attempts, with what to do."""
         tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
+        tls = _tls(error, self.credentials)
+        # Whoever gives the reason itself runs, and so does the server of a wrong certificate.
+        runs = rpc_status.from_call(error) is not None or (tls and self.credentials.uses_tls)
+        start = f" Check that it is running; `tracker serve --listen {self._finder.addresses[0]}` starts one."
         return TrackerUnavailable(
             f"the tracker at {self.address} has not answered {_name(request)} "
-            f"({tried}; the last one failed with {error.code().name}: {error.details()}). "
-            f"Check that it is running; `tracker serve --listen {self._finder.addresses[0]}` starts one."
-            f"{_proxy(self._finder.addresses[0])}"
-            f"{_tls(error, self.credentials)}"
+            f"({tried}; the last one failed with {error.code().name}: {error.details()})."
+            f"{'' if runs else start}{_proxy(self._finder.addresses[0])}{tls}"
         )
 
 
@@ -370,6 +372,8 @@ def _tls(error: grpc.RpcError, credentials: Credentials) -> str:
             )
         if "CERTIFICATE_VERIFY_FAILED" in details:
             return f" Its certificate is not of the authorities in {credentials.ca}, or of another name or time."
+        if "is not in peer certificate" in details:
+            return " Its certificate does not have this name: make one that has it as a subjectAltName."
         return ""
     if any(sign in details for sign in _CLOSED):
         return " If it uses TLS, name the authorities of its certificate: --tls-ca FILE, or TRACKER_TLS_CA."

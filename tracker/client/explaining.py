@@ -114,7 +114,10 @@ def _account(segment: SegmentStatus) -> str | None:
 
 def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> str:
     if front is None or not front.producer:
-        return f"front {name!r} has promised nothing yet: its source has not started, or has no rows"
+        return (
+            f"front {name!r} has promised nothing yet: its source has not started, has no rows, or was declared "
+            "without a promise (front=)"
+        )
     where = f"front {name!r} (producer {front.producer!r}, last promise {text(front.last_promise)})"
     if substream.end_time is None:
         return f"{where} has not closed it"

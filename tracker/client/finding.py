@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
+from tracker.wire.addresses import check_target
+
 SEPARATOR: Final = "+"
 
 
@@ -17,7 +19,7 @@ def alternatives(server: str) -> tuple[str, ...]:
     """Returns the addresses at which one tracker may be.
 
     Raises:
-        ValueError: one is empty, or named twice.
+        ValueError: one is empty, has no port, or is named twice.
 
     >>> alternatives("a:7654+b:7654")
     ('a:7654', 'b:7654')
@@ -27,6 +29,8 @@ def alternatives(server: str) -> tuple[str, ...]:
     found = tuple(server.split(SEPARATOR))
     if "" in found or len(set(found)) < len(found):
         raise ValueError(f"{server!r} is not valid; name each address of a tracker once, as HOST:PORT+HOST:PORT")
+    for address in found:
+        check_target(address)
     return found
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import grpc.aio
 
 from tracker.security.certificates import Certificate
+from tracker.wire.addresses import host_and_port
 
 log = logging.getLogger("tracker.relay")
 
@@ -52,11 +53,7 @@ def bound(server: grpc.aio.Server, listen: str, mode: int, certificate: Certific
         with _lock(path), _socket(server, path, mode):
             yield listen
         return
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise ValueError(
-            f"{listen!r} is not an address to listen on; use unix:PATH or HOST:PORT, such as 127.0.0.1:7655"
-        )
+    host, _ = host_and_port(listen, "use unix:PATH or HOST:PORT, such as 127.0.0.1:7655")
     yield f"{host}:{_add_port(server, listen, certificate)}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tracker.wire.addresses import is_local
+from tracker.wire.addresses import host_and_port, is_local
 
 from .certificates import Certificate
 from .guard import Guard
@@ -56,9 +56,9 @@ class Security:
         Raises:
             ValueError: it would.
         """
-        host, _, port = listen.rpartition(":")
-        if self.insecure or is_local(listen) or not (host and port.isdecimal()):  # who binds it refuses another form
+        if self.insecure or is_local(listen):
             return
+        host_and_port(listen, "use HOST:PORT, such as 127.0.0.1:7654, or unix:PATH")
         own = self.prefix
         missing = [] if self.tls_cert else [f"TLS ({own}tls-cert FILE {own}tls-key FILE)"]
         if not self.tokens and not self.tls_client_ca:

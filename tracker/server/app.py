@@ -31,6 +31,7 @@ from tracker.security.http import HttpGuard, JobAccess, serving
 from tracker.security.settings import Security
 from tracker.web.application import application
 from tracker.web.listening import CannotListenError
+from tracker.wire.addresses import host_and_port
 
 from . import replayable
 from .clock import Clock
@@ -359,9 +360,7 @@ async def _set_health(service: health.aio.HealthServicer, works: bool) -> None:
 
 
 def _bind(server: grpc.aio.Server, listen: str, certificate: Certificate | None) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise ValueError(f"{listen!r} is not an address to listen on; use HOST:PORT, such as 127.0.0.1:7654")
+    host, _ = host_and_port(listen)
     try:
         if certificate is None:
             return host, server.add_insecure_port(listen)

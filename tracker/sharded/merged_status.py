@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -23,6 +23,9 @@ _FAR: Final = (
     DrainState.DRAINED,
 )
 
+#: The counts of a job, each of which is the sum of its shards'.
+_COUNTS: Final = tuple(each.name for each in fields(JobStatus) if each.type == "int" and each.name != "incarnation")
+
 
 def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
     """Merges the shards' descriptions of a job.
@@ -34,22 +37,16 @@ def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
         shards: at least one.
     """
     first = shards[0]
-    return JobStatus(
+    sums = {name: sum(getattr(shard, name) for shard in shards) for name in _COUNTS}
+    return replace(
+        first,
+        **sums,
         spec=replace(first.spec, job=job),
-        first_seq=sum(shard.first_seq for shard in shards),
-        last_seq=sum(shard.last_seq for shard in shards),
-        open_substreams=sum(shard.open_substreams for shard in shards),
-        ended_substreams=sum(shard.ended_substreams for shard in shards),
-        in_flight=sum(shard.in_flight for shard in shards),
-        late_reports=sum(shard.late_reports for shard in shards),
         producers=tuple(map(_producer, _by_name(chain.from_iterable(shard.producers for shard in shards)))),
         fronts=tuple(map(_front, _by_name(chain.from_iterable(shard.fronts for shard in shards)))),
         drain=drain_status([shard.drain for shard in shards]),
         log_id=log_id(shard.log_id for shard in shards),
         incarnation=max(shard.incarnation for shard in shards),
-        incomplete_substreams=sum(shard.incomplete_substreams for shard in shards),
-        expected=sum(shard.expected for shard in shards),
-        expected_sent=sum(shard.expected_sent for shard in shards),
         unread_segments=tuple(
             segment for segment in first.unread_segments if all(segment in shard.unread_segments for shard in shards)
         ),

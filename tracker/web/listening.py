@@ -13,6 +13,8 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
+from tracker.wire.addresses import host_and_port
+
 from .connections import Connection, Connections
 
 _GRACE_S = 2  # seconds that requests under way get at the end
@@ -83,13 +85,11 @@ async def listening(
 
 def _bind(address: str) -> tuple[str, socket.socket]:
     """Return the host as a URL has it, and a socket that listens."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not an address for metrics; use HOST:PORT, such as 127.0.0.1:7660")
+    host, port = host_and_port(address, "use HOST:PORT for metrics, such as 127.0.0.1:7660")
     bare = host.removeprefix("[").removesuffix("]")
     try:
         family = socket.AF_INET6 if ":" in bare else socket.AF_INET
-        return host, socket.create_server((bare, int(port)), family=family)
+        return host, socket.create_server((bare, port), family=family)
     except OSError as error:
         number = error.errno or 0  # below zero if the host's name could not be resolved
         reason = os.strerror(number) if number > 0 else error.strerror

@@ -1,9 +1,51 @@
-"""Addresses of servers: which of them are this machine's own."""
+"""Addresses of servers: their form, and which of them are this machine's own."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from typing import Final
+
+_RESOLVER: Final = re.compile(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)")
+_WITHOUT_PORT: Final = ("unix:", "unix-abstract:", "xds:")
+
+
+def host_and_port(address: str, use: str = "use HOST:PORT, such as 127.0.0.1:7654", least: int = 0) -> tuple[str, int]:
+    """Return the host, as it is given, and the port of an address.
+
+    Args:
+        address: ``HOST:PORT``, where an IPv6 host is in brackets.
+        use: tells, for the message, which form is right.
+        least: the lowest port; 0 stands for any free one.
+
+    Raises:
+        ValueError: the address has another form.
+
+    >>> host_and_port("[::1]:7654")
+    ('[::1]', 7654)
+    >>> host_and_port("http://tracker:7654")
+    Traceback (most recent call last):
+    ValueError: 'http://tracker:7654' is not an address; use HOST:PORT, such as 127.0.0.1:7654
+    """
+    host, _, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.replace(":", "/")
+    if not bare or "/" in bare or not (port.isascii() and port.isdecimal()) or not least <= int(port) <= 65535:
+        raise ValueError(f"{address!r} is not an address; {use}")
+    return host, int(port)
+
+
+def check_target(address: str) -> None:
+    """Check that a client can call an address: gRPC would take port 443 where there is none.
+
+    Raises:
+        ValueError: it has no port, or another form.
+
+    >>> for each in ("unix:/run/tracker", "dns:///tracker.shop:7654", "ipv4:10.0.0.1:1,10.0.0.2:1"):
+    ...     check_target(each)
+    """
+    if not address.startswith(_WITHOUT_PORT):
+        for each in _RESOLVER.sub("", address).split(","):
+            host_and_port(each, "name the tracker as HOST:PORT, such as 127.0.0.1:7654", least=1)
 
 
 def is_local(address: str) -> bool:
@@ -14,7 +56,7 @@ def is_local(address: str) -> bool:
     """
     if address.startswith(("unix:", "unix-abstract:")):
         return True
-    target = re.sub(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)", "", address)
+    target = _RESOLVER.sub("", address)
     host = target.rpartition(":")[0].strip("[]").lower() or target
     if host in ("localhost", "localhost.") or host.endswith(".localhost"):
         return True
