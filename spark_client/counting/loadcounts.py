@@ -125,7 +125,7 @@ class MarkerCounts:
                 )
                 continue
             if replaced := read.replaced(files):
-                self._warn(directory, "replaced", told(replaced, directory))
+                self._warn(directory, "replaced", _reason(replaced, directory))
                 self._markers[directory] = written
                 continue
             if not files and not self._front.empty:
@@ -208,7 +208,7 @@ class ManifestCounts:
             counts, files = self._counts(place)
             self._known[place] = version
             if replaced := read.replaced(file for file in files if os.path.exists(file)):
-                _log.warning("%r: %s", self._front, told(replaced, f"manifest {place}"))
+                _log.warning("%r: %s", self._front, _reason(replaced, f"manifest {place}"))
                 counts = {}
             self._parts.put(place, counts)
         self._known = {place: version for place, version in self._known.items() if place in places}
@@ -259,7 +259,7 @@ def _is_local(name: str) -> bool:
     return not _URI.match(name) or name.lower().startswith("file:")
 
 
-def told(replaced: Sequence[str], place: str) -> str:
+def _reason(replaced: Sequence[str], place: str) -> str:
     """Return why nothing is promised of a place some of whose files were replaced."""
     return (
         f"{len(replaced)} files of {place}, such as {os.path.basename(replaced[0])}, have changed since Spark found "

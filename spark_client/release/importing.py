@@ -23,6 +23,7 @@ from spark_client.plan.stateforms import SUBSTREAM, imported, renamed
 from spark_client.plan.stateshapes import differences, part_numbers, placed
 from spark_client.plan.substreams import Substream, Substreams, quoted
 from spark_client.release.exporting import POSITION, REST, STATE
+from spark_client.release.inbox import write_note
 from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
 from spark_client.storage.directories import WHOLE, as_batches_write, read_json, unpack, write_json, write_parquet
 from spark_client.trackers.places import Place
@@ -135,6 +136,7 @@ def build(
     if recut is not None:
         place = moved()
         fields |= {"position": place.numbers, "log_id": place.ids}
+    write_note(tracker / "events", entry["epoch"], Place.of(fields["position"], fields["log_id"]))
     write_json(Version(entry["epoch"], 0).file(state), {**fields, "parts": [name] if rows else [], "dead": []})
 
 

@@ -22,7 +22,7 @@ from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.eventtime import micros_of
 from spark_client.plan.substreams import Substream, Substreams
-from spark_client.release.state import PartialState
+from spark_client.release.state import PartialState, torn
 from spark_client.storage.directories import read_json, sweep, write_first, write_json
 from spark_client.trackers.eventlogs import Subscriptions
 from spark_client.trackers.places import Place
@@ -75,6 +75,20 @@ class Inbox:
             if behind.place is not None and state.is_before(behind.place):
                 behind = state
         return behind
+
+    def must_follow(self, epoch: int, checkpoint: Path) -> None:
+        """Refuse notes that are not those by which the state before an epoch was made: they may lack the epoch's own.
+
+        Args:
+            epoch: the batch in hand.
+            checkpoint: of the query, for the message.
+
+        Raises:
+            TrackingError: the note of the batch before, or of a drain after it, is missing, or of other events.
+        """
+        last, place = epoch - 1, self._state.place
+        if last >= 0 and place is not None and place not in (self.up_to(last), self.up_to(-last - 1)):
+            raise torn(f"what batch {last} acted on is not in {self._path}", epoch, checkpoint)
 
     def take(self, run: Run, epoch: int) -> list[Event]:
         """The events that an epoch acts on: fixed by its first attempt, before it acts.
@@ -234,3 +248,15 @@ def up_to(notes: Path, epoch: int) -> Place | None:
     """
     note = read_json(notes / f"{epoch}.json")
     return None if note is None or _DRAIN in note else Place.of(note["up_to"], note["log_id"])
+
+
+def write_note(notes: Path, epoch: int, place: Place) -> None:
+    """Write the note of a batch whose state comes from elsewhere: it need not act again.
+
+    Args:
+        notes: the inbox's directory.
+        epoch: the batch.
+        place: of the state.
+    """
+    notes.mkdir()
+    write_json(notes / f"{epoch}.json", {"after": place.numbers, "log_id": place.ids, "up_to": place.numbers})

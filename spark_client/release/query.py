@@ -284,6 +284,7 @@ class ReleaseQuery:
         for state in states:
             if state.version < newest.version:
                 state.join(newest)
+        self._inbox.must_follow(epoch, self._checkpoint)
 
     def _ends_of(self, run: Run, epoch: int, due: Sequence[SingleRelease] | None = None) -> list[EpochEnds]:
         """What this epoch's events end, for each release; nothing for one that is not due."""

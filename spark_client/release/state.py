@@ -29,6 +29,22 @@ _DRAINED = 100_000  #: substreams of which it is remembered that only a drain ha
 _ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten
 
 
+def torn(what: str, epoch: int, checkpoint: Path) -> TrackingError:
+    """Return the error of a checkpoint whose parts are not of one time.
+
+    Args:
+        what: is wrong.
+        epoch: the batch in hand.
+        checkpoint: of the query.
+    """
+    return TrackingError(
+        f"{what}, and Spark goes on with batch {epoch} in {checkpoint}: some of the checkpoint is gone, or from "
+        "another time. Nothing of this batch was released. Put back the whole checkpoint, Spark's files and the "
+        "directory `tracker` as they were at one time; or start the query with a new checkpoint, which reads its "
+        "sources anew"
+    )
+
+
 class PartialState:
     """The parts that hold what has not ended yet.
 
@@ -99,12 +115,7 @@ class PartialState:
             return
         newest = max((each.epoch for each in versions_of(self._path)), default=-1)
         found = f"that of batch {newest}" if newest >= 0 else "missing"
-        raise TrackingError(
-            f"the state in {self._path} is {found}, and Spark goes on with batch {epoch} in {checkpoint}: some of the "
-            "checkpoint is gone, or from another time. Nothing of this batch was released. Put back the whole "
-            "checkpoint, Spark's files and the directory `tracker` as they were at one time; or start the query with a "
-            "new checkpoint, which reads its sources anew"
-        )
+        raise torn(f"the state in {self._path} is {found}", epoch, checkpoint)
 
     def join(self, other: PartialState) -> None:
         """Takes over from another release of the query what does not depend on the release: this one has begun later.

@@ -2,8 +2,8 @@
 
 Relies on ``FileStreamSourceLog``: ``sources/N/B`` has a line of JSON for each file of a batch, below the version, and
 ``sources/N/B.compact`` one for each file up to there. ``path`` is a URI, and ``timestamp`` tells, in milliseconds, when
-the file had changed last when Spark found it. Spark reads a file once: a later one of its name is never read. Fails
-open: in another form of log, a file that was replaced is not noticed.
+the file had changed last when Spark found it. Spark reads a file once: a later one of its name is never read.
+Fails open: in another form of log, a file that was replaced is not noticed.
 
 Since Spark 4.0.
 """

@@ -41,7 +41,7 @@ TRACKER_ROOMS = {
     "client": {"contract", "wire"},
     "sharded": {"client", "contract"},
     "security": {"contract", "web", "wire"},
-    "web": set[str](),
+    "web": {"wire"},
     "relay": {"client", "contract", "security", "web", "wire"},
     "page": {"client", "contract"},
     "server": {"backup", "contract", "core", "journal", "page", "security", "web", "wire"},

@@ -26,6 +26,15 @@ def _without_the_newest_version(checkpoint: Path, copies: list[Path]) -> None:
     max((checkpoint / "tracker").rglob("version-*.json")).unlink()
 
 
+def _without_what_the_batches_acted_on(checkpoint: Path, copies: list[Path]) -> None:
+    shutil.rmtree(checkpoint / "tracker" / "events")
+
+
+def _acting_on_what_earlier_batches_did(checkpoint: Path, copies: list[Path]) -> None:
+    shutil.rmtree(checkpoint / "tracker" / "events")
+    shutil.copytree(copies[-2] / "tracker" / "events", checkpoint / "tracker" / "events")
+
+
 def _of_earlier_batches(batches: int) -> Spoil:
     def spoil(checkpoint: Path, copies: list[Path]) -> None:
         shutil.rmtree(checkpoint / "tracker")
@@ -56,6 +65,8 @@ def test_a_checkpoint_with_a_part_that_is_gone_or_of_another_time_is_refused_and
     for spoil in (
         _without_state,
         _without_the_newest_version,
+        _without_what_the_batches_acted_on,
+        _acting_on_what_earlier_batches_did,
         _of_earlier_batches(1),
         _of_earlier_batches(2),
         _with_sparks_part_of_earlier_batches,
