@@ -85,7 +85,7 @@ async def listening(
 
 def _bind(address: str) -> tuple[str, socket.socket]:
     """Return the host as a URL has it, and a socket that listens."""
-    host, port = host_and_port(address, "use HOST:PORT for metrics, such as 127.0.0.1:7660")
+    host, port = host_and_port(address, "use HOST:PORT, such as 127.0.0.1:7660, for metrics")
     bare = host.removeprefix("[").removesuffix("]")
     try:
         family = socket.AF_INET6 if ":" in bare else socket.AF_INET
