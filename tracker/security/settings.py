@@ -58,7 +58,10 @@ class Security:
         """
         if self.insecure or is_local(listen):
             return
-        host_and_port(listen, "use HOST:PORT, such as 127.0.0.1:7654, or unix:PATH")
+        try:
+            host_and_port(listen)
+        except ValueError:
+            return  # who binds it refuses the form
         own = self.prefix
         missing = [] if self.tls_cert else [f"TLS ({own}tls-cert FILE {own}tls-key FILE)"]
         if not self.tokens and not self.tls_client_ca:
