@@ -4,9 +4,7 @@ Relies on the files of a checkpoint, which are read and never written:
 
 - ``offsets/N``, in version v1: a line of JSON with ``batchWatermarkMs`` and ``batchTimestampMs``, then a line for each
   source in the plan's order. Spark deletes them after a hundred batches. Fails open: such a batch is not known.
-- ``sources/S/N`` of a source of files (``FileStreamSourceLog``): after the version, a line of JSON for each file with
-  its ``path`` and its ``batchId``, which the source's offset counts (``{"logOffset": N}``); every tenth
-  file, ``N.compact``, has all before it, too. Fails open: a file that is not found there belongs to no batch.
+- The log of a source of files: see `file_log`.
 - A batch drops rows by the watermark of the batch before it, and closes windows by its own (since Spark 3.4, which made
   several stateful operators in one query possible). Tested beside Spark's own results.
 
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from spark_client.spark_internals.file_log import entries_of
 from spark_client.spark_internals.file_offsets import OF_FILES, is_of_files
 from spark_client.spark_internals.loglines import lines_of
 
@@ -93,8 +92,5 @@ def files_of(checkpoint: Path, source: int) -> Iterator[tuple[str, int]]:
         checkpoint: of the query.
         source: its place among the query's sources.
     """
-    for log in (checkpoint / "sources" / str(source)).glob("[0-9]*"):
-        if log.suffix in ("", ".compact"):
-            for line in lines_of(log)[1:]:
-                entry = json.loads(line)
-                yield entry["path"], entry["batchId"]
+    for entry in entries_of(checkpoint / "sources" / str(source)):
+        yield entry["path"], entry["batchId"]
