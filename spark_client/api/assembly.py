@@ -168,9 +168,7 @@ class Assembly:
             read = _reader_of(plan, rows.reader).stream(wake_ups(plan, self.spark), batches.counting.observed)
         if self.metrics is not None:
             tracked.metrics = self.metrics.query(writer.name)
-        if rows.front is not None:
-            rows.front.committed(checkpoint, last_commit(checkpoint))
-            rows.front.look(at_once=True)
+        _look(rows, checkpoint)
         return tracked, _start(writer, read, tracked, checkpoint)
 
     def native(self, reads: Sequence[Readable], checkpoint: Path) -> NativeQuery:
@@ -185,9 +183,7 @@ class Assembly:
         """
         for rows in reads:
             check_zone(rows)
-            if rows.front is not None:
-                rows.front.committed(checkpoint, last_commit(checkpoint))
-                rows.front.look(at_once=True)
+            _look(rows, checkpoint)
         opens = partial(runtime.open_run, self.client, self.settings.job, False)
         return NativeQuery([Read(rows.plan, rows.front) for rows in reads], checkpoint, opens)
 
@@ -332,6 +328,17 @@ def check_zone(rows: Readable) -> None:
             f"source {rows.plan.segment!r} was declared while spark.sql.session.timeZone was {declared_in}, and it is "
             f"now {now}: where its rows belong depends on it. Set it before the declarations"
         )
+
+
+def _look(rows: Readable, checkpoint: Path) -> None:
+    """Let a stream's front learn what is there before its query starts.
+
+    Raises:
+        UsageError: what is there can be promised by nobody.
+    """
+    if rows.front is not None:
+        rows.front.committed(checkpoint, last_commit(checkpoint))
+        rows.front.look(at_once=True)
 
 
 def _warn_of_no_front(rows: Readable) -> None:

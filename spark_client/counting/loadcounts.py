@@ -95,7 +95,7 @@ class MarkerCounts:
         self._path = local_path(front.path, "the path of SuccessMarkers,")
         self._keys = [key for key in (front.scope, front.when) if key is not None]
         self._markers: dict[str, int] = {}  # when the marker of a directory was written
-        self._warned: set[tuple[str, str]] = set()  # directories, with the beginning of the reason
+        self._warned: set[tuple[str, str]] = set()  # directories, with the kind of the reason
         self._parts = _Parts(front)
 
     def read(self) -> Found | None:
@@ -225,14 +225,14 @@ class ManifestCounts:
             if missing := [key for key in keys if entry.get(key) in (None, "")]:
                 raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}: {entry}")
             count, listed = count_of(entry.get(front.rows)), entry.get(front.files)
+            counted = count not in (None, "")
+            if not counted and listed in (None, ""):
+                raise UsageError(f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}")
             names = [listed] if isinstance(listed, str) else list(listed or [])
-            if count in (None, ""):
-                if listed in (None, ""):
-                    raise UsageError(
-                        f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}"
-                    )
-                count = rows_in([self._file(place, name) for name in names], front.read_files, repr(front))
-            named += [self._file(place, name) for name in names if _is_local(name)]
+            files = [self._file(place, name) for name in names if _is_local(name) or not counted]
+            if not counted:
+                count = rows_in(files, front.read_files, repr(front))
+            named += files
             rows.append(_in_form(_row(entry, keys, count), front))
         if front.when is None:
             if not rows:  # it may be half of one, which is read again

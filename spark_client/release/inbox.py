@@ -87,7 +87,7 @@ class Inbox:
             TrackingError: the note of the batch before, or of a drain after it, is missing, or of other events.
         """
         last, place = epoch - 1, self._state.place
-        if last >= 0 and place is not None and place not in (self.up_to(last), self.up_to(-last - 1)):
+        if last >= 0 and place is not None and place not in map(self.up_to, (last, -last - 1)):
             raise torn(f"what batch {last} acted on is not in {self._path}", epoch, checkpoint)
 
     def take(self, run: Run, epoch: int) -> list[Event]:
@@ -194,7 +194,7 @@ class Inbox:
             kept = self._awaited()
             ended = run.ended_of(kept.keys(), self._segment)
         events, up_to = run.events(after, None, self._segments)
-        chosen: dict[str, Any] = {"after": after.numbers, "log_id": after.ids, "up_to": up_to.numbers}
+        chosen = _note_of(after, up_to)
         if ended is not None:
             ends = [event.kind for event in events if isinstance(event.kind, Ended)]
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
@@ -251,12 +251,17 @@ def up_to(notes: Path, epoch: int) -> Place | None:
 
 
 def write_note(notes: Path, epoch: int, place: Place) -> None:
-    """Write the note of a batch whose state comes from elsewhere: it need not act again.
+    """Write the note of a batch whose state comes from elsewhere: it has acted on nothing here.
 
     Args:
-        notes: the inbox's directory.
-        epoch: the batch.
-        place: of the state.
+        notes: the inbox's directory, which is made.
+        epoch: the batch after which that state was published.
+        place: up to which that state has taken the events.
     """
     notes.mkdir()
-    write_json(notes / f"{epoch}.json", {"after": place.numbers, "log_id": place.ids, "up_to": place.numbers})
+    write_json(notes / f"{epoch}.json", _note_of(place, place))
+
+
+def _note_of(after: Place, up_to: Place) -> dict[str, Any]:
+    """Return the note of a batch that acts on the events between two places."""
+    return {"after": after.numbers, "log_id": after.ids, "up_to": up_to.numbers}

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -112,8 +111,8 @@ class Receipts:
         self,
         to: str | os.PathLike[str] | Sink,
         checkpoint: Path,
-        given_up: bool = False,
-        origins: Mapping[str, str] = MappingProxyType({}),
+        given_up: bool,
+        origins: Mapping[str, str],
     ) -> None:
         self._own = {"given_up": given_up, "origins": json.dumps([*origins]), "trusts": json.dumps({**origins})}
         self._sink = None if isinstance(to, str | os.PathLike) else to

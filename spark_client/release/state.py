@@ -33,9 +33,9 @@ def torn(what: str, epoch: int, checkpoint: Path) -> TrackingError:
     """Return the error of a checkpoint whose parts are not of one time.
 
     Args:
-        what: is wrong.
-        epoch: the batch in hand.
-        checkpoint: of the query.
+        what: the part that does not fit, and how.
+        epoch: the batch with which Spark goes on.
+        checkpoint: of the query, with Spark's part of it.
     """
     return TrackingError(
         f"{what}, and Spark goes on with batch {epoch} in {checkpoint}: some of the checkpoint is gone, or from "
