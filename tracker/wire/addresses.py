@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 _RESOLVER: Final = re.compile(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)")
-_WITHOUT_PORT: Final = ("unix:", "unix-abstract:", "xds:")
+_FILES: Final = ("unix:", "unix-abstract:")
 
 
 def host_and_port(address: str, use: str = "use HOST:PORT, such as 127.0.0.1:7654", least: int = 0) -> tuple[str, int]:
@@ -15,8 +15,8 @@ def host_and_port(address: str, use: str = "use HOST:PORT, such as 127.0.0.1:765
 
     Args:
         address: ``HOST:PORT``, where an IPv6 host is in brackets.
-        use: tells, for the message, which form is right.
-        least: the lowest port; 0 stands for any free one.
+        use: tells, for the message, which form is right here.
+        least: the lowest port that is taken; 0 stands for any free one.
 
     Raises:
         ValueError: the address has another form.
@@ -28,8 +28,8 @@ def host_and_port(address: str, use: str = "use HOST:PORT, such as 127.0.0.1:765
     ValueError: 'http://tracker:7654' is not an address; use HOST:PORT, such as 127.0.0.1:7654
     """
     host, _, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.replace(":", "/")
-    if not bare or "/" in bare or not (port.isascii() and port.isdecimal()) or not least <= int(port) <= 65535:
+    named = host not in ("", "[]") and "/" not in host and (":" not in host or (host[0], host[-1]) == ("[", "]"))
+    if not named or not (port.isascii() and port.isdecimal()) or not least <= int(port) <= 65535:
         raise ValueError(f"{address!r} is not an address; {use}")
     return host, int(port)
 
@@ -43,7 +43,7 @@ def check_target(address: str) -> None:
     >>> for each in ("unix:/run/tracker", "dns:///tracker.shop:7654", "ipv4:10.0.0.1:1,10.0.0.2:1"):
     ...     check_target(each)
     """
-    if not address.startswith(_WITHOUT_PORT):
+    if not address.startswith((*_FILES, "xds:")):  # a name of xds has its ports there
         for each in _RESOLVER.sub("", address).split(","):
             host_and_port(each, "name the tracker as HOST:PORT, such as 127.0.0.1:7654", least=1)
 
@@ -54,7 +54,7 @@ def is_local(address: str) -> bool:
     >>> [is_local(each) for each in ("localhost:1", "[::1]:1", "dns:///127.0.0.9:1", "unix:/run/s", "10.0.0.1:1")]
     [True, True, True, True, False]
     """
-    if address.startswith(("unix:", "unix-abstract:")):
+    if address.startswith(_FILES):
         return True
     target = _RESOLVER.sub("", address)
     host = target.rpartition(":")[0].strip("[]").lower() or target
