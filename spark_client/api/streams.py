@@ -8,7 +8,6 @@ accounted for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -42,15 +41,17 @@ _ROW_BY_ROW: Final = frozenset(
         "unpivot",
     ]
 )
+#: What a DataFrame shows of its columns without running anything.
+_SHAPE: Final = ("schema", "dtypes", "printSchema", "isStreaming", "sparkSession")
 
 
 class TrackedStream:
     """A stream of a tracked job, as `Tracking.source` and `Tracking.receive` give it.
 
     Has the methods of a DataFrame that work row by row (``select``, ``where``, ``withColumn``, ``join`` with a static
-    table, …) and ``transform`` for all others of that kind. Name columns with ``F.col``; keep the column ``_tracker``
-    in a ``select``. Stateful operators (``groupBy``, ``dropDuplicates``, joins of two streams) belong to
-    `Tracking.release` or `Tracking.with_watermark`.
+    table, …), ``transform`` for all others of that kind, and ``schema``, ``dtypes``, ``printSchema``. Name columns with
+    ``F.col``; keep the column ``_tracker`` in a ``select``. Stateful operators (``groupBy``, ``dropDuplicates``, joins
+    of two streams) belong to `Tracking.release` or `Tracking.with_watermark`.
 
     Attributes:
         segment: that its rows are received from.
@@ -99,7 +100,9 @@ class TrackedStream:
         plan = replace(was.plan, steps=(*was.plan.steps, step))
         return TrackedStream(self.tracking, replace(was, plan=plan, df=df))
 
-    def __getattr__(self, name: str) -> Callable[..., TrackedStream]:
+    def __getattr__(self, name: str) -> Any:
+        if name in _SHAPE:
+            return getattr(self.readable.df, name)
         if name in _ROW_BY_ROW:
 
             def method(*args: Any, **kwargs: Any) -> TrackedStream:
@@ -123,12 +126,16 @@ class TrackedStream:
                 f"df.{name}(…)) if it does; aggregate with tracking.release(…), or with Spark's own operators after "
                 "tracking.with_watermark(…)"
             )
-        raise AttributeError(f"'TrackedStream' has no attribute {name!r}")
+        raise AttributeError(_by_name(name) if name in self.columns else f"'TrackedStream' has no attribute {name!r}")
 
     def __getitem__(self, name: str) -> Column:
-        raise UsageError(f"write F.col({name!r}): a tracked stream is many DataFrames, one for each batch")
+        raise UsageError(_by_name(name))
 
     @property
     def writeStream(self) -> TrackedWriter:  # noqa: N802 - Spark's name
         """Begins the query's output, as ``DataFrame.writeStream`` does."""
         return TrackedWriter(self.tracking, self.readable)
+
+
+def _by_name(column: str) -> str:
+    return f"write F.col({column!r}): a tracked stream is many DataFrames, one for each batch"

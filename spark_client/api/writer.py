@@ -126,6 +126,17 @@ class TrackedWriter(QueryOptions):
         self.file_format = file_format
         return self
 
+    def toTable(self, table: str) -> StreamingQuery:  # noqa: N802
+        """Refuse a table of a catalog, which a batch that is replayed would write twice.
+
+        Raises:
+            UsageError: always, with the places that can be written.
+        """
+        raise UsageError(
+            f"toTable({table!r}): a batch that is replayed would write its rows twice. Write files, .start(path), and "
+            "read them as a table; or .sink(Tables(…)) into a database, which takes each epoch once"
+        )
+
     def foreachBatch(self, function: BatchFunction) -> TrackedWriter:  # noqa: N802
         """A function of (rows, epoch), called again with the same rows when a batch is replayed.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_client.errors import UsageError
 from spark_client.plan.names import check_segment
 from spark_client.plan.substreams import Substreams
+from tracker.contract.callers import check_graph
 
 
 class JobGraph:
@@ -29,6 +30,10 @@ class JobGraph:
         segments: Mapping[str, Sequence[str]] | None,
         fronts: Sequence[str] | Mapping[str, Sequence[str]] | None,
     ) -> None:
+        try:
+            check_graph({} if segments is None else segments, () if fronts is None else fronts)
+        except TypeError as error:
+            raise UsageError(str(error)) from None
         self.given = segments is not None or fronts is not None
         self.fixed = False
         self.segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}

@@ -48,11 +48,13 @@ def declare(
     Raises:
         UsageError: a column is not there, an aggregate cannot be merged from parts, a name is taken.
     """
-    if bool(aggs) == bool(columns) or isinstance(columns, str):
+    if bool(aggs) == bool(columns) or isinstance(columns, str) or not isinstance(aggs, Mapping | None):
         raise UsageError(
             "release needs aggs={'name': F.count('*'), …} to aggregate rows, or columns=['name', …] to keep them, and "
             "not both"
         )
+    if isinstance(keys, str | Column):
+        raise UsageError(f"keys={keys!r}: give a list, [{keys!r}]")
     if on_overflow not in ("fail", "null"):
         raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
     if early is not None and columns:

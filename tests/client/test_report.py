@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker.client import NO_END_TIME, Outcome, Report, Reported
+from tracker.client import NO_END_TIME, JobSpec, Outcome, Report, Reported
 from tracker.contract.callers import Contents
 from tracker.contract.promises import Close, Finish, Frontier
 
@@ -165,3 +165,66 @@ def test_an_xor_of_either_sign_is_its_64_bits(xor: int) -> None:
     report.add("raw", "s", "after", xor)
     report.report(units=["u"])
     assert said[0].xor.tolist() == [xor % 2**64, xor % 2**64 ^ 5, xor % 2**64 ^ 5]
+
+
+@pytest.mark.parametrize(
+    ("names", "label", "words"),
+    [
+        (("raw", 5, "d1"), 1, "scope=5 is no text"),
+        (("raw", "JFK", None), 1, "name=None is no text"),
+        ((b"raw", "JFK", "d1"), 1, "segment=b'raw' is no text"),
+        (("raw", "JFK", "d1"), "7f", "label '7f' .* is no integer of 64 bits"),
+        (("raw", "JFK", "d1"), 1.0, "label 1.0 .* is no integer of 64 bits"),
+    ],
+)
+def test_an_element_of_other_types_is_refused_and_leaves_nothing(names: Any, label: Any, words: str) -> None:
+    for method in ("sent", "received", "add"):
+        report, said = gather()
+        with pytest.raises(TypeError, match=words):
+            getattr(report, method)(*names, label)
+        report.report(commit=True)
+        assert entries(said[0]) == {}
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"JFK", ["JFK"]])
+@pytest.mark.parametrize("column", ["scopes", "names"])
+def test_a_column_of_names_with_anything_but_texts_is_refused_whole(wrong: Any, column: str) -> None:
+    report, said = gather()
+    rows: dict[str, Any] = {"scopes": ["LGA", "JFK"], "names": ["d1", "d2"]} | {column: ["LGA", wrong]}
+    with pytest.raises(TypeError, match=f"column {column} must hold texts, not"):
+        report.add_columns("raw", **rows, end_times=None, xor=[1, 2], sent=[1, 1], received=[0, 0])
+    report.sent("raw", "LGA", "d1", 4)
+    report.report(commit=True)
+    assert entries(said[0]) == {("raw", "LGA", "d1", NO_END_TIME): (4, 1, 0)}
+
+
+def test_a_number_of_numpy_is_a_label_like_any_other() -> None:
+    report, said = gather()
+    for label in (np.int64(-1), np.uint64(2**64 - 1), -1, 2**64 - 1):
+        report.sent("raw", "JFK", "d1", label)  # type: ignore[arg-type]
+    report.report(commit=True)
+    assert entries(said[0]) == {("raw", "JFK", "d1", NO_END_TIME): (0, 4, 0)}
+
+
+def test_a_report_that_covers_nothing_is_refused_with_the_argument_to_give() -> None:
+    report, said = gather()
+    with pytest.raises(ValueError, match="commit=True"):
+        report.report()
+    assert not said
+
+
+@pytest.mark.parametrize(
+    ("argument", "right"),
+    [
+        ({"segments": ["a"]}, "'clean': "),
+        ({"segments": {"a": "bc"}}, "'clean': "),
+        ({"segments": {"a": None}}, "'clean': "),
+        ({"fronts": "orders"}, r"\['orders'\]"),
+        ({"fronts": {"orders": "a"}}, r"\['raw'\]"),
+        ({"stall_after": 60}, r"timedelta\(seconds=60\)"),
+        ({"retention": "1 day"}, "timedelta"),
+    ],
+)
+def test_a_job_of_another_shape_is_refused_with_the_right_one(argument: dict[str, Any], right: str) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(argument))}=.*{right}"):
+        JobSpec(**{"job": "j", "deployment": "d", "segments": {"a": []}, **argument})

@@ -313,3 +313,43 @@ def test_options_of_files_are_refused_where_the_rows_go_elsewhere(
     writer = tracking.release(source, aggs={"n": F.count("*")}).writeStream.foreachBatch(lambda *_: None)
     with pytest.raises(UsageError, match=r"'compression'.*only files take options"):
         writer.option("checkpointLocation", tmp_path / "cp").option("compression", "zstd").start()
+
+
+def test_a_tracked_stream_shows_its_columns_and_says_how_one_is_named(
+    tracking: Tracking, spark: SparkSession, feed: Feed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = tracking.source(feed.stream(spark), "in", **WINDOW)
+    assert stream.schema.fieldNames() == stream.columns == [name for name, _ in stream.dtypes]
+    stream.printSchema()
+    assert " |-- tenant: " in capsys.readouterr().out
+    with pytest.raises(AttributeError, match=r"write F\.col\('tenant'\)"):
+        stream.tenant  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("declaration", "words"),
+    [
+        ({"aggs": [F.count]}, r"aggs=\{'name'"),
+        ({"keys": "kind", "aggs": {"n": "count"}}, r"keys='kind': give a list, \['kind'\]"),
+    ],
+)
+def test_a_release_of_another_shape_is_refused_with_the_right_one(
+    tracking: Tracking, spark: SparkSession, feed: Feed, declaration: dict[str, Any], words: str
+) -> None:
+    stream = tracking.source(feed.stream(spark), "in", **WINDOW)
+    with pytest.raises(UsageError, match=words):
+        tracking.release(stream, **declaration)
+
+
+@pytest.mark.parametrize("graph", [{"segments": ["in"]}, {"segments": {"in": "out"}}, {"fronts": "in"}])
+def test_a_graph_of_another_shape_is_refused_where_it_is_given(spark: SparkSession, graph: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(graph))}=.*such as"):
+        Tracking(spark, "shop", **graph)
+
+
+def test_a_table_of_a_catalog_is_refused_with_the_places_that_can_be_written(
+    tracking: Tracking, spark: SparkSession, feed: Feed
+) -> None:
+    released = tracking.release(tracking.source(feed.stream(spark), "in", **WINDOW), aggs={"n": F.count("*")})
+    with pytest.raises(UsageError, match=r"toTable\('shop\.daily'\).*start\(path\).*Tables"):
+        released.writeStream.toTable("shop.daily")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import TypeAlias
+from operator import index
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tracker.client import awaiting
-from tracker.client.columns import integers, strings
+from tracker.client.columns import Rows, cells_of, check_names, combined, integers, strings
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.values import NO_END_TIME
@@ -23,8 +23,6 @@ from tracker.contract.values import NO_END_TIME
 _SEGMENT_BITS = 16
 _ONES_64 = 2**64 - 1
 _MAX_COUNT = 2**32 - 1
-
-_Rows: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
 
 
 class Report:
@@ -54,7 +52,7 @@ class Report:
         self._end_times = array("q")  # one for each substream, in the order of the dictionary
         self._segments: dict[str, int] = {}
         self._cells: dict[int, list[int]] = {}  # (substream, segment) -> [xor, sent, received]
-        self._columns: list[_Rows] = []
+        self._columns: list[Rows] = []
         self._promises: list[Promise] = []
 
     def sent(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
@@ -69,10 +67,9 @@ class Report:
 
         Raises:
             ValueError: the substream had another end time before.
+            TypeError: a name is no text, or the label no integer.
         """
-        cell = self._cell(segment, scope, name, end_time)
-        cell[0] ^= label & _ONES_64
-        cell[1] += 1
+        self._count(segment, scope, name, end_time, label, 1, 0)
 
     def received(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
         """Adds one element that was received from a segment.
@@ -88,10 +85,9 @@ class Report:
 
         Raises:
             ValueError: the substream had another end time before.
+            TypeError: a name is no text, or the label no integer.
         """
-        cell = self._cell(segment, scope, name, end_time)
-        cell[0] ^= label & _ONES_64
-        cell[2] += 1
+        self._count(segment, scope, name, end_time, label, 0, 1)
 
     def add(
         self,
@@ -119,10 +115,7 @@ class Report:
         """
         if sent < 0 or received < 0:
             raise ValueError(f"sent={sent}, received={received} are not valid counts; use 0 or more")
-        cell = self._cell(segment, scope, name, end_time)
-        cell[0] ^= xor & _ONES_64
-        cell[1] += sent
-        cell[2] += received
+        self._count(segment, scope, name, end_time, xor, sent, received)
 
     def add_columns(
         self,
@@ -149,7 +142,7 @@ class Report:
 
         Raises:
             ValueError: the columns differ in length, a count is negative, or a substream has two end times.
-            TypeError: a column of numbers holds anything but integers.
+            TypeError: a column of numbers holds anything but integers, or one of names anything but texts.
 
         >>> report = Report(lambda contents, units, commit: print(contents.sent))
         >>> report.add_columns("raw", ["JFK", "LGA"], ["d1", "d1"], None, [7, -7], [10, 20], [0, 0])
@@ -175,7 +168,7 @@ class Report:
         table = self._substreams
         known = len(table)
         name = table.setdefault
-        pairs = zip(strings(scopes), strings(names), strict=True)
+        pairs = zip(strings("scopes", scopes), strings("names", names), strict=True)
         substreams = np.fromiter((name(pair, len(table)) for pair in pairs), np.int64, rows)
         self._bind(substreams, known, times)
         cells = (substreams.astype(np.uint64) << np.uint64(_SEGMENT_BITS)) | np.uint64(self._segment(segment))
@@ -270,7 +263,10 @@ class Report:
             EpochCommittedError: the epoch was committed before this run was opened; nothing was sent.
             TrackerUnavailable: no answer in time. The tracker may have the report; the caller may send it again.
             OverflowError: more than 2**32 - 1 elements in one entry.
+            ValueError: the report neither names units nor commits its epoch; nothing was sent.
         """
+        if not units and not commit:
+            raise ValueError("the report names no units; send it with commit=True, or name the units that it covers")
         return self._send(self._contents(), units, commit)
 
     async def await_report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
@@ -299,7 +295,7 @@ class Report:
         return [(name, self._send(piece, [name], False)) for piece, name in zip(split(self._contents()), names)]  # noqa: B905
 
     def _contents(self) -> Contents:
-        cells, xor, sent, received = self._combined()
+        cells, xor, sent, received = combined([*self._columns, *cells_of(self._cells)])
         if len(sent) and max(sent.max(), received.max()) > _MAX_COUNT:
             raise OverflowError(f"an entry counts at most {_MAX_COUNT} elements; report more often")
         return Contents(
@@ -314,56 +310,38 @@ class Report:
             promises=tuple(self._promises),
         )
 
-    def _combined(self) -> _Rows:
-        """Returns all rows, combined into one for each (substream, segment)."""
-        columns = list(self._columns)
-        if self._cells:
-            gathered = self._cells.values()
-            columns.append(
-                (
-                    np.fromiter(self._cells, np.uint64, len(gathered)),
-                    np.fromiter((cell[0] for cell in gathered), np.uint64, len(gathered)),
-                    np.fromiter((cell[1] for cell in gathered), np.int64, len(gathered)),
-                    np.fromiter((cell[2] for cell in gathered), np.int64, len(gathered)),
-                )
-            )
-        if not columns:
-            return np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
-        cells, xor, sent, received = (
-            np.concatenate([rows[0] for rows in columns]),
-            np.concatenate([rows[1] for rows in columns]),
-            np.concatenate([rows[2] for rows in columns]),
-            np.concatenate([rows[3] for rows in columns]),
-        )
-        order = np.argsort(cells, kind="stable")
-        cells = cells[order]
-        first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
-        if len(first) == len(cells):
-            return cells, xor[order], sent[order], received[order]
-        return (
-            cells[first],
-            np.bitwise_xor.reduceat(xor[order], first),
-            np.add.reduceat(sent[order], first),
-            np.add.reduceat(received[order], first),
-        )
-
-    def _cell(self, segment: str, scope: str, name: str, end_time: int | None) -> list[int]:
+    def _count(
+        self, segment: str, scope: str, name: str, end_time: int | None, xor: int, sent: int, received: int
+    ) -> None:
+        try:
+            bits = index(xor) & _ONES_64
+        except TypeError:
+            raise TypeError(
+                f"label {xor!r} of substream {name!r} in scope {scope!r} is no integer of 64 bits; hash what names the "
+                "element, for example with tracker.client.label"
+            ) from None
         key = self._substream(scope, name, end_time) << _SEGMENT_BITS | self._segment(segment)
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = [0, 0, 0]
-        return cell
+        cell[0] ^= bits
+        cell[1] += sent
+        cell[2] += received
 
     def _segment(self, segment: str) -> int:
-        index = self._segments.setdefault(segment, len(self._segments))
-        if index >> _SEGMENT_BITS:
-            raise OverflowError(f"a report has at most {1 << _SEGMENT_BITS} segments; split it")
-        return index
+        known = self._segments.get(segment)
+        if known is None:
+            check_names(segment=segment)
+            known = self._segments[segment] = len(self._segments)
+            if known >> _SEGMENT_BITS:
+                raise OverflowError(f"a report has at most {1 << _SEGMENT_BITS} segments; split it")
+        return known
 
     def _substream(self, scope: str, name: str, end_time: int | None) -> int:
         time = NO_END_TIME if end_time is None else end_time
-        index = self._substreams.get((scope, name))
-        if index is None:
+        known = self._substreams.get((scope, name))
+        if known is None:
+            check_names(scope=scope, name=name)
             try:
                 self._end_times.append(time)  # before the dictionary, since it may refuse
             except (TypeError, OverflowError) as error:
@@ -371,10 +349,10 @@ class Report:
                     f"end_time={end_time!r} of substream {name!r} in scope {scope!r} is no 64-bit integer; give the "
                     "job's own number for the time, such as microseconds, or None"
                 ) from None
-            index = self._substreams[scope, name] = len(self._substreams)
-        elif self._end_times[index] != time:
-            raise _two_end_times(scope, name, self._end_times[index], time)
-        return index
+            known = self._substreams[scope, name] = len(self._substreams)
+        elif self._end_times[known] != time:
+            raise _two_end_times(scope, name, self._end_times[known], time)
+        return known
 
     def _bind(self, substreams: NDArray[np.int64], known: int, times: NDArray[np.int64]) -> None:
         """Keeps the end times of new substreams, and compares the end times of all rows."""

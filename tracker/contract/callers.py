@@ -10,11 +10,12 @@ promises, the kinds of events, enumerations of words, a drain's status.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
+from .bounds import DURATIONS
 from .events import Body
 from .promises import Promise
 from .status import DrainStatus
@@ -66,6 +67,35 @@ class JobSpec:
     remember: timedelta | None = None
     state_segments: Sequence[str] = ()
     committed_ends: bool = False
+
+    def __post_init__(self) -> None:
+        check_graph(self.segments, self.fronts)
+        for name in DURATIONS:
+            if not isinstance(value := getattr(self, name), timedelta | None):
+                raise TypeError(f"{name}={value!r} is no length of time; give timedelta(seconds={value!r}), or None")
+
+
+def check_graph(segments: object, fronts: object) -> None:
+    """Refuse a graph of another shape than a job's.
+
+    Raises:
+        TypeError: with the form that is right.
+    """
+    if not isinstance(segments, Mapping) or any(map(_is_no_list, segments.values())):
+        raise TypeError(
+            f"segments={segments!r}: give a mapping from each segment to the list of those that it feeds, such as "
+            "{'raw': ['clean'], 'clean': []}"
+        )
+    if any(map(_is_no_list, fronts.values())) if isinstance(fronts, Mapping) else _is_no_list(fronts):
+        raise TypeError(
+            f"fronts={fronts!r}: give a list of fronts, such as ['orders'], or a mapping from each front to the list "
+            "of segments that it feeds, such as {'orders': ['raw']}"
+        )
+
+
+def _is_no_list(value: object) -> bool:
+    """Return whether a value is no collection of texts; one text is none, though Python iterates over its letters."""
+    return isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value)
 
 
 @dataclass(frozen=True, slots=True)
