@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class TrackingError(Exception):
     """A tracked query cannot go on. The message says what happened and what to do."""
@@ -9,3 +11,19 @@ class TrackingError(Exception):
 
 class UsageError(TrackingError, ValueError):
     """A declaration cannot work: raised where it is made, before any data flows."""
+
+
+def torn(what: str, epoch: int, checkpoint: Path) -> TrackingError:
+    """Return the error of a checkpoint whose parts are not of one time.
+
+    Args:
+        what: the part that does not fit, and how.
+        epoch: the batch that Spark goes on with.
+        checkpoint: of the query, with Spark's part of it.
+    """
+    return TrackingError(
+        f"{what}, and Spark goes on with batch {epoch} in {checkpoint}: some of the checkpoint is gone, or from "
+        "another time. Nothing of this batch was released. Put back the whole checkpoint, Spark's files and the "
+        "directory `tracker` as they were at one time; or start the query with a new checkpoint, which reads its "
+        "sources anew"
+    )

@@ -22,7 +22,7 @@ from spark_client.api.writer import TrackedWriter
 from spark_client.counting.probes import TaskPromises
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, torn
 from spark_client.plan.belonging import requirement
 from spark_client.plan.fronts import ManualFront
 from spark_client.plan.graph import JobGraph, state_of
@@ -273,10 +273,12 @@ class Assembly:
             kept: how many substreams its state holds, by the name of each release.
         """
         checkpoint = plan.checkpoint
+        if (epoch := _next_epoch(checkpoint)) and not _note(checkpoint).exists():
+            raise torn(f"{_note(checkpoint)} is missing", epoch, checkpoint)
         described = declared.described(self.settings.job, plan.stream, None)
         if plan.name:
             known = declared.releases_of(_note(checkpoint))
-            epoch, gone = _next_epoch(checkpoint), set(known or ()) - kept.keys()
+            gone = set(known or ()) - kept.keys()
             left = {name: substreams_kept(kept_at(checkpoint, name), epoch) for name in gone}
             declared.check_releases(_note(checkpoint), known, kept, left)
             described["releases"] = sorted(kept)

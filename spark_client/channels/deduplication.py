@@ -110,14 +110,13 @@ class ReceivedOnce:
             Rows without `SENDING`; None if there are no records.
 
         Raises:
-            TrackingError: records that say nothing of their epoch, or of more rows than it is to have.
+            TrackingError: records that say nothing of their epoch, or of more rows than it is to have; or the state is
+                not the one after the batch before.
         """
         self._load(epoch)
         complete: list[str] = []
         unclear: dict[str, tuple[Sending, int]] = {}
         counted = self._count(records)
-        if not counted:
-            return None
         self._epoch = None  # what is in hand is no version until it is published
         for batch_key, rows, xor in counted:
             sending = Sending.from_json(batch_key)
@@ -130,6 +129,8 @@ class ReceivedOnce:
                 unclear[batch_key] = sending, rows
         doubled = self._take_labels(records, unclear, epoch) if unclear else []
         self._publish(epoch)
+        if not counted:
+            return None
         once = records.where(~_of(complete)) if complete else records
         if doubled:
             once = once.where(~_of(doubled)).unionByName(self._first(records.where(_of(doubled)), epoch))
@@ -210,12 +211,22 @@ class ReceivedOnce:
             return
         before = max((number for number in self._versions() if number < epoch), default=None)
         version = {} if before is None else read_json(self._version(before))
+        # Earlier releases published no version with a batch without records, and none of theirs is marked so.
+        if epoch and (before is None or (before != epoch - 1 and version.get("each_batch"))):
+            found = "missing" if before is None else f"that of batch {before}"
+            raise TrackingError(
+                f"what {self._path} knows of received rows is {found}, and Spark goes on with batch {epoch}: copies "
+                "could be taken for rows. Nothing of this batch was taken in. Put back the channel's directory and the "
+                "query's checkpoint as they were at one time; or start the query with a new checkpoint, which reads "
+                "the topic anew"
+            )
         self._complete = version.get("complete", {})
         self._incomplete = {SenderEpoch(*key): Incomplete(**content) for key, content in version.get("incomplete", [])}
         self._epoch = epoch - 1
 
     def _publish(self, epoch: int) -> None:
         version = {
+            "each_batch": True,
             "complete": self._complete,
             "incomplete": [[list(key), asdict(content)] for key, content in self._incomplete.items()],
         }

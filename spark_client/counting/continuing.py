@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import Run
+from spark_client.errors import torn
 from spark_client.plan.substreams import Substream
 from spark_client.storage.directories import read_json, write_json
 from tracker.client import Ended
@@ -72,16 +73,19 @@ class Ledger:
         taken: those of them that only a drain has closed, with the elements that it released.
 
     Raises:
-        TrackingError: the tracker cannot be reached.
+        TrackingError: the tracker cannot be reached, or has kept ends for counts that are gone from the checkpoint.
     """
 
     def __init__(self, path: Path, run: Run, segment: str) -> None:
         self._path = path
         self._run = run
         path.mkdir(parents=True, exist_ok=True)
-        after = run.acknowledged(_shared(run)) or run.place
-        self._subscription = run.subscribe(after, [segment], None, name=f"{_shared(run)}/{segment}")
         files = {file: _read(file) for file in sorted(path.glob("*.jsonl"))}  # in the order of the deployments
+        name = f"{_shared(run)}/{segment}"
+        if not files and run.resume_epoch and run.acknowledged(name) is not None:
+            raise torn(f"{path} is empty", run.resume_epoch, path.parents[2])
+        after = run.acknowledged(_shared(run)) or run.place
+        self._subscription = run.subscribe(after, [segment], None, name=name)
         own = next((file for file, each in files.items() if each.name == run.deployment), None)
         self._file = own or path / f"{int(max(files).stem) + 1 if files else 0:06d}.jsonl"
         self._given: set[Substream] = set() if own is None else files[own].given

@@ -16,7 +16,7 @@ from pathlib import Path
 from spark_client.advice import advice
 from spark_client.counting.job_reader import JobReader
 from spark_client.counting.livefronts import LiveFront
-from spark_client.errors import TrackingError
+from spark_client.errors import TrackingError, torn
 from spark_client.plan.outputs import BatchId
 from spark_client.storage.directories import read_json, write_json
 from spark_client.trackers.eventlogs import newest
@@ -88,10 +88,12 @@ class Run(JobReader):
             note: a file of the checkpoint, which has the name of the job's log.
 
         Raises:
-            TrackingError: it knows nothing of the batches that Spark has committed.
+            TrackingError: it knows nothing of the batches that Spark has committed, or the note is missing.
         """
-        known = read_json(note) if self.resume_epoch else None
-        if known is None:
+        known = read_json(note)
+        if known is None and self.resume_epoch:
+            raise torn(f"{note} is missing", self.resume_epoch, note.parent.parent)
+        if not self.resume_epoch:
             write_json(note, self.place.log_id)
         elif known != self.place.log_id:
             what_to_do = advice("LOG_CHANGED", "", self.job, self._client.command_options)

@@ -92,6 +92,7 @@ class Quarantine:
         self._path = path
         self._table = table
         self._shape = shape
+        self.newest = ""  #: of what is kept mergeable here, that was put last; empty: nothing was
         if shape is not None:
             _mergeable(path).mkdir(parents=True, exist_ok=True)
 
@@ -148,7 +149,9 @@ class Quarantine:
                 write_parquet(partials)(path)
                 write_json(Path(path) / _INDEX, index)
 
-            publish(_part(_mergeable(self._path), epoch, kind), write)
+            part = _part(_mergeable(self._path), epoch, kind)
+            publish(part, write)
+            self.newest = str(part.relative_to(_mergeable(self._path)))
 
     def put_beside(self, epoch: int, kind: str, rows: DataFrame) -> None:
         """Sets aside what another release of the query would have made of rows that are counted already.

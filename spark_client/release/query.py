@@ -248,7 +248,7 @@ class ReleaseQuery:
             release.write_receipts(its, run, epoch, spark)
         for release, its in zip(self._releases, ends, strict=True):
             release.settle(its)
-            release.state.publish(last)
+            release.publish(last)
         self._inbox.committed(epoch)
         return result_of(sent, ends[0])
 

@@ -87,6 +87,11 @@ class Revisions:
             self._notes.append([_from_json(fields) for fields in note])
         return [revision for note in self._notes for revision in note]
 
+    @property
+    def newest(self) -> str:
+        """The newest note; empty: there is none."""
+        return f"{len(self._notes) - 1:06d}.json" if self.all() else ""
+
     def find(self, scope: str, name: str) -> Revision | None:
         """The revision that the tracker calls so, if it is one of these."""
         base, number = numbered(name)

@@ -305,8 +305,14 @@ class SingleRelease:
         """The tracker has taken a batch's report: its state may appear."""
         state, released = self.state, self.aggregation
         state.compact(epoch, epoch - 1, lambda found: released.merge(released.selected(spark, found)))
-        state.publish(epoch)
+        self.publish(epoch)
         self._results.published(epoch)
+
+    def publish(self, epoch: int) -> None:
+        """Let the state after a batch appear, with the newest of what goes with it."""
+        beside = {"quarantine": self._quarantine.newest, "revisions": self._revisions.newest}
+        self.state.beside |= {directory: newest for directory, newest in beside.items() if newest}
+        self.state.publish(epoch)
 
     def show_early(self, run: Run, epoch: int, spark: SparkSession) -> None:
         """The batch's state is published: early results may be shown."""

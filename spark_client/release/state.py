@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from spark_client.errors import TrackingError
+from spark_client.errors import torn
 from spark_client.plan.substreams import Substream
 from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, located, versions_of
 from spark_client.spark_internals.checkpoints import Batch
@@ -27,22 +27,6 @@ from spark_client.trackers.places import Place
 
 _DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
 _ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten
-
-
-def torn(what: str, epoch: int, checkpoint: Path) -> TrackingError:
-    """Return the error of a checkpoint whose parts are not of one time.
-
-    Args:
-        what: the part that does not fit, and how.
-        epoch: the batch with which Spark goes on.
-        checkpoint: of the query, with Spark's part of it.
-    """
-    return TrackingError(
-        f"{what}, and Spark goes on with batch {epoch} in {checkpoint}: some of the checkpoint is gone, or from "
-        "another time. Nothing of this batch was released. Put back the whole checkpoint, Spark's files and the "
-        "directory `tracker` as they were at one time; or start the query with a new checkpoint, which reads its "
-        "sources anew"
-    )
 
 
 class PartialState:
@@ -68,6 +52,7 @@ class PartialState:
         self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
         #: What has ended at the tracker, and is kept on with what has not: whether by a drain, and after one.
         self.ended: dict[Substream, tuple[bool, bool]] = {}
+        self.beside: dict[str, str] = {}  #: by directory of ``tracker``: the newest of what this version goes with
 
     def sweep(self) -> None:
         """Removes what drivers that were killed have left half written."""
@@ -95,6 +80,7 @@ class PartialState:
         log_id = version.get("log_id")
         self.place = Place.of(version["position"], log_id) if log_id else None
         self.bad = version.get("bad", 0)
+        self.beside = version.get("beside", {})
         self.upstream = {Substream(*key): elements for key, elements in version.get("upstream", [])}
         self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
         self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
@@ -102,7 +88,7 @@ class PartialState:
         self._epoch = epoch - 1
 
     def must_follow(self, epoch: int, checkpoint: Path) -> None:
-        """Refuse a state that is not the one after the batch before `epoch`: each batch publishes one.
+        """Refuse a state that is not the one after the batch before `epoch`, or lacks something that goes with it.
 
         Args:
             epoch: the batch in hand.
@@ -112,9 +98,12 @@ class PartialState:
             TrackingError: the state is missing, older, or of a later batch than Spark's part of the checkpoint.
         """
         if self.version == epoch - 1:
+            for directory, newest in self.beside.items():
+                if not (checkpoint / "tracker" / directory / newest).exists():
+                    raise torn(f"{newest} is not in {checkpoint / 'tracker' / directory}", epoch, checkpoint)
             return
-        newest = max((each.epoch for each in versions_of(self._path)), default=-1)
-        found = f"that of batch {newest}" if newest >= 0 else "missing"
+        last = max((each.epoch for each in versions_of(self._path)), default=-1)
+        found = f"that of batch {last}" if last >= 0 else "missing"
         raise torn(f"the state in {self._path} is {found}", epoch, checkpoint)
 
     def join(self, other: PartialState) -> None:
@@ -123,7 +112,7 @@ class PartialState:
         Args:
             other: that release's state, after the same batch.
         """
-        self.place, self.bad = other.place, other.bad
+        self.place, self.bad, self.beside = other.place, other.bad, dict(other.beside)
         self.lost, self.drained = dict(other.lost), dict(other.drained)
         self.ended = dict(other.ended)
         self.upstream = {substream: dict(counts) for substream, counts in other.upstream.items()}
@@ -294,6 +283,7 @@ class PartialState:
             "position": 0 if self.place is None else self.place.numbers,
             "log_id": "" if self.place is None else self.place.ids,
             "bad": self.bad,
+            "beside": self.beside,
             "drained": [[list(key), elements] for key, elements in self.drained.items()],
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
             "lost": [[list(key), elements] for key, elements in self.lost.items()],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,3 +100,22 @@ def test_an_epoch_that_is_sent_again_with_other_rows_is_refused(spark: SparkSess
     assert taken(once.rows(frame(spark, first[:2]), 0)) == [1, 2]
     with pytest.raises(TrackingError, match="was not announced to consist of"):
         once.rows(frame(spark, epoch("one", 0, None, [4, 5, 3])), 1)
+
+
+def test_what_was_received_is_that_of_the_batch_before_or_the_batch_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "received"
+    once = ReceivedOnce(path)
+    once.rows(frame(spark, epoch("one", 0, None, [1])), 0)
+    shutil.copytree(path, tmp_path / "older")
+    assert once.rows(frame(spark, []), 1) is None  # only a wake-up
+    for copy, found in ((tmp_path / "older", "that of batch 0"), (tmp_path / "none", "missing")):
+        shutil.move(path, tmp_path / "newest")
+        if copy.exists():
+            shutil.copytree(copy, path)
+        with pytest.raises(TrackingError, match=f"is {found}, and Spark goes on with batch 2"):
+            ReceivedOnce(path).rows(frame(spark, epoch("one", 0, None, [1])), 2)
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.move(tmp_path / "newest", path)
+    assert taken(ReceivedOnce(path).rows(frame(spark, epoch("one", 0, None, [1])), 2)) == []
