@@ -1,8 +1,9 @@
 """A program that restores a backup over a journal, is killed at every step in turn, and shows what a tracker finds.
 
-    python -m tests.backup.interrupting DIRECTORY [REDIS_PORT]
+    python -m tests.backup.interrupting DIRECTORY file|objects|REDIS_PORT
 
-It prints a line for each step: what was about to be done, and the jobs of the journal, or the refusal.
+A journal in objects cannot be set aside; a backup is restored into an empty one, and again into another. The program
+prints a line for each step: what was about to be done, and the jobs of the journal, or the refusal.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing, redirect_stdout, suppress
+from contextlib import closing, redirect_stdout
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -45,63 +48,105 @@ def found(where: str) -> str:
         return f"refuses: {error}"
 
 
-def killed_at(step: int, work: Callable[[], object], marker: str) -> tuple[bool, str]:
-    """Do work in a child that is killed before its step of that number; return whether it was, and the step."""
+def in_child(work: Callable[[], str], step: int = 0, marker: str = "") -> tuple[bool, str]:
+    """Do work in a child, whose libraries start threads of their own, that is killed before a step.
+
+    Args:
+        work: what is to be done.
+        step: the number of the step; 0: it is not killed.
+        marker: what is in the paths of files whose changes are steps.
+
+    Returns:
+        Whether it was killed; and the step, or what the work returned.
+    """
     reader, writer = os.pipe()
     if not (child := os.fork()):
-        left = [step]
-
-        def count(what: str) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                os.write(writer, what.encode()[:200])
-                os._exit(9)
-
-        def hook(event: str, arguments: tuple[object, ...]) -> None:
-            if event in _CHANGES and marker in str(arguments):
-                count(f"{event} {arguments[:2]}")
-
-        sys.addaudithook(hook)
-        send = redis.connection.AbstractConnection.send_packed_command
-
-        def send_packed_command(self: object, command: object, check_health: bool = True) -> object:
-            if not any(hello in str(command)[:30] for hello in ("HELLO", "CLIENT")):
-                count(f"redis {str(command)[:60]}")
-            return send(self, command, check_health)  # type: ignore[arg-type]
-
-        redis.connection.AbstractConnection.send_packed_command = send_packed_command  # type: ignore[assignment]
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), suppress(SystemExit):
-            os._exit(0 if work() == 0 else 1)
+        if step:
+            _count_steps(step, marker, lambda what: os.write(writer, what.encode()[:200]))
+        try:
+            os.write(writer, work().encode())
+        except BaseException as error:
+            os.write(writer, repr(error).encode())
+            os._exit(1)
+        os._exit(0)
     os.close(writer)
     _, status = os.waitpid(child, 0)
     with os.fdopen(reader) as said:
         what = said.read()
-    assert os.waitstatus_to_exitcode(status) in (0, 9), f"the restore failed by itself at step {step}"
+    assert os.waitstatus_to_exitcode(status) in (0, 9), f"the work failed by itself at step {step}: {what}"
     return os.waitstatus_to_exitcode(status) == 9, what
 
 
-def play(directory: Path, port: str) -> None:
+def _count_steps(step: int, marker: str, last: Callable[[str], object]) -> None:
+    """End this process before its step of that number: a change of a file, or a request to a store."""
+    left = [step]
+
+    def count(what: str) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            last(what)
+            os._exit(9)
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event in _CHANGES and marker in str(arguments):
+            count(f"{event} {arguments[:2]}")
+
+    sys.addaudithook(hook)
+    send = redis.connection.AbstractConnection.send_packed_command
+
+    def send_packed_command(self: object, command: object, check_health: bool = True) -> object:
+        if not any(hello in str(command)[:30] for hello in ("HELLO", "CLIENT")):
+            count(f"redis {str(command)[:60]}")
+        return send(self, command, check_health)  # type: ignore[arg-type]
+
+    redis.connection.AbstractConnection.send_packed_command = send_packed_command  # type: ignore[assignment]
+
+    from tracker.journal.objects.stored import StoredObjects  # only a child may start its threads
+
+    for name in ("_write", "_delete"):
+        request = getattr(StoredObjects, name)
+
+        def counted(self: StoredObjects, of: object, *arguments: object, request: Any = request) -> object:
+            count(f"{request.__name__} {of}")
+            return request(self, of, *arguments)
+
+        setattr(StoredObjects, name, counted)
+
+
+def play(directory: Path, kind: str) -> None:
     """Kill at each step until there is none left."""
     backup = str(directory / "backup")
     make(f"sqlite:{directory}/other.db", "new")
-    with redirect_stdout(sys.stderr):
-        assert main(["backup", backup, "--journal", f"sqlite:{directory}/other.db"]) == 0
+    _done(["backup", backup, "--journal", f"sqlite:{directory}/other.db"])
     step, going = 0, True
     while going:
         step += 1
-        if port:
-            where = f"redis://127.0.0.1:{port}/0?prefix=j{step}&lease=1&durability=memory"
-        else:
-            (directory / f"j{step}").mkdir()
-            where = f"sqlite:{directory}/j{step}/tracker.db"
-        make(where, "old")
-        restore = ["restore", backup, "--journal", where, "--replace"]
-        going, what = killed_at(step, lambda: main(restore), f"j{step}")  # noqa: B023
-        first = found(where)
-        with redirect_stdout(sys.stderr):
-            again = main(restore) if first.startswith("refuses") else 0
-        print(f"{step}\t{what}\t{first}\t{'again: ' + found(where) if not again else 'again failed'}", flush=True)
+        (directory / f"j{step}").mkdir()
+        where = {
+            "file": f"sqlite:{directory}/j{step}/tracker.db",
+            "objects": f"file://{directory}/j{step}/journal?marks={directory}/j{step}/marks&lease=1",
+        }.get(kind, f"redis://127.0.0.1:{kind}/0?prefix=j{step}&lease=1&durability=memory")
+        restore = ["restore", backup, "--journal", where]
+        if kind != "objects":
+            make(where, "old")
+            restore.append("--replace")
+        restored = partial(_done, restore)
+        going, what = in_child(restored, step, f"j{step}")
+        _, first = in_child(partial(found, where))
+        if kind == "objects":
+            where = where.replace("/journal", "/another")
+            restored = partial(_done, ["restore", backup, "--journal", where])
+        if first.startswith("refuses"):
+            in_child(restored)
+        _, again = in_child(partial(found, where))
+        print(f"{step}\t{what}\t{first}\t{again}", flush=True)
+
+
+def _done(command: list[str]) -> str:
+    with redirect_stdout(sys.stderr):
+        assert main(command) == 0
+    return ""
 
 
 if __name__ == "__main__":
-    play(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
+    play(Path(sys.argv[1]), sys.argv[2])

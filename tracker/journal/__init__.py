@@ -134,7 +134,10 @@ def set_journal_aside(where: str) -> str:
         from .redis import RedisAddress, set_keys_aside
 
         return set_keys_aside(RedisAddress.parse(where))
-    raise JournalError(f"a journal of the kind {kind!r} cannot be set aside; name an empty one")
+    raise JournalError(
+        f"a journal of the kind {kind!r} cannot be set aside: restore into an empty place, another directory or "
+        "prefix, and start the trackers with that address"
+    )
 
 
 def end_restore(where: str) -> None:
