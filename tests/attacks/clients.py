@@ -1,8 +1,11 @@
-"""The clients of a server under attack that has tokens: one prepares, one attacks and has quotas, one is good."""
+"""The clients of a server under attack that has tokens: one prepares, one attacks and may have quotas, one is good."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
+
+import grpc
 
 from tests.server.processes import Server
 from tracker.client.authorizing import AuthorizingChannel
@@ -19,36 +22,48 @@ names_per_second = 1_000
 open_substreams = 100_000
 watchers = 20
 """
-_directories: dict[int, Path] = {}  #: by the server's process
+_places: dict[
+    int, tuple[Path, Path | None]
+] = {}  #: the tokens, and who signed its certificate, by the server's process
 
 
-def write(directory: Path) -> list[str]:
+def write(directory: Path, quotas: bool) -> list[str]:
     """Writes the tokens; the server's options for them."""
     entries = []
     for name in ("attacker", "preparer", "good"):
         token = new_token()
         (directory / f"{name}.token").write_text(token)
         entries.append(entry(name, token, ["admin"], ["*"]))
-    (directory / "tokens.toml").write_text("\n".join(entries) + QUOTAS)
+    (directory / "tokens.toml").write_text("\n".join(entries) + (QUOTAS if quotas else ""))
     return ["--tokens", str(directory / "tokens.toml")]
 
 
-def use(server: Server, directory: Path | None) -> None:
-    """Has what prepares an attack use its token, and what attacks its own."""
+def use(server: Server, directory: Path | None, ca: Path | None = None) -> None:
+    """Has what prepares an attack use its token, and what attacks its own; over TLS, if an authority is named."""
     if directory is None:
-        _directories.pop(server.pid, None)
+        _places.pop(server.pid, None)
         return
-    _directories[server.pid] = directory
-    token = token_of(server, "preparer")
-    assert token is not None
-    channel = AuthorizingChannel(server.channel, token)
-    server.stub = TrackerStub(channel)  # type: ignore[arg-type]
-    server.channel = channel  # type: ignore[assignment]
+    _places[server.pid] = directory, ca
+    server.channel.close()
+    server.channel = open_channel(server, "preparer")
+    server.stub = TrackerStub(server.channel)
 
 
-def token_of(server: Server, name: str) -> Bearer | None:
-    """A client's token; None if the server asks for none."""
-    directory = _directories.get(server.pid)
-    if directory is None:
-        return None
-    return Bearer(Credentials(token_file=str(directory / f"{name}.token")), server.address)
+def credentials(server: Server, name: str) -> Credentials:
+    """What a client shows to this server."""
+    if server.pid not in _places:
+        return Credentials()
+    directory, ca = _places[server.pid]
+    return Credentials(ca=ca and str(ca), token_file=str(directory / f"{name}.token"))
+
+
+def open_channel(server: Server, name: str) -> grpc.Channel:
+    """A client's channel of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    shown = credentials(server, name)
+    transport = shown.transport(server.address)
+    if transport is None:
+        channel = grpc.insecure_channel(server.address, options)
+    else:
+        channel = grpc.secure_channel(server.address, transport, options)
+    return cast(grpc.Channel, AuthorizingChannel(channel, Bearer(shown, server.address)))
