@@ -496,7 +496,7 @@ ATTACKS: dict[str, Attack] = {
             ("HTTP/2: settings again and again", Http2(http2.settings_flood)),
             ("HTTP/2: large settings", Http2(http2.large_settings)),
             ("HTTP/2: pings again and again", Http2(http2.ping_flood)),
-            ("HTTP/2: pings whose answers nobody reads", Http2(http2.ping_flood, hold=1, reads=False)),
+            ("HTTP/2: pings whose answers nobody reads", Http2(http2.ping_flood, hold=0.1, reads=False)),
             ("HTTP/2: windows that grow by one", Http2(http2.window_flood)),
             ("HTTP/2: unknown frames", Http2(http2.unknown_frames)),
             ("HTTP/2: heads that are not finished", Http2(http2.slow_heads)),
@@ -510,9 +510,9 @@ UNBORNE: dict[str, Attack] = {
     for name, each in (
         ("HTTP/2 without a limit: streams opened and reset", Http2(http2.rapid_reset)),
         ("HTTP/2 without a limit: headers that grow when they are unpacked", Http2(http2.header_bomb)),
-        ("HTTP/2 without a limit: answers that may not be sent", Http2(http2.no_window, hold=1)),
-        ("HTTP/2 without a limit: answers that are taken byte by byte", Http2(http2.small_windows, hold=1)),
-        ("HTTP/2 without a limit: answers that nobody reads", Http2(http2.unread, hold=1, reads=False)),
+        ("HTTP/2 without a limit: answers that may not be sent", Http2(http2.no_window, hold=0.1)),
+        ("HTTP/2 without a limit: answers that are taken byte by byte", Http2(http2.small_windows, hold=0.1)),
+        ("HTTP/2 without a limit: answers that nobody reads", Http2(http2.unread, hold=0.1, reads=False)),
     )
 }
 

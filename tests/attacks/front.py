@@ -24,9 +24,10 @@ class Front(Server):
     Args:
         directory: for its files; it has the clients' tokens.
         server: the tracker behind.
+        idle: another time after which calls and connections are idle, such as "1s".
     """
 
-    def __init__(self, directory: Path, server: Server) -> None:
+    def __init__(self, directory: Path, server: Server, idle: str = "") -> None:
         authority = Authority(directory)
         certificate, key = authority.sign("front")
         host, _, port = server.address.rpartition(":")
@@ -38,6 +39,9 @@ class Front(Server):
         tls["tls_certificates"] = [
             {"certificate_chain": {"filename": str(certificate)}, "private_key": {"filename": str(key)}}
         ]
+        if idle:
+            manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+            manager["stream_idle_timeout"] = manager["common_http_protocol_options"]["idle_timeout"] = idle
         behind = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"]
         behind.update(address=host, port_value=int(port))
         file, self._admin, log = directory / "envoy.json", directory / "admin", directory / "envoy.log"

@@ -184,7 +184,7 @@ class Http2:
         self,
         make: Callable[[int], bytes],
         count: int = 20_000,
-        hold: float = 0,
+        hold: float = 0.01,
         reads: bool = True,
         connections: int = 2,
     ) -> None:
@@ -225,7 +225,7 @@ class Http2:
                         del rest[connection]
                         answers["CLOSED"] += 1
             if set(answers) != {"CLOSED"}:
-                time.sleep(self._hold * scale)
+                time.sleep(self._hold)
         return answers
 
 

@@ -47,6 +47,9 @@ _PASSING_LIMITS: Final = ("max_pending_bytes",)
 #: Parts of gRPC's texts when a server has closed a connection, as one with TLS does if the client uses none.
 _CLOSED: Final = ("Socket closed", "Connection reset", "recvmsg", "GOAWAY", "Broken pipe")
 
+#: A part of gRPC's text when a proxy has lost the tracker while an answer was under way. The code is INTERNAL.
+_RESET: Final = "RST_STREAM"
+
 #: A part of gRPC's text when it refuses a message.
 _TOO_LARGE: Final = "larger than max"
 
@@ -54,9 +57,9 @@ _TOO_LARGE: Final = "larger than max"
 def refusal(error: grpc.RpcError) -> TrackerError | None:
     """Returns the refusal of a failed call; None if the tracker has not decided, and the call may be repeated."""
     code: grpc.StatusCode = error.code()
-    if code in _PASSING:
-        return None
     details: str = error.details() or ""
+    if code in _PASSING or (code is grpc.StatusCode.INTERNAL and _RESET in details):
+        return None
     status = rpc_status.from_call(error)
     if retry_delay(error) is not None:
         return None
