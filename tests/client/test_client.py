@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
@@ -10,11 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from tests.client.conftest import spec
-from tests.client.processes import Server
+from tests.client.processes import Server, Silence
 from tracker.client import (
     Advanced,
     Drained,
@@ -426,6 +428,27 @@ def test_nobody_there_is_said_with_what_to_do() -> None:
         client.wait_for_end("job", "raw", "s", "n")
     with pytest.raises(TrackerUnavailable, match="has not answered"):
         client.delete_job("job")
+
+
+def test_a_tracker_that_runs_and_is_slow_is_not_to_be_started(tmp_path: Path) -> None:
+    server = Server(tmp_path, "memory")
+    client = TrackerClient(server.address, timeout=0.5, retry_for=0)
+    client.jobs()
+    server.freeze()
+    for call in (
+        client.jobs,
+        lambda: asyncio.run(client.await_progress("job", "raw", 1)),
+        lambda: client.delete_job("job"),
+    ):
+        with pytest.raises(TrackerUnavailable, match=r"DEADLINE_EXCEEDED.* The connection to it stands") as failed:
+            call()
+        assert "tracker serve" not in str(failed.value)
+    server.stop()
+
+
+def test_who_takes_connections_and_says_nothing_may_be_no_tracker() -> None:
+    with Silence() as silent, pytest.raises(TrackerUnavailable, match=r"DEADLINE_EXCEEDED.*tracker serve --listen"):
+        TrackerClient(silent.address, timeout=0.5, retry_for=0).jobs()
 
 
 def test_where_the_client_is_there_need_be_no_server() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -145,6 +147,21 @@ def test_a_server_that_cannot_start_says_why(
     assert failed.value.status == status
     assert word in failed.value.log
     assert "Traceback" not in failed.value.log
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+@pytest.mark.parametrize("taken", ["nowhere", "192.0.2.1:1", "no.such.host.invalid:1", "TAKEN"])
+def test_a_server_that_cannot_listen_leaves_no_file(tmp_path: Path, option: str, taken: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = taken.replace("TAKEN", f"127.0.0.1:{other.getsockname()[1]}")
+        options = ["--insecure", "--audit", "audit", "--listen", "127.0.0.1:0", option, address]
+        ran = subprocess.run(
+            [sys.executable, "-m", "tracker.cli.main", "serve", *options],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert ran.returncode == (2 if taken == "nowhere" else 1), ran.stderr
+    assert address in ran.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_torn_journal_is_named_and_a_new_log_begins(servers: Servers, tmp_path: Path) -> None:

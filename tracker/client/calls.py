@@ -345,11 +345,15 @@ class Calls:
         tls = _tls(error, self.credentials)
         # Whoever gives the reason itself runs, and so does the server of a wrong certificate.
         runs = rpc_status.from_call(error) is not None or (tls and self.credentials.uses_tls)
-        start = f" Check that it is running; `tracker serve --listen {self._finder.addresses[0]}` starts one."
+        advice = f" Check that it is running; `tracker serve --listen {self._finder.addresses[0]}` starts one."
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and any(
+            each is not None and each.is_made for each in (self._connection, self._waiting)
+        ):
+            advice = " The connection to it stands, so look at its log and its journal, or allow the call more time."
         return TrackerUnavailable(
             f"the tracker at {self.address} has not answered {_name(request)} "
             f"({tried}; the last one failed with {error.code().name}: {error.details()})."
-            f"{'' if runs else start}{_proxy(self._finder.addresses[0])}{tls}"
+            f"{'' if runs else advice}{_proxy(self._finder.addresses[0])}{tls}"
         )
 
 

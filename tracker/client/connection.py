@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from queue import SimpleQueue
 from typing import Final, cast
 
 import grpc
@@ -110,6 +111,16 @@ class Connection:
     def is_outdated(self) -> bool:
         """Whether a file of its certificates has changed since it was made: then new connections need the new one."""
         return self.credentials.uses_tls and self.credentials.stamp() != self._stamp
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a server holds it now. This is for errors: gRPC starts a thread to tell."""
+        states: SimpleQueue[grpc.ChannelConnectivity] = SimpleQueue()
+        with forking.using_grpc():
+            self._channel.subscribe(states.put)
+            state = states.get()
+            self._channel.unsubscribe(states.put)
+        return state is grpc.ChannelConnectivity.READY
 
     def ids(self, job: str) -> SubstreamIds:
         """Returns the ids that this process knows of a job's substreams."""

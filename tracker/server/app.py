@@ -7,9 +7,11 @@ such as tests, run it in a thread beside other things.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -166,7 +168,9 @@ async def run(
     if options.metrics:
         options.security.check_exposed(options.metrics, "the status page and the metrics")
     guard, certificate = options.security.guard, options.security.certificate
-    audit = Audit(options.audit, lambda: wall() / 1e9) if options.audit else None
+    host_and_port(options.listen)
+    if not options.standby:  # which may take over the address, too
+        await asyncio.to_thread(_check_free, options.listen)
     readiness = Readiness()
     metrics = Metrics(readiness)
     source = PageSource(options.journal.partition(":")[0])
@@ -180,6 +184,7 @@ async def run(
             site = application(metrics.scrape, readiness.missing, routes, [guarded], lambda: readiness.is_standby)
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))
             stack.callback(page.close)
+        audit = Audit(options.audit, lambda: wall() / 1e9) if options.audit else None
         while True:
             journal, followed = await own(options.journal, options.standby, stop, readiness, options.accept_loss)
             if journal is None:
@@ -366,6 +371,29 @@ def _bind(server: grpc.aio.Server, listen: str, certificate: Certificate | None)
             return host, server.add_insecure_port(listen)
         return host, server.add_secure_port(listen, certificate.credentials())
     except RuntimeError as error:
-        raise CannotListenError(
-            f"cannot listen on {listen}; check that no other server uses it and that the host is this machine"
-        ) from error
+        raise _cannot_listen(listen) from error
+
+
+def _check_free(listen: str) -> None:
+    """Check that an address can be bound, before a file is made; another program may still be quicker."""
+    host, port = host_and_port(listen)
+    try:
+        places = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _cannot_listen(listen) from error
+    for family, *_, place in places:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(place)
+            return
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT:  # gRPC listens at [::] where there is only IPv4, too
+                return
+    raise _cannot_listen(listen)
+
+
+def _cannot_listen(listen: str) -> CannotListenError:
+    return CannotListenError(
+        f"cannot listen on {listen}; check that no other server uses it and that the host is this machine"
+    )
