@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_explain_says_what_to_do_about_a_substream_that_nobody_knows(shell: Shel
 def test_substreams(shell: Shell, flights: str) -> None:
     [row] = table(shell("substreams", flights))
     assert (row["SCOPE"], row["NAME"], row["STATE"], row["IN FLIGHT"]) == ("LGA", "2013-01-02", "open", "1")
-    assert row["WAITS FOR"] == "schedule"
+    assert row["WAITS FOR"] == "schedule, elements on raw"
     assert row["SEGMENTS (RECEIVED/SENT)"] == "raw 0/1"
     assert [row["STATE"] for row in table(shell("substreams", flights, "--ended"))] == ["ended", "open"]
     assert "--limit 0 lists all" in shell("substreams", flights, "--ended", "--limit", "1")
@@ -78,6 +79,15 @@ def test_substreams(shell: Shell, flights: str) -> None:
     assert table(shell("substreams", flights, "--stalled")) == []
     lines = shell("substreams", flights, "--ended", "--json").splitlines()
     assert [json.loads(line)["scope"] for line in lines] == ["JFK", "LGA"]
+
+
+def test_no_stalled_substreams_are_explained_by_what_the_job_defines(
+    shell: Shell, client: TrackerClient, job: str
+) -> None:
+    client.define_job(spec(job))
+    assert "only a job with stall_after has any" in shell("substreams", job, "--stalled")
+    client.define_job(spec(job, stall_after=timedelta(seconds=30)))
+    assert "when nothing of it has changed for 0:00:30" in shell("substreams", job, "--stalled")
 
 
 def test_watch_shows_events_as_they_happen(shell: Shell, client: TrackerClient, flights: str) -> None:

@@ -264,6 +264,7 @@ def test_events_are_read_in_ranges_and_filtered(client: TrackerClient, job: str)
     with pytest.raises(TrackerError) as refused:
         client.list_events(job, log_id="another")
     assert refused.value.reason == "LOG_CHANGED"
+    assert "or a backup was restored" in str(refused.value)
 
 
 def test_a_watch_is_closed_from_another_thread(client: TrackerClient, job: str) -> None:

@@ -18,7 +18,7 @@ CommandLineError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 #: The context's object if a command line is only to be checked: then no command runs.
 CHECK_ONLY: Final = object()
 #: What Typer adds and nobody needs to be told: arguments are required, and a number of seconds is not negative.
-_OBVIOUS: Final = re.compile(r"; x>=0|  \[x>=0\]|  \[required\]")
+_OBVIOUS: Final = re.compile(r"; x>=0(?![.\d])|  \[x>=0\]|  \[required\]")
 #: Of each type, the function whose parameters are the options that make a value of it.
 _SHARED: dict[Any, Callable[..., Any]] = {}
 

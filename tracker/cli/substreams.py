@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import chain, islice
 from typing import Annotated
 
@@ -44,7 +45,8 @@ def substreams(
             return 0
         first = next(shown, None)
         if first is None:
-            print_line(_nothing(job, scopes, ended, stalled))
+            unchanged = client.job(job).spec.stall_after if stalled else None
+            print_line(_nothing(job, scopes, ended, stalled, unchanged))
             return 0
         print_rows(SUBSTREAMS, chain([first], shown), form)
         if next(found, None) is not None:
@@ -52,8 +54,12 @@ def substreams(
     return 0
 
 
-def _nothing(job: str, scopes: Sequence[str], ended: bool, stalled: bool) -> str:
+def _nothing(job: str, scopes: Sequence[str], ended: bool, stalled: bool, stall_after: timedelta | None) -> str:
     of = f" of scope {', '.join(scopes)}" if scopes else ""
+    if stall_after is not None:
+        return (
+            f"no stalled substreams{of} in job {job}; one is stalled when nothing of it has changed for {stall_after}"
+        )
     if stalled:
         return f"no stalled substreams{of} in job {job}; only a job with stall_after has any"
     if ended:

@@ -208,8 +208,8 @@ class Questions:
         if log_id and log_id != found.log.log_id:
             raise Refused.precondition(
                 "LOG_CHANGED",
-                f"the log of job {job!r} is {found.log.log_id!r}, not {log_id!r}: the job was deleted, or its journal "
-                "lost its tail; start again from seq 0",
+                f"the log of job {job!r} is {found.log.log_id!r}, not {log_id!r}: the job was deleted, "
+                "its journal has lost its tail, or a backup was restored; start again from seq 0",
             )
         if subscription:
             reader = found.subscriptions.find(subscription)

@@ -15,7 +15,8 @@ from itertools import islice
 from typing import Final
 
 from tracker.cli.statuses import read_statuses
-from tracker.client import DrainStatus, FrontStatus, JobStatus, SegmentStatus, SubstreamStatus, TrackerClient
+from tracker.cli.views.substreams import is_even
+from tracker.client import DrainStatus, FrontStatus, JobStatus, SubstreamStatus, TrackerClient
 from tracker.client.errors import TrackerError
 from tracker.python310 import StrEnum
 from tracker.sharded import ShardedClient
@@ -239,10 +240,6 @@ def waits_of(substream: SubstreamStatus, ordered: bool) -> list[tuple[Kind, str]
         ordered: whether ends of its job wait for those of earlier end times.
     """
     waits = [(Kind.FRONT, front) for front in substream.waiting_for]
-    waits += [(Kind.ELEMENTS, each.segment) for each in substream.segments if not each.ended and not _is_even(each)]
+    waits += [(Kind.ELEMENTS, each.segment) for each in substream.segments if not each.ended and not is_even(each)]
     waits += [(Kind.COMMIT, producer) for producer in substream.held_by]
     return waits or [(Kind.ORDER if ordered else Kind.OTHER, "")]
-
-
-def _is_even(segment: SegmentStatus) -> bool:
-    return segment.sent == segment.received and not segment.xor and not segment.missing

@@ -26,8 +26,18 @@ SUBSTREAMS: Final[Sequence[Column[SubstreamStatus]]] = [
 
 
 def waits_for(substream: SubstreamStatus) -> list[str]:
-    """Returns what a substream waits for: fronts that have not closed it, and commits that producers owe."""
-    return [*substream.waiting_for, *(f"a commit of {producer}" for producer in substream.held_by)]
+    """Returns what a substream waits for: fronts that have not closed it, elements, and commits that producers owe."""
+    uneven = [each.segment for each in substream.segments if not each.ended and not is_even(each)]
+    return [
+        *substream.waiting_for,
+        *(f"elements on {segment}" for segment in uneven),
+        *(f"a commit of {producer}" for producer in substream.held_by),
+    ]
+
+
+def is_even(segment: SegmentStatus) -> bool:
+    """Returns whether all that was sent on a segment, or is expected there, was received."""
+    return segment.sent == segment.received and not segment.xor and not segment.missing
 
 
 def _names(names: Iterable[str]) -> list[str]:

@@ -52,7 +52,8 @@ function connect(state, pause) {
     late = setTimeout(() => connect("gone", pause), SHORT_MS);
     return;
   }
-  const texts = { waiting: "Connecting …", live: "Live", gone: "Disconnected, trying again", lost: "Disconnected, trying again" };
+  if (document.getElementById("token").open) state = "token";
+  const texts = { waiting: "Connecting …", live: "Live", gone: "Disconnected, trying again", lost: "Disconnected, trying again", token: "Needs a token" };
   connection.dataset.state = state === "lost" ? "gone" : state;
   setText(connection, texts[state]);
   connection.title = pause ? `The next try is in ${duration(pause)}` : "";
