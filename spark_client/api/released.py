@@ -16,6 +16,7 @@ from spark_client.plan.resultfunctions import FunctionKind
 from spark_client.release.committed import results_so_far
 from spark_client.release.declaring import with_function
 from spark_client.storage.directories import local_path
+from tracker.contract.notebooks import table
 
 
 class Released:
@@ -34,6 +35,9 @@ class Released:
 
     def __repr__(self) -> str:
         return f"Released(segment={self.stream.segment!r}, columns={self.columns})"
+
+    def _repr_html_(self) -> str:
+        return table({"segment": self.stream.segment, "columns": self.columns})
 
     @property
     def columns(self) -> list[str]:

@@ -42,6 +42,7 @@ from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
 from spark_client.trackers.jobclient import Trackers
 from tracker.client import Credentials, DrainMode, Ordering
+from tracker.contract.notebooks import table
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -164,6 +165,10 @@ class Tracking(Declarations, Checkpoints):
 
     def __repr__(self) -> str:
         return f"Tracking(job={self.job!r}, server={self.server!r}, deployment={self.deployment!r})"
+
+    def _repr_html_(self) -> str:
+        queries = [each.checkpoint for each in self.queries]
+        return table({"job": self.job, "server": self.server, "deployment": self.deployment, "queries": queries})
 
     def __enter__(self) -> Tracking:
         return self

@@ -251,3 +251,14 @@ def test_a_query_that_has_become_another_one_is_refused_with_every_difference(
     start(["part"], F.max("amount"), "2")
     with pytest.raises(UsageError, match="segment was in, is other"):
         start(["part"], F.max("amount"), "3", "other")
+
+
+def test_a_notebook_shows_tables_in_which_no_name_is_markup(spark: SparkSession) -> None:
+    tracking = Tracking(spark, job="shop", server="127.0.0.1:1")
+    rows = spark.readStream.format("rate").load().withColumn("<b>", F.lit(1))
+    orders = tracking.source(rows, "orders", scope="value", window=("timestamp", "1 day"))
+    released = tracking.release(orders, columns=["<b>"])._repr_html_()
+    assert "<tr><th>job</th><td>shop</td></tr>" in tracking._repr_html_()
+    assert "<tr><th>segment</th><td>orders</td></tr>" in released
+    assert "&lt;b&gt;" in released
+    assert "<b>" not in released

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tracker.client.receipts import Aside, Key, Receipt, Releases, bad_rows, key_of
+from tracker.contract.notebooks import Shown
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Shown):
     """A line of the ledger. `sent` is the sum of the counts after it.
 
     Attributes:

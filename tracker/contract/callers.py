@@ -11,12 +11,13 @@ promises, the kinds of events, enumerations of words, a drain's status.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
 from .bounds import DURATIONS
 from .events import Body
+from .notebooks import Shown
 from .promises import Promise
 from .status import DrainStatus
 from .values import I8, U4, U8, Outcome
@@ -26,7 +27,7 @@ Mode: TypeAlias = Literal["staged", "immediate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class JobSpec(Shown):
     """A job: its graph of segments, its fronts, its rules.
 
     Args:
@@ -99,7 +100,7 @@ def _is_no_list(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class JobDefined:
+class JobDefined(Shown):
     """The answer to `define_job`."""
 
     created: bool  #: the job is new; also False when a first answer was lost and the call was repeated
@@ -111,7 +112,7 @@ class JobDefined:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerStatus:
+class ProducerStatus(Shown):
     producer: str
     run: str
     mode: Mode
@@ -122,7 +123,7 @@ class ProducerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class FrontStatus:
+class FrontStatus(Shown):
     front: str
     finished: bool
     idle: bool
@@ -134,7 +135,7 @@ class FrontStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus:
+class JobStatus(Shown):
     """A job as it stands."""
 
     spec: JobSpec
@@ -161,9 +162,13 @@ class JobStatus:
     #: In a job with progress, by segment: every substream of an end time up to this one has ended there.
     advanced: Mapping[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        lines = "".join(f"    {each.name}={getattr(self, each.name)!r},\n" for each in fields(self))
+        return f"JobStatus(\n{lines})"
+
 
 @dataclass(frozen=True, slots=True)
-class SegmentStatus:
+class SegmentStatus(Shown):
     """A substream's account on one segment."""
 
     segment: str
@@ -185,7 +190,7 @@ class SegmentStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SubstreamStatus:
+class SubstreamStatus(Shown):
     """A substream as it stands."""
 
     scope: str
@@ -207,7 +212,7 @@ class SubstreamStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedCount:
+class StagedCount(Shown):
     """What an epoch that is not committed has reported on a segment."""
 
     segment: str
@@ -216,7 +221,7 @@ class StagedCount:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedStatus:
+class StagedStatus(Shown):
     """What an epoch that is not committed holds of one substream."""
 
     producer: str
@@ -229,7 +234,7 @@ class StagedStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Shown):
     """One substream, and what is reported of it and not committed."""
 
     substream: SubstreamStatus | None  #: None: no committed report has named it, or it is forgotten
@@ -241,7 +246,7 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionStatus:
+class SubscriptionStatus(Shown):
     """A durable reader as it stands."""
 
     name: str
@@ -259,7 +264,7 @@ class SubscriptionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerInfo:
+class ServerInfo(Shown):
     """Which server answers."""
 
     version: str
@@ -271,7 +276,7 @@ class ServerInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Shown):
     """The tracker's answer to a report."""
 
     outcome: Outcome
@@ -304,7 +309,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(Shown):
     """One entry of a job's event log.
 
     >>> from datetime import timezone
@@ -323,7 +328,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class EventPage:
+class EventPage(Shown):
     """A range of a job's events."""
 
     events: tuple[Event, ...]

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .commands import Spec
+from .notebooks import Shown
 from .values import DrainMode, DrainState, Mode
 
 
 @dataclass(frozen=True, slots=True)
-class DrainStatus:
+class DrainStatus(Shown):
     """A drain, and what it still waits for."""
 
     state: DrainState
