@@ -182,9 +182,12 @@ class Crowd:
                     pass
                 committers[0].work(range(epochs, committers[0].flow.last(0) + 1), gives_up)
                 is_committed.set()
-                last = 0
-                while not gives_up() and not last:  # then watchers have to see all events
-                    last = self._last_seq(reader)
+                status = None
+                while not gives_up() and status is None:  # then watchers have to see all events
+                    status = reader.call("status", lambda: seen(reader.client.job(reader.flow.job)))
+                    if status is None:
+                        committers[0].define()  # the whole job may be lost, and nobody has to report any more
+                last = 0 if status is None else status["last_seq"]
                 while not gives_up() and min(each.seq for each in watchers) < last:
                     time.sleep(_LOOK_S)
             finally:
@@ -193,7 +196,3 @@ class Crowd:
         reading: Callable[[], None] = partial(reader.work, done.is_set)
         with in_threads(commit, reading):
             pass
-
-    def _last_seq(self, reader: Reader) -> int:
-        answer = reader.call("status", lambda: seen(reader.client.job(reader.flow.job)))
-        return 0 if answer is None else int(answer["last_seq"])

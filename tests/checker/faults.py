@@ -32,7 +32,7 @@ class Kind:
         options: draws what else it needs.
         weight: how often it is drawn.
         prepare: what the cluster needs for it.
-        loses: whether it loses records, so that nothing else may happen at the same time.
+        alone: whether nothing else may happen at the same time, since who knows of a loss must live.
     """
 
     strike: Strike
@@ -41,7 +41,7 @@ class Kind:
     options: Callable[[Random], Options] = lambda _: {}
     weight: float = 1.0
     prepare: Callable[[Cluster], None] = lambda _: None
-    loses: bool = False
+    alone: bool = False
 
 
 def _nothing() -> None:
@@ -208,6 +208,39 @@ def _promote_older(cluster: Cluster, _: str, __: Options) -> tuple[dict[str, Any
     return found, end
 
 
+def _lose(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Copies the data, and loses some at the end, with the leader dead or alive; the standby has read what is lost."""
+    store = _store(cluster)
+    if not store.answers:
+        return {"missed": True}, _nothing
+    store.keep_a_copy()
+    found: dict[str, Any] = {}
+
+    def end() -> None:
+        leader = cluster.leader()
+        if not store.answers or leader is None or not cluster.places[1 - leader.number].stands_by:
+            found["missed"] = True
+            return
+        cluster.accepts_loss = True
+        if options["dead"]:
+            cluster.down(leader, leader.server.kill)
+        found["lost"] = store.lose(options["how"])
+        cluster.up(leader)
+
+    return found, end
+
+
+def _losing(*hows: str) -> Kind:
+    return Kind(
+        _lose,
+        REDIS,
+        (0.8, 2),
+        lambda random: {"how": random.choice(hows), "dead": random.random() < 0.5},
+        weight=0.5,
+        alone=True,
+    )
+
+
 def _cut_options(random: Random) -> Options:
     requests, answers = random.choice([(True, True), (True, True), (True, False), (False, True)])
     return {"requests": requests, "answers": answers, "late": random.random() < 0.5}
@@ -247,6 +280,10 @@ KINDS: Final[dict[str, Kind]] = {
         (0.5, 2),
         weight=0.7,
         prepare=lambda cluster: _store(cluster).add_replica(),
-        loses=True,
+        alone=True,
     ),
+    "older redis": _losing("older"),
+    "empty redis": _losing("empty"),
+    "part of redis": _losing("no log", "no top"),
+    "evicting redis": _losing("evicted"),
 }

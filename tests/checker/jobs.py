@@ -100,7 +100,7 @@ class JobHistory:
         for epoch, operation in self._confirmed.items():
             if epoch in there:
                 continue
-            excused = any(_end(loss) >= _end(operation) for loss in self._losses)
+            excused = any(_end(loss) >= operation.began for loss in self._losses)
             if excused and ids == {self._log_id}:
                 text = f"epoch {epoch} was confirmed and is lost, and the log still has the same id"
                 yield Finding("loss without another log", text, (operation,))

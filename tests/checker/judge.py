@@ -49,11 +49,27 @@ def judge(operations: Sequence[Operation], stuck: Sequence[str] = ()) -> Verdict
     for operation in operations:
         if operation.job:
             by_job[operation.job].append(operation)
+    accepted = [each.began for each in faults if each.asked.get("accepts_loss")]
     for job, of_job in by_job.items():
         verdict.findings += JobHistory(job, of_job, losses).findings()
+        verdict.findings += unaccepted(job, of_job, accepted)
     verdict.findings += two_leaders(operations)
     verdict.figures = _figures(operations, faults, len(by_job))
     return verdict
+
+
+def unaccepted(job: str, operations: Sequence[Operation], accepted: Sequence[float]) -> list[Finding]:
+    """A log that has got another id, as after a loss, while no operator has accepted one."""
+    first: dict[str, Operation] = {}
+    for operation in sorted(operations, key=lambda op: op.began):
+        if operation.outcome == "ok" and operation.answer.get("log_id"):
+            first.setdefault(operation.answer["log_id"], operation)
+    text = f"the log of {job} has another id, and nobody has accepted a loss"
+    return [
+        Finding("a loss that nobody accepted", text, (before, after))
+        for before, after in pairwise(first.values())
+        if not any(before.began <= at <= (after.ended or 0) for at in accepted)
+    ]
 
 
 def two_leaders(operations: Sequence[Operation]) -> list[Finding]:

@@ -13,7 +13,7 @@ from tests.checker.faults import KINDS, LEASE_S
 from tests.checker.plants import PLANTS
 
 _QUIET_S: Final = 1.0  # at the beginning and at the end
-_ALONE_S: Final = 4.0  # before and after the beginning of a fault that loses records
+_ALONE_S: Final = 4.0  # before and after a fault that must be alone
 _AFTERWARDS_S: Final = 2.0  # after the last fault that shows a planted one
 _REPLACING: Final = ("promote", "promote older", "fill disk")  # a plan has one of them at most
 
@@ -111,12 +111,12 @@ def draw(
         kind = possible[name]
         lasts = round(random.uniform(*kind.lasts), 2)
         target = random.choices(["leader", "standby", "0", "1"], [6, 1, 1, 1])[0]
-        if kind.loses:
+        if kind.alone:
             at += _ALONE_S
         faults.append(Fault(name, round(at, 2), lasts, target, kind.options(random)))
         if name in _REPLACING:
             names.remove(name)
-        at += lasts + _ALONE_S if kind.loses else random.expovariate(1 / pace)
+        at += lasts + _ALONE_S if kind.alone else random.expovariate(1 / pace)
     return Plan(seed, seconds, tuple(faults), size or Size(), journal)
 
 

@@ -16,9 +16,11 @@ from typing import Any, Final
 
 from tracker.contract.commands import Command, Report
 from tracker.journal import JournalGoneError, Record, Recovery
+from tracker.journal.comparing import Known, Relation, Shown
 from tracker.journal.redis import journal as redis_journal
 from tracker.journal.redis import log as redis_log
 from tracker.journal.redis import scripts
+from tracker.server import app, owning
 from tracker.server.clock import Clock
 from tracker.server.leading import Leadership
 from tracker.server.replayable import ReplayableState
@@ -163,6 +165,20 @@ def _turned_back() -> None:
     Clock.now = lambda self: self._wall()  # type: ignore[method-assign]
 
 
+def _blind() -> None:
+    def compare(known: Known, shown: Shown) -> tuple[Relation, int]:
+        return (Relation.REPLACED if shown.term > known.term > 0 else Relation.CONTINUES), 0
+
+    redis_log.compare = compare
+
+
+def _accepting() -> None:
+    run: Any = app.run
+    app.run = lambda options, *more, **named: run(replace(options, accept_loss=True), *more, **named)
+    app.replace = lambda options, **_: options  # type: ignore[assignment]
+    owning.follow_journal = lambda _: None
+
+
 _BOTH: Final = {"requests": True, "answers": True, "late": True}
 _ANSWERS: Final = {"requests": False, "answers": True, "late": False, "everyone": True}
 
@@ -205,6 +221,18 @@ PLANTS: Final[dict[str, Planted]] = {
         _silent,
         [("promote older", 1.5, 1.0, {})],
         ("loss without another log", "two events with one number", "an event that is gone"),
+    ),
+    "blind standby": Planted(
+        "who has followed a log does not compare what it has read with what Redis has",
+        _blind,
+        [("older redis", 3.0, 1.5, {"how": "older", "dead": True})],
+        ("loss without another log", "lost", "two events with one number", "an event that is gone", "stuck"),
+    ),
+    "accepts by itself": Planted(
+        "a tracker continues after a loss without being told to",
+        _accepting,
+        [("older redis", 3.0, 1.5, {"how": "older", "dead": False})],
+        ("a loss that nobody accepted",),
     ),
     "counted twice": Planted(
         "a repeated report counts again",

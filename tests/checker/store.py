@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.journal.redis_server import RedisServer, replica_of
 
 _DISK: Final = "64m"  # of a file system that is filled
 _KEY: Final = "{tracker}"
+_STEP: Final = 10_000  # bytes less, until it has to remove something
+_DATA: Final = "appendonlydir"
 
 
 class RedisStore:
@@ -26,6 +29,7 @@ class RedisStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._copy = directory / "copy"
         self._count = 0
         self._lines: list[Line] = []
         self._disk: Path | None = None
@@ -121,6 +125,62 @@ class RedisStore:
         if not self.server.is_running:
             self.kill()  # forgets the process that has ended
             self.server.start()
+
+    # ---------------------------------------------------------------- what is lost
+
+    def keep_a_copy(self) -> None:
+        """Keeps its data as they are now."""
+        self.server.freeze()
+        try:
+            shutil.rmtree(self._copy, ignore_errors=True)
+            shutil.copytree(self.server.directory / _DATA, self._copy)
+        finally:
+            self.server.thaw()
+
+    def lose(self, how: str) -> int:
+        """Loses data while nobody is connected; returns how many records are lost.
+
+        Args:
+            how: ``older``: it has the copy; ``empty``: it has nothing; ``no log`` or ``no top``: that key is gone;
+                ``evicted``: it has removed keys to make room.
+        """
+        for line in self._lines:
+            line.refuses = True
+            line.cut()
+        had = self._last(self.server)
+        getattr(self, f"_lose_{how.replace(' ', '_')}")()
+        client = self.server.client()
+        kept = max((int(entry.partition("-")[2]) for entry in client.hkeys(f"{_KEY}:snapshots")), default=0)
+        if client.exists(f"{_KEY}:log"):
+            kept = self._last(self.server) or had  # its end can be found again
+        for line in self._lines:
+            line.refuses = False
+        return had - kept
+
+    def _lose_older(self) -> None:
+        self.kill()
+        shutil.rmtree(self.server.directory / _DATA)
+        shutil.copytree(self._copy, self.server.directory / _DATA)
+        self.server.start()
+
+    def _lose_empty(self) -> None:
+        self.server.client().flushall()
+
+    def _lose_no_log(self) -> None:
+        self.server.client().delete(f"{_KEY}:log")
+
+    def _lose_no_top(self) -> None:
+        self.server.client().delete(f"{_KEY}:top")
+
+    def _lose_evicted(self) -> None:
+        client = self.server.client()
+        client.config_set("maxmemory-policy", "allkeys-random")
+        room = client.info("memory")["used_memory"]
+        while not client.info("stats")["evicted_keys"]:
+            room -= _STEP
+            client.config_set("maxmemory", room)
+        client.config_set("maxmemory", "0")
+        client.config_set("maxmemory-policy", "noeviction")
 
     # ---------------------------------------------------------------- replicas
 

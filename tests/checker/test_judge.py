@@ -172,6 +172,11 @@ def with_a_loss_that_nobody_is_told(operations: list[Operation]) -> None:
     operations.append(Operation("nemesis", "fault", "", 0.0, fault, 1e6, "ok", {"lost": 3}))
 
 
+def with_a_loss_that_nobody_accepted(operations: list[Operation]) -> None:
+    with_another_log(operations)
+    operations.append(Operation("nemesis", "fault", "", 0.0, {"fault": "older redis"}, 1e6, "ok", {"lost": 3}))
+
+
 def with_a_refusal(operations: list[Operation]) -> None:
     commit = of(operations, "commit")[2]
     operations.append(replace(commit, outcome="refused", answer={"reason": "UNKNOWN_JOB"}))
@@ -206,6 +211,7 @@ def with_time_that_goes_back(operations: list[Operation]) -> None:
         (with_an_event_before_its_cause, "an event before its cause"),
         (with_another_log, "another log without a loss"),
         (with_a_loss_that_nobody_is_told, "loss without another log"),
+        (with_a_loss_that_nobody_accepted, "a loss that nobody accepted"),
         (with_a_refusal, "refused with UNKNOWN_JOB"),
         (with_two_leaders, "two leaders"),
         (with_time_that_goes_back, "time goes back"),

@@ -89,3 +89,26 @@ def test_a_loss_that_only_the_standby_can_know_is_written_down_and_has_to_be_acc
         standby.kill()
         if replica is not None:
             shutil.rmtree(replica.directory, ignore_errors=True)
+
+
+def test_a_standby_that_was_started_with_consent_does_not_consent_to_a_later_loss(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    leader = Server(tmp_path, redis.address())
+    standby = Server(tmp_path / "other", redis.address(), waits=None)
+    try:
+        standby.start(waits=True, more=["--standby", "--accept-loss"])
+        redis.wait_until(lambda: redis.client().exists("{tracker}:standby"))
+        with TrackerClient(leader.address, retry_for=60) as client:
+            start(client)
+            for number in range(1, 11):
+                send(client, number)
+        has_been_read(redis)
+        leader.kill()
+        redis.client().flushall()
+        assert standby.ended() == 1
+        assert "which this standby had read" in standby.log
+    finally:
+        leader.kill()
+        standby.kill()

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 import grpc.aio
@@ -189,6 +189,8 @@ async def run(
             journal, followed = await own(options.journal, options.standby, stop, readiness, options.accept_loss)
             if journal is None:
                 return False
+            if readiness.is_standby:  # a loss that came after the operator's decision is none that was accepted
+                options = replace(options, accept_loss=False)
             with closing(journal):
                 readiness.recovering()
                 try:

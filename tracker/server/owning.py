@@ -26,7 +26,7 @@ async def own(
         standby: wait while another server has it.
         stop: ends the wait.
         readiness: is told that the server stands by.
-        accept_loss: whether records may be lost: a log is not followed then, but recovered once nobody leads.
+        accept_loss: whether records may be lost: a log is not followed then, if nobody leads, but recovered at once.
 
     Returns:
         The journal, and what was read of it; None: it was stopped.
@@ -34,7 +34,13 @@ async def own(
     Raises:
         ValueError, tracker.journal.JournalError: as `open_journal`.
     """
-    if standby and not accept_loss and (followable := await asyncio.to_thread(follow_journal, where)) is not None:
+    if accept_loss:
+        try:
+            return await asyncio.to_thread(open_journal, where), None
+        except JournalLockedError:
+            if not standby:
+                raise
+    if standby and (followable := await asyncio.to_thread(follow_journal, where)) is not None:
 
         def standing() -> None:
             if readiness.standby():

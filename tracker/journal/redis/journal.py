@@ -59,6 +59,7 @@ class RedisJournal:
 
     def __init__(self, address: RedisAddress, follow: bool = False, restoring: bool = False) -> None:
         self._restoring = restoring
+        self._accepts_loss = False
         self._keys = Keys(address)
         self._log = Log(self._keys)
         self._snapshots = RedisSnapshots(self._keys)
@@ -131,6 +132,7 @@ class RedisJournal:
             state, number, entry, damage = self._newest_snapshot(aside)
         else:
             state, number, entry, damage = None, followed.number, followed.entry, []
+        self._accepts_loss = accept_loss
         # The term begins first: from then on nothing is written behind what is read here.
         top = self._log.claim(self._lease.holder, accept_loss)
         reading = self._log.read(entry, number)
@@ -274,7 +276,8 @@ class RedisJournal:
     def _look(self, acknowledged: int, top: Top) -> None:
         """Find out what the end of the log tells: an idle tracker must notice, too, that it has lost the log."""
         try:
-            if top.lost:
+            # An accepted loss stays noted until the first entry after the claim, however long the recovery takes.
+            if top.lost and not (self._accepts_loss and top.entry == f"{self._log.term}-0"):
                 raise lost(self._keys, top.lost)
             if top.term != self._log.term or top.last < acknowledged or not top.has_log or self._log.is_others(top):
                 self._log.moved()
