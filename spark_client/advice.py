@@ -5,10 +5,12 @@ the producer that is meant. This module only knows words.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from spark_client.errors import TrackingError
 from tracker.client import TrackerUnavailable
+from tracker.contract.refusal import Refusal
 
 #: How a job is started again from the beginning, where checkpoints and tracker no longer match.
 _ANEW: Final = (
@@ -16,27 +18,33 @@ _ANEW: Final = (
     "{options}`, and start them with new checkpoints, and with new paths for channels and results"
 )
 
-_ADVICE: Final = {
-    "FENCED": "Another run of this query has taken over, or this run was closed; only one run at a time may use a "
+_ADVICE: Final[Mapping[str, str]] = {
+    Refusal.FENCED: "Another run of this query has taken over, or this run was closed; only one run at a "
+    "time may use a "
     "checkpoint",
-    "MISSING_UNITS": "The tracker has lost a report that it had acknowledged; check whether its journal was lost. The "
+    Refusal.MISSING_UNITS: "The tracker has lost a report that it had acknowledged; check whether its journal "
+    "was lost. The "
     "batch was not committed; restart the query",
-    "EPOCH_REWOUND": "The query's checkpoint is older than its last commit at the tracker, as after a restore from a "
+    Refusal.EPOCH_REWOUND: "The query's checkpoint is older than its last commit at the tracker, as after a "
+    "restore from a "
     "backup: start the query with its last checkpoint. If that is lost, " + _ANEW,
-    "SPEC_CONFLICT": "Sources, channels or fronts have changed: give Tracking a new deployment=",
-    "INCOMPATIBLE_GRAPH": "Hand the running deployment over (tracking.hand_over()) or drain it first, or give "
+    Refusal.SPEC_CONFLICT: "Sources, channels or fronts have changed: give Tracking a new deployment=",
+    Refusal.INCOMPATIBLE_GRAPH: "Hand the running deployment over (tracking.hand_over()) or drain it first, or give "
     "Tracking(force=True), which abandons what is open",
-    "DRAIN_MISMATCH": "Wait for what was asked for first (tracking.await_drained()), or cancel it with `tracker "
+    Refusal.DRAIN_MISMATCH: "Wait for what was asked for first (tracking.await_drained()), or cancel it with `tracker "
     "cancel-drain {job} {options}`",
-    "DRAINED": "The job has been drained: start with a new deployment=",
-    "LOG_CHANGED": "The job was deleted, or the tracker's journal was lost or restored from a backup, so this query's "
+    Refusal.DRAINED: "The job has been drained: start with a new deployment=",
+    Refusal.LOG_CHANGED: "The job was deleted, or the tracker's journal was lost or restored from a backup, "
+    "so this query's "
     "checkpoint does not match the tracker any more: " + _ANEW,
-    "EVENTS_EXPIRED": "The tracker has dropped events that the query had not read: " + _ANEW,
-    "DEPLOYMENT_MISMATCH": "The job has moved on to another deployment: use that one, or a new name",
-    "EXPECT_CONFLICT": "The substream already has another count, which stays. While it is open, replace the count with "
+    Refusal.EVENTS_EXPIRED: "The tracker has dropped events that the query had not read: " + _ANEW,
+    Refusal.DEPLOYMENT_MISMATCH: "The job has moved on to another deployment: use that one, or a new name",
+    Refusal.EXPECT_CONFLICT: "The substream already has another count, which stays. While it is open, replace the "
+    "count with "
     "tracking.expect(…, revise=True), or Schedule(…, revise=True), as with every front that looks for counts; once it "
     "has ended, no count changes it",
-    "FRONT_OWNED": "Another query reads the same source{owner}. If it still runs, stop one: a source belongs to one "
+    Refusal.FRONT_OWNED: "Another query reads the same source{owner}. If it still runs, stop one: a source "
+    "belongs to one "
     "query. If this query replaces it, with a new checkpoint: the rows that the other query had read are counted, and "
     "would be counted twice, so " + _ANEW + ". Only if this query's source begins exactly where the other one "
     "stopped: `tracker forget-producer {job} {producer} {options}`, and start it again",

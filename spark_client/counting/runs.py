@@ -32,6 +32,7 @@ from tracker.client import (
 )
 from tracker.client.pieces import Largest, split
 from tracker.contract.promises import CommitPromise
+from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
@@ -238,7 +239,7 @@ class Run(JobReader):
                 try:
                     self._once.close(resume_epoch=resume_epoch)
                 except TrackerError as error:
-                    if error.reason != "FENCED":  # another run has taken over: nothing is left to close
+                    if error.reason != Refusal.FENCED:  # another run has taken over: nothing is left to close
                         self.failure = error
                         raise
                 self._closed = True
@@ -299,9 +300,9 @@ class Run(JobReader):
         try:
             (self._producer if patient else self._once).commit(promises=promises)
         except TrackerError as error:
-            if error.reason == "EPOCH_STAGED":
+            if error.reason == Refusal.EPOCH_STAGED:
                 return None
-            if error.reason != "EXPECT_CONFLICT" or not (others := self.ended_otherwise(promises, patient)):
+            if error.reason != Refusal.EXPECT_CONFLICT or not (others := self.ended_otherwise(promises, patient)):
                 raise
             _passed_over(front, others)
             return list(others)

@@ -31,6 +31,7 @@ from spark_client.spark_internals.checkpoints import last_commit, started_query
 from spark_client.storage.directories import parquet_of, read_json, write_first
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import TrackerError, TrackerUnavailable
+from tracker.contract.refusal import Refusal
 
 _NAME: Final = re.compile(r"(.+)#r([1-9][0-9]*)", re.DOTALL)
 _LONGEST: Final = 512  #: bytes of a name, at the tracker
@@ -142,7 +143,7 @@ class Revisions:
                         report.report(units=["reopened"], commit=True)
                 return
             except TrackerError as error:
-                if error.reason != "FENCED":  # else somebody else is saying it
+                if error.reason != Refusal.FENCED:  # else somebody else is saying it
                     raise explained(error) from error
             except TrackerUnavailable as error:
                 raise explained(error) from error

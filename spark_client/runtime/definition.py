@@ -12,6 +12,7 @@ from spark_client.plan.graph import JobGraph
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import COMMITTED_ENDS, DrainMode, DrainState, JobSpec, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest
+from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
@@ -106,7 +107,7 @@ class Definition:
         try:
             status = self._client.job(self._job)
         except TrackerError as error:
-            if error.reason != "UNKNOWN_JOB":
+            if error.reason != Refusal.UNKNOWN_JOB:
                 raise
             return
         if status.spec.deployment != self._deployment and status.open_substreams:

@@ -18,6 +18,7 @@ from tracker.client import (
     TrackerUnavailable,
 )
 from tracker.client.watch import Watch
+from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
@@ -105,7 +106,7 @@ class DrainWatch:
                     _log.warning("the watch over job %s waits for the tracker: %s", self._job, error)
                 complained = True
             except TrackerError as error:
-                if error.reason == "UNKNOWN_JOB":
+                if error.reason == Refusal.UNKNOWN_JOB:
                     _log.error("the watch over job %s has ended: %s", self._job, error)
                     return
                 # The watch paused for longer than events are kept, or the log is another: only new events matter.

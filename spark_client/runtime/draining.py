@@ -17,6 +17,7 @@ from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.trackers.jobclient import JobClient, JobProducer
 from tracker.client import DrainState, DrainStatus, TrackerError, TrackerUnavailable
+from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
@@ -113,7 +114,7 @@ class Drain:
                 producer.commit(epoch)
                 producer.close()
             except TrackerError as error:
-                if error.reason != "FENCED" or not run.is_current():
+                if error.reason != Refusal.FENCED or not run.is_current():
                     raise
                 # A driver whose run is over took the hold away from this one. Its own must not stay.
                 again, epoch = self._guard(run)

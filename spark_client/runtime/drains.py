@@ -20,6 +20,7 @@ from spark_client.runtime.handing_over import HandingOver
 from spark_client.runtime.running import Running
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import DrainMode, TrackerError, TrackerUnavailable
+from tracker.contract.refusal import Refusal
 
 
 class Drains:
@@ -162,7 +163,7 @@ class Drains:
                     reading.run.promise(front.finish())
                     return
                 except TrackerError as error:
-                    if error.reason != "EPOCH_STAGED":
+                    if error.reason != Refusal.EPOCH_STAGED:
                         raise
                 time.sleep(0.05)  # a batch is under way: it will be committed
         except (TrackerError, TrackerUnavailable) as error:

@@ -27,6 +27,7 @@ from tracker.client import (
     TrackerError,
     TrackerUnavailable,
 )
+from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
@@ -70,7 +71,7 @@ class HandingOver(Attempt):
             except TrackerUnavailable as error:
                 _log.warning("the hand-over of job %s waits for the tracker: %s", self._job, error)
             except TrackerError as error:
-                if error.reason != "DRAINED":  # else it was done before this look
+                if error.reason != Refusal.DRAINED:  # else it was done before this look
                     raise
 
     def _take_a_step(self, status: JobStatus) -> None:
@@ -135,7 +136,7 @@ class HandingOver(Attempt):
             try:
                 guard.close()
             except TrackerError as error:
-                if error.reason != "FENCED":  # another driver has it now
+                if error.reason != Refusal.FENCED:  # another driver has it now
                     raise
             del self._guards[query]
 

@@ -19,6 +19,7 @@ from tracker.client import (
     TrackerError,
 )
 from tracker.client.paging import pages
+from tracker.contract.refusal import Refusal
 
 
 class Subscriptions:
@@ -180,7 +181,7 @@ def _subscribed(
     try:
         return subscribe(after_seq=after), False
     except TrackerError as error:
-        if error.reason not in ("EVENTS_EXPIRED", "SUBSCRIPTION_EXPIRED"):
+        if error.reason not in (Refusal.EVENTS_EXPIRED, Refusal.SUBSCRIPTION_EXPIRED):
             raise
     with suppress(TrackerError):  # there may be none
         unsubscribe()

@@ -15,6 +15,7 @@ from tests.client.test_client import pass_through
 from tests.client.test_failures import until
 from tracker.client import TrackerClient, TrackerError
 from tracker.client.connection import _connections
+from tracker.contract.refusal import Refusal
 
 OPENED = {"a watch": ("watch",), "a subscription": ("subscribe", "mailer")}  #: the client's method, its arguments
 
@@ -33,7 +34,7 @@ def test_what_nobody_holds_ends_at_the_tracker(tmp_path: Path, opened: tuple[str
                 try:
                     return next(getattr(client, method)("job", *arguments)).seq == 1
                 except TrackerError as error:
-                    if error.reason != "LIMIT":
+                    if error.reason != Refusal.LIMIT:
                         raise
                     return False
 

@@ -53,7 +53,7 @@ from tracker.contract.events import (
     Stalled,
 )
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import (
     DrainStatus,
     Explained,
@@ -619,18 +619,18 @@ class ReferenceTracker:
 
     def _job(self, name: str) -> Job:
         if name not in self._jobs:
-            raise Refused.unknown("UNKNOWN_JOB", name)
+            raise Refused(Refusal.UNKNOWN_JOB, name)
         return self._jobs[name]
 
     def _producer(self, job: Job, name: str) -> Producer:
         if name not in job.producers:
-            raise Refused.unknown("UNKNOWN_PRODUCER", name)
+            raise Refused(Refusal.UNKNOWN_PRODUCER, name)
         return job.producers[name]
 
     def _current_run(self, job: Job, name: str, run: str) -> Producer:
         producer = self._producer(job, name)
         if producer.closed or producer.run != run:
-            raise Refused.precondition("FENCED", run)
+            raise Refused(Refusal.FENCED, run)
         return producer
 
     # ------------------------------------------------------------ Jobs
@@ -643,22 +643,22 @@ class ReferenceTracker:
         spec = c.spec
         names = [name for name, _ in spec.segments]
         if len(set(names)) < len(names) or len(set(spec.fronts)) < len(spec.fronts):
-            raise Refused.malformed("a segment or a front is named twice")
+            raise Refused(Refusal.MALFORMED, "a segment or a front is named twice")
         if any(feed not in names for _, feeds in spec.segments for feed in feeds):
-            raise Refused.invalid("UNKNOWN_SEGMENT", "a feed is no segment")
+            raise Refused(Refusal.UNKNOWN_SEGMENT, "a feed is no segment")
         telling = [front for front, _ in spec.front_segments]
         if len(set(telling)) < len(telling) or not set(telling) <= set(spec.fronts):
-            raise Refused.malformed("a front says twice what it feeds, or is none")
+            raise Refused(Refusal.MALFORMED, "a front says twice what it feeds, or is none")
         if any(feed not in names for _, feeds in spec.front_segments for feed in feeds):
-            raise Refused.invalid("UNKNOWN_SEGMENT", "a front feeds what is no segment")
+            raise Refused(Refusal.UNKNOWN_SEGMENT, "a front feeds what is no segment")
         if any(not feeds for _, feeds in spec.front_segments) or (
             spec.fronts and set(names) - {g for front in spec.fronts for g in _reached(spec, front)}
         ):
-            raise Refused.malformed("a front feeds nothing, or no front reaches a segment")
+            raise Refused(Refusal.MALFORMED, "a front feeds nothing, or no front reaches a segment")
         if len(set(spec.state_segments)) < len(spec.state_segments):
-            raise Refused.malformed("a segment of state is named twice")
+            raise Refused(Refusal.MALFORMED, "a segment of state is named twice")
         if not set(spec.state_segments) <= set(names):
-            raise Refused.invalid("UNKNOWN_SEGMENT", "a segment of state is none")
+            raise Refused(Refusal.UNKNOWN_SEGMENT, "a segment of state is none")
 
         job = self._jobs.get(spec.job)
         created = job is None
@@ -668,7 +668,7 @@ class ReferenceTracker:
             self._jobs[spec.job] = job
         elif spec.deployment == job.spec.deployment:
             if not _same_but_durations(spec, job.spec):
-                raise Refused.precondition("SPEC_CONFLICT", spec.deployment)
+                raise Refused(Refusal.SPEC_CONFLICT, spec.deployment)
             self._check_committed_ends(job, spec)
             job.spec = replace(
                 job.spec,
@@ -683,7 +683,7 @@ class ReferenceTracker:
             self._forget_stalls(job)
             return self._defined(job, created)
         elif spec.deployment in job.left:
-            raise Refused.precondition("DEPLOYMENT_MISMATCH", spec.deployment)
+            raise Refused(Refusal.DEPLOYMENT_MISMATCH, spec.deployment)
         elif job.drained and not job.handed_over:
             self._start_afresh(job, spec)
         else:
@@ -726,25 +726,25 @@ class ReferenceTracker:
 
     def _check_takeover(self, job: Job, spec: Spec) -> None:
         if job.draining:
-            raise Refused.precondition("DRAIN_IN_PROGRESS", job.spec.deployment)
+            raise Refused(Refusal.DRAIN_IN_PROGRESS, job.spec.deployment)
         if job.handed_over:
             if set(job.unbalanced_segments()) - {name for name, _ in spec.segments}:
-                raise Refused.precondition("INCOMPATIBLE_GRAPH", "state would go that holds something")
+                raise Refused(Refusal.INCOMPATIBLE_GRAPH, "state would go that holds something")
         elif _graph(spec) != _graph(job.spec) and (job.open_substreams() or job.staging):
-            raise Refused.precondition("INCOMPATIBLE_GRAPH", "something is open")
+            raise Refused(Refusal.INCOMPATIBLE_GRAPH, "something is open")
         if job.fronts and not spec.fronts:
-            raise Refused.precondition("INCOMPATIBLE_GRAPH", "the last front would go")
+            raise Refused(Refusal.INCOMPATIBLE_GRAPH, "the last front would go")
         kept = {name for name, _ in spec.segments}
         loses = [f for f in job.fronts if f not in spec.fronts or (job.fed(f) & kept) - _fed(spec, f)]
         # reading: what was staged since a hand-over is empty, and nobody commits it any more
         if not job.handed_over and any(job.fronts[name].owner in job.staging for name in loses):
-            raise Refused.precondition("EPOCH_STAGED", "the owner of a front that feeds less has an epoch staged")
+            raise Refused(Refusal.EPOCH_STAGED, "the owner of a front that feeds less has an epoch staged")
         self._check_committed_ends(job, spec)
 
     def _check_committed_ends(self, job: Job, spec: Spec) -> None:
         for p in job.producers.values():
             if spec.committed_ends and p.mode == Mode.IMMEDIATE and (not p.closed or p.staged or p.holds):
-                raise Refused.precondition("MODE_CONFLICT", p.name)
+                raise Refused(Refusal.MODE_CONFLICT, p.name)
 
     def _clear_by_force(self, job: Job) -> None:
         if job.draining:
@@ -853,7 +853,7 @@ class ReferenceTracker:
     def _delete(self, c: DeleteJob) -> None:
         job = self._job(c.job)
         if not c.force and any(not producer.closed for producer in job.producers.values()):
-            raise Refused.precondition("JOB_ACTIVE", c.job)
+            raise Refused(Refusal.JOB_ACTIVE, c.job)
         del self._jobs[c.job]
         self._pending = {key: drain for key, drain in self._pending.items() if key[0] != c.job}
 
@@ -868,11 +868,11 @@ class ReferenceTracker:
         job = self._job(c.job)
         producer = job.producers.get(c.producer, Producer(c.producer, c.mode))
         if c.run in producer.fenced:
-            raise Refused.precondition("FENCED", c.run)
+            raise Refused(Refusal.FENCED, c.run)
         if c.mode != producer.mode:
-            raise Refused.precondition("MODE_CONFLICT", c.producer)
+            raise Refused(Refusal.MODE_CONFLICT, c.producer)
         if c.mode == Mode.IMMEDIATE and job.spec.committed_ends:
-            raise Refused.precondition("MODE_CONFLICT", "ends come only of what is committed")
+            raise Refused(Refusal.MODE_CONFLICT, "ends come only of what is committed")
         if not producer.closed and producer.run == c.run:
             return Opened(producer.committed_epoch)
         self._check_not_rewound(producer, c.resume_epoch)
@@ -886,7 +886,7 @@ class ReferenceTracker:
 
     def _check_not_rewound(self, producer: Producer, resume_epoch: int | None) -> None:
         if resume_epoch is not None and resume_epoch <= producer.committed:
-            raise Refused.precondition("EPOCH_REWOUND", producer.name)
+            raise Refused(Refusal.EPOCH_REWOUND, producer.name)
 
     def _close(self, c: CloseProducer) -> None:
         job = self._job(c.job)
@@ -979,7 +979,7 @@ class ReferenceTracker:
             self._hear(job, producer)
             return Reported(Outcome.ALREADY_COMMITTED, job.last_seq, log_id=job.log_id)
         if job.drained and (c.entry_count or c.promises):
-            raise Refused.precondition("DRAINED", c.job)
+            raise Refused(Refusal.DRAINED, c.job)
         epoch = producer.staged.get(c.epoch)
         known_units = epoch.units if epoch else set()
         duplicates = tuple(unit for unit in c.units if unit in known_units)
@@ -992,7 +992,7 @@ class ReferenceTracker:
                 self._commit_up_to(job, producer, c.epoch)
             return Reported(Outcome.DUPLICATE, job.last_seq, log_id=job.log_id)
         if epoch and epoch.sealed:
-            raise Refused.precondition("SEALED", str(c.epoch))
+            raise Refused(Refusal.SEALED, str(c.epoch))
 
         self._check_expectations(job, producer, c.promises, named, [])
         self._hear(job, producer)
@@ -1029,16 +1029,16 @@ class ReferenceTracker:
     def _check_report(self, job: Job, producer: Producer, c: Report) -> list[Substream | tuple[str, str, int | None]]:
         """Shape and units, ids, segments, the entries' end times, then promise by promise."""
         if not c.units and not c.commit:
-            raise Refused.malformed("neither units nor commit")
+            raise Refused(Refusal.MALFORMED, "neither units nor commit")
         if len(set(c.units)) < len(c.units):
-            raise Refused.malformed("a unit is named twice")
+            raise Refused(Refusal.MALFORMED, "a unit is named twice")
         if any(not _is_name(name) for name in (*c.units, *c.names)) or any(not _is_scope(scope) for scope in c.scopes):
-            raise Refused.malformed("a name is empty or too long")
+            raise Refused(Refusal.MALFORMED, "a name is empty or too long")
         columns = (c.substream_index, c.segment_index, c.xor, c.sent, c.received)
         if any(len(column) != c.entry_count for column in columns):
-            raise Refused.malformed("columns of unequal length")
+            raise Refused(Refusal.MALFORMED, "columns of unequal length")
         if len(c.scope_index) != len(c.names) or len(c.end_times) not in (0, len(c.names)):
-            raise Refused.malformed("columns of unequal length")
+            raise Refused(Refusal.MALFORMED, "columns of unequal length")
         substreams = len(c.names) + len(c.substream_ids)
         closes = [promise.substream_index for promise in c.promises if isinstance(promise, Close | Expect)]
         if (
@@ -1046,18 +1046,18 @@ class ReferenceTracker:
             or any(i >= substreams for i in (*c.substream_index.tolist(), *closes))
             or any(i >= len(c.segments) for i in c.segment_index.tolist())
         ):
-            raise Refused.malformed("an index past its table")
+            raise Refused(Refusal.MALFORMED, "an index past its table")
         if any(isinstance(p, Frontier) and p.scope is not None and not _is_scope(p.scope) for p in c.promises):
-            raise Refused.malformed("no scope")
+            raise Refused(Refusal.MALFORMED, "no scope")
 
         if len(c.substream_ids):
             if c.log_id != job.log_id:
-                raise Refused.precondition("LOG_CHANGED", c.log_id)
+                raise Refused(Refusal.LOG_CHANGED, c.log_id)
             if any(sid not in job.substreams for sid in c.substream_ids.tolist()):
-                raise Refused.precondition("UNKNOWN_ID", c.log_id)
+                raise Refused(Refusal.UNKNOWN_ID, c.log_id)
 
         if any(segment not in job.feeds for segment in c.segments):
-            raise Refused.invalid("UNKNOWN_SEGMENT", ", ".join(c.segments))
+            raise Refused(Refusal.UNKNOWN_SEGMENT, ", ".join(c.segments))
 
         ends = c.end_times.tolist() or [NO_END_TIME] * len(c.names)
         named: list[Substream | tuple[str, str, int | None]] = [
@@ -1072,7 +1072,7 @@ class ReferenceTracker:
             if isinstance(said, Substream):
                 return
             if bound.setdefault(said[:2], said[2]) != said[2]:
-                raise Refused.invalid("END_TIME_CONFLICT", str(said))
+                raise Refused(Refusal.END_TIME_CONFLICT, str(said))
 
         for index in c.substream_index.tolist():
             check_end_time(index)
@@ -1080,11 +1080,11 @@ class ReferenceTracker:
             if not isinstance(promise, Close) or promise.front:
                 self._check_front(job, producer, promise.front)
             elif promise.only_without_fronts and job.fronts:
-                raise Refused.invalid("UNKNOWN_FRONT", "a close without a front")
+                raise Refused(Refusal.UNKNOWN_FRONT, "a close without a front")
             if isinstance(promise, Expect) and promise.segment not in job.feeds:
-                raise Refused.invalid("UNKNOWN_SEGMENT", promise.segment)
+                raise Refused(Refusal.UNKNOWN_SEGMENT, promise.segment)
             if isinstance(promise, Expect) and promise.segment not in job.fed(promise.front):
-                raise Refused.malformed("a front expects on a segment that it does not feed")
+                raise Refused(Refusal.MALFORMED, "a front expects on a segment that it does not feed")
             if isinstance(promise, Close | Expect):
                 check_end_time(promise.substream_index)
         return named
@@ -1116,19 +1116,19 @@ class ReferenceTracker:
             last = said.get(key, standing)
             over = s is not None and s.ended_on(promise.segment)
             if last is not None and last != promise.elements and (over or not promise.revise):
-                raise Refused.precondition("EXPECT_CONFLICT", str(key))
+                raise Refused(Refusal.EXPECT_CONFLICT, str(key))
             said[key] = promise.elements
 
     def _check_front(self, job: Job, producer: Producer, name: str) -> None:
         if name not in job.fronts:
-            raise Refused.invalid("UNKNOWN_FRONT", name)  # reading: in a commit's promises, too
+            raise Refused(Refusal.UNKNOWN_FRONT, name)  # reading: in a commit's promises, too
         front = job.fronts[name]
         if front.owner in ("", producer.name):
             return
         if front.owner_deployment == job.spec.deployment:
-            raise Refused.precondition("FRONT_OWNED", name)
+            raise Refused(Refusal.FRONT_OWNED, name)
         if job.producers[front.owner].staged:
-            raise Refused.precondition("EPOCH_STAGED", name)
+            raise Refused(Refusal.EPOCH_STAGED, name)
 
     def _claim(self, job: Job, producer: Producer, promises: Sequence[Promised]) -> None:
         fronts = [job.fronts[promise[1]] for promise in promises if promise[1]]
@@ -1157,9 +1157,9 @@ class ReferenceTracker:
         job = self._job(c.job)
         producer = self._current_run(job, c.producer, c.run)
         if (c.seal and c.promises) or (c.epoch is None and (c.seal or c.units is not None)):
-            raise Refused.malformed("a seal that promises, or a seal or manifest without an epoch")
+            raise Refused(Refusal.MALFORMED, "a seal that promises, or a seal or manifest without an epoch")
         if any(isinstance(promise, Close) for promise in c.promises):
-            raise Refused.malformed("a commit closes nothing by name")
+            raise Refused(Refusal.MALFORMED, "a commit closes nothing by name")
         scopes = [scope for scope, _, _ in c.substreams]
         named = self._check_report(
             job,
@@ -1179,7 +1179,7 @@ class ReferenceTracker:
         )
 
         if c.promises and job.handed_over:
-            raise Refused.precondition("DRAINED", c.job)
+            raise Refused(Refusal.DRAINED, c.job)
         if c.epoch is not None and not producer.settled:
             if c.promises:
                 self._hear(job, producer)
@@ -1199,7 +1199,7 @@ class ReferenceTracker:
         ]
         moves = [_resolved(promise, []) for promise in c.promises if not isinstance(promise, Expect)]
         if later and any(self._says_more(job, promise, with_it) for promise in moves):
-            raise Refused.precondition("EPOCH_STAGED", str(later))
+            raise Refused(Refusal.EPOCH_STAGED, str(later))
         self._check_expectations(job, producer, c.promises, named, dropped)
 
         producer.last_heard = self._now
@@ -1238,13 +1238,13 @@ class ReferenceTracker:
         """The reports that the manifest drops."""
         epoch = producer.staged.get(number, StagedEpoch(False))
         if missing := kept - epoch.units:
-            raise Refused.precondition("MISSING_UNITS", ", ".join(sorted(missing)))
+            raise Refused(Refusal.MISSING_UNITS, ", ".join(sorted(missing)))
         if epoch.sealed:
             return []
         dropped = [report for report in epoch.reports if kept.isdisjoint(report.units)]
         split = [report for report in epoch.reports if report not in dropped and not kept.issuperset(report.units)]
         if split or (dropped and producer.mode == Mode.IMMEDIATE):
-            raise Refused.precondition("SPLIT_UNITS", str(number))
+            raise Refused(Refusal.SPLIT_UNITS, str(number))
         return dropped
 
     def _says_more(self, job: Job, promise: Promised, committed_with_it: Sequence[Promised]) -> bool:
@@ -1395,18 +1395,18 @@ class ReferenceTracker:
         job = self._job(c.job)
         s = job.find(c.scope, c.name)
         if s is None or not s.known:
-            raise Refused.unknown("UNKNOWN_SUBSTREAM", c.name)
+            raise Refused(Refusal.UNKNOWN_SUBSTREAM, c.name)
         self._end_everywhere(job, s, Reason.ABANDONED)
         self._evaluate(job)
 
     def _finish_front(self, c: FinishFront) -> None:
         job = self._job(c.job)
         if c.front not in job.fronts:
-            raise Refused.unknown("UNKNOWN_FRONT", c.front)
+            raise Refused(Refusal.UNKNOWN_FRONT, c.front, code="NOT_FOUND")
         if job.handed_over:
-            raise Refused.precondition("DRAINED", c.front)
+            raise Refused(Refusal.DRAINED, c.front)
         if job.fronts[c.front].owner in job.staging:
-            raise Refused.precondition("EPOCH_STAGED", c.front)
+            raise Refused(Refusal.EPOCH_STAGED, c.front)
         self._wake(job, [job.fronts[c.front]])
         job.make_firm([("finish", c.front)])
         self._evaluate(job)
@@ -1415,31 +1415,31 @@ class ReferenceTracker:
 
     def _subscription(self, job: Job, name: str) -> Subscription:
         if name not in job.subscriptions:
-            raise Refused.unknown("UNKNOWN_SUBSCRIPTION", name)
+            raise Refused(Refusal.UNKNOWN_SUBSCRIPTION, name)
         if job.subscriptions[name].expired is not None:
-            raise Refused("OUT_OF_RANGE", "SUBSCRIPTION_EXPIRED", name)
+            raise Refused(Refusal.SUBSCRIPTION_EXPIRED, name)
         return job.subscriptions[name]
 
     def _check_log(self, job: Job, log_id: str) -> None:
         if log_id not in ("", job.log_id):
-            raise Refused.precondition("LOG_CHANGED", log_id)
+            raise Refused(Refusal.LOG_CHANGED, log_id)
 
     def _check_nothing_dropped(self, job: Job, wanted: Wanted, after_seq: int) -> None:
         last = job.last_dropped(wanted)
         if after_seq < last:
-            raise Refused("OUT_OF_RANGE", "EVENTS_EXPIRED", str(last))
+            raise Refused(Refusal.EVENTS_EXPIRED, str(last))
 
     def _subscribe(self, c: Subscribe) -> Subscribed:
         job = self._job(c.job)
         if not all(map(_is_name, (c.name, *c.segments))) or not all(map(_is_scope, c.scopes)):
-            raise Refused.malformed("no name")
+            raise Refused(Refusal.MALFORMED, "no name")
         if c.max_age is not None and c.max_age <= 0:
-            raise Refused.malformed("no age")
+            raise Refused(Refusal.MALFORMED, "no age")
         self._check_log(job, c.log_id)
         if any(segment not in job.feeds for segment in c.segments):
-            raise Refused.invalid("UNKNOWN_SEGMENT", ", ".join(c.segments))
+            raise Refused(Refusal.UNKNOWN_SEGMENT, ", ".join(c.segments))
         if c.after_seq is not None and c.after_seq > job.last_seq:
-            raise Refused.malformed("not happened yet")
+            raise Refused(Refusal.MALFORMED, "not happened yet")
         wanted = Wanted(frozenset(c.segments), frozenset(c.scopes))
         created = c.name not in job.subscriptions
         if created:
@@ -1461,7 +1461,7 @@ class ReferenceTracker:
         subscription = self._subscription(job, c.name)
         self._check_log(job, c.log_id)
         if c.seq > job.last_seq:
-            raise Refused.malformed("not happened yet")
+            raise Refused(Refusal.MALFORMED, "not happened yet")
         subscription.last_ack = self._now
         subscription.acknowledged = max(subscription.acknowledged, c.seq)
         job.drop_unwanted()
@@ -1470,7 +1470,7 @@ class ReferenceTracker:
     def _unsubscribe(self, c: Unsubscribe) -> None:
         job = self._job(c.job)
         if c.name not in job.subscriptions:
-            raise Refused.unknown("UNKNOWN_SUBSCRIPTION", c.name)
+            raise Refused(Refusal.UNKNOWN_SUBSCRIPTION, c.name)
         del job.subscriptions[c.name]
         job.drop_unwanted()
 
@@ -1487,17 +1487,17 @@ class ReferenceTracker:
         deadline = None if c.timeout is None else self._now + c.timeout
         job = self._jobs.get(c.job)
         if job is not None and c.deployment in job.left:
-            raise Refused.precondition("DEPLOYMENT_MISMATCH", c.deployment)
+            raise Refused(Refusal.DEPLOYMENT_MISMATCH, c.deployment)
         if job is None or c.deployment != job.spec.deployment:
             pending = JobDrain(c.drain_id, c.deployment, DrainState.PENDING, deadline, c.mode)
             asked = self._pending.setdefault((c.job, c.deployment), pending)
             if asked.mode != c.mode:
-                raise Refused.precondition("DRAIN_MISMATCH", asked.id)
+                raise Refused(Refusal.DRAIN_MISMATCH, asked.id)
         elif not job.draining and not job.drained:
             self._start_drain(job, c.drain_id, deadline, c.mode)
             self._finish_drain(job)
         elif job.drain is not None and job.drain.mode != c.mode:
-            raise Refused.precondition("DRAIN_MISMATCH", job.drain.id)
+            raise Refused(Refusal.DRAIN_MISMATCH, job.drain.id)
         return self.drain_status(c.job, c.deployment)
 
     def _start_drain(self, job: Job, drain_id: str, deadline: int | None, mode: DrainMode) -> None:
@@ -1537,17 +1537,17 @@ class ReferenceTracker:
         job = self._jobs.get(c.job)
         if pending := self._pending.get((c.job, c.deployment)):
             if c.drain_id not in ("", pending.id):
-                raise Refused.precondition("DRAIN_MISMATCH", c.drain_id)
+                raise Refused(Refusal.DRAIN_MISMATCH, c.drain_id)
             del self._pending[c.job, c.deployment]
             return DrainStatus(DrainState.CANCELLED, pending.id, c.deployment, mode=pending.mode)
         if job is None:
-            raise Refused.unknown("UNKNOWN_JOB", c.job)
+            raise Refused(Refusal.UNKNOWN_JOB, c.job)
         if c.deployment not in ("", job.spec.deployment):
-            raise Refused.precondition("DEPLOYMENT_MISMATCH", c.deployment)
+            raise Refused(Refusal.DEPLOYMENT_MISMATCH, c.deployment)
         if job.drain is not None and c.drain_id not in ("", job.drain.id):
-            raise Refused.precondition("DRAIN_MISMATCH", c.drain_id)
+            raise Refused(Refusal.DRAIN_MISMATCH, c.drain_id)
         if job.handed_over:
-            raise Refused.precondition("DRAINED", c.job)
+            raise Refused(Refusal.DRAINED, c.job)
         if job.drain is not None and job.drain.under_way:
             # reading: of STAGED producers; what is IMMEDIATE has finished, then or before
             staged = [
@@ -1559,7 +1559,7 @@ class ReferenceTracker:
             ]
             finishing = self._finished_in_drain(job, job.drain) or any(promise[0] == "finish" for promise in staged)
             if finishing and not job.hands_over:
-                raise Refused.precondition("DRAIN_IN_PROGRESS", job.drain.id)
+                raise Refused(Refusal.DRAIN_IN_PROGRESS, job.drain.id)
             self._cancel(job, job.drain)
         return self.drain_status(c.job)
 
@@ -1700,7 +1700,7 @@ class ReferenceTracker:
             return DrainStatus(pending.state, pending.id, deployment, mode=pending.mode)
         job = self._job(name)
         if deployment not in ("", job.spec.deployment):
-            raise Refused.precondition("DEPLOYMENT_MISMATCH", deployment)
+            raise Refused(Refusal.DEPLOYMENT_MISMATCH, deployment)
         finished = job.promised().finished
         return DrainStatus(
             job.drain.state if job.drain else DrainState.NOT_DRAINING,
@@ -2009,7 +2009,7 @@ def _check_bounds(command: Command) -> None:
         or any(epoch is not None and epoch >= 2**62 for epoch in epochs)
         or any(time is not None and time != NO_END_TIME and abs(time) > 2**61 for time in end_times)
     ):
-        raise Refused.malformed("a number is beyond its bound")
+        raise Refused(Refusal.MALFORMED, "a number is beyond its bound")
 
 
 def _is_name(name: str) -> bool:

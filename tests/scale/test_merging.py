@@ -45,7 +45,7 @@ def filled(kind: Any, number: int) -> Any:
         types = get_type_hints(kind)
         return kind(**{each.name: filled(types[each.name], n) for n, each in enumerate(fields(kind), number)})
     some = [each for each in get_args(kind) if each is not type(None)]
-    if get_origin(kind) is tuple:
+    if get_origin(kind) in (tuple, Sequence):
         return (filled(some[0], number),)
     if get_origin(kind) is Mapping:
         return {filled(some[0], number): filled(some[1], number)}

@@ -19,7 +19,7 @@ from tracker.contract.answers import Answer, Opened, Reported
 from tracker.contract.commands import CloseProducer, Command, Commit, OpenProducer, Report
 from tracker.contract.events import Ended
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import NO_END_TIME, Mode, Outcome
 
 from .world import JOB, Channel, Element, Kind, Lost, Network, Oracle, Rules, Substream, label_of
@@ -145,7 +145,7 @@ class Actor:
                 if not patient:
                     return None
             except Refused as refused:
-                if refused.reason == "FENCED":
+                if refused.reason == Refusal.FENCED:
                     raise Superseded from refused
                 raise
             yield BUSY

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from tracker.contract.commands import DefineJob, Drain, Spec
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import DrainMode, Mode, Ordering
 
 from .actors import BUSY, IDLE, Actor, Expected, Flush, Life, Query, Source, Superseded, Surroundings
@@ -172,7 +172,7 @@ class Dataflow:
             except Lost:
                 continue
             except Refused as refused:
-                if refused.reason in ("DRAIN_IN_PROGRESS", "EPOCH_STAGED"):
+                if refused.reason in (Refusal.DRAIN_IN_PROGRESS, Refusal.EPOCH_STAGED):
                     return False
                 raise
             return True
@@ -219,7 +219,7 @@ class Dataflow:
             except Lost:
                 continue
             except Refused as refused:  # it hands over
-                if refused.reason != "DRAIN_MISMATCH":
+                if refused.reason != Refusal.DRAIN_MISMATCH:
                     raise
             return
 
@@ -231,7 +231,7 @@ class Dataflow:
             except Lost:
                 continue
             except Refused as refused:  # it finishes
-                if refused.reason != "DRAIN_MISMATCH":
+                if refused.reason != Refusal.DRAIN_MISMATCH:
                     raise
             return
 

@@ -17,7 +17,7 @@ from tests.model.generate import generate
 from tests.model.lines import JOB, Driver
 from tracker.contract.commands import Ack, Subscribe, Unsubscribe
 from tracker.contract.events import Advanced, Ended, Event, Excess, Late
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.core import Tracker
 from tracker.core.filters import EventFilter
 from tracker.core.subscriptions import Subscriptions
@@ -67,7 +67,7 @@ class Reader:
         try:
             answer = tracker.apply(Subscribe(JOB, self.name, self.segments, self.scopes, max_age=10**18), now)
         except Refused as refused:
-            if refused.reason != "UNKNOWN_SEGMENT":
+            if refused.reason != Refusal.UNKNOWN_SEGMENT:
                 raise
             return
         self.subscribed = True
@@ -87,7 +87,7 @@ class Reader:
         try:
             self._read(tracker, history, wanted=wanted, own=True)
         except Refused as refused:
-            if refused.reason != "EVENTS_EXPIRED":
+            if refused.reason != Refusal.EVENTS_EXPIRED:
                 raise
             lost = tracker.first_seq(JOB, wanted) - 1
             assert lost > self.place, "it is refused, though nothing was dropped after its place"

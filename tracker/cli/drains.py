@@ -17,6 +17,7 @@ from tracker.cli.forms import Form
 from tracker.cli.output import print_json, print_line
 from tracker.cli.progress import progress
 from tracker.cli.tables import print_pairs
+from tracker.contract.refusal import Refusal
 
 if TYPE_CHECKING:
     from tracker.client import DrainStatus, TrackerClient
@@ -156,7 +157,7 @@ def _warn_of_pending(client: TrackerClient | ShardedClient, job: str, deployment
     try:
         there = f"the current one is {client.job(job).spec.deployment!r}"
     except TrackerError as refused:
-        if refused.reason != "UNKNOWN_JOB":
+        if refused.reason != Refusal.UNKNOWN_JOB:
             raise
         there = "the job does not exist"
     print_line(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tracker.contract.refusal import Refusal
+
 if TYPE_CHECKING:
     from tracker.client import JobStatus, TrackerClient
     from tracker.sharded import ShardedClient
@@ -18,5 +20,5 @@ def read_statuses(client: TrackerClient | ShardedClient) -> Iterator[JobStatus]:
         try:
             yield client.job(job)
         except TrackerError as refused:
-            if refused.reason != "UNKNOWN_JOB":
+            if refused.reason != Refusal.UNKNOWN_JOB:
                 raise

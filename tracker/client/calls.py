@@ -22,6 +22,7 @@ from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError, TrackerUnavailable
 from tracker.client.finding import finder
 from tracker.client.metrics import ClientMetrics
+from tracker.contract.refusal import Refusal
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.addresses import is_local
 from tracker.wire.gen import tracker_pb2
@@ -92,7 +93,7 @@ def retry_delay(error: grpc.RpcError) -> float | None:
 
 def out_of_quota(error: grpc.RpcError) -> TrackerError:
     """Returns the error of a call that a quota refused until the end."""
-    return TrackerError(error.code().name, "QUOTA", error.details() or "")
+    return TrackerError(error.code().name, Refusal.QUOTA, error.details() or "")
 
 
 class Backoff:

@@ -13,6 +13,7 @@ from tracker.client.report import Report
 from tracker.contract.bounds import checked_epoch
 from tracker.contract.callers import Contents, Reported
 from tracker.contract.promises import CommitPromise
+from tracker.contract.refusal import Refusal
 from tracker.contract.values import Outcome
 from tracker.wire import codec
 from tracker.wire.columns import unpack_u8
@@ -222,7 +223,7 @@ class Producer:
         Raises:
             TrackerError: `refused`, if another run has taken over.
         """
-        if refused.reason == "FENCED":
+        if refused.reason == Refusal.FENCED:
             request = tracker_pb2.GetJobRequest(job=self.job)
             job = self._calls.repeat(lambda connection: connection.stubs.GetJob, request)
             if any(p.closed and (p.producer, p.run) == (self.producer, self.run) for p in job.producers):

@@ -15,7 +15,7 @@ import numpy as np
 
 from .commands import CloseProducer, Command, Commit, DefineJob, Drain, OpenProducer, Report, Spec, Subscribe
 from .promises import Expect, Promise
-from .refusal import Refused
+from .refusal import Refusal, Refused
 from .values import NO_END_TIME
 
 # A century: any sum of a time until the year 2162 and a duration fits 64 bits of nanoseconds.
@@ -81,15 +81,18 @@ def check_bounds(command: Command) -> None:
 
 def _check_duration(field: str, duration: int | None) -> None:
     if duration is not None and duration > MAX_DURATION:
-        raise Refused.malformed(
+        raise Refused(
+            Refusal.MALFORMED,
             f"{field} is {duration / 10**9:.0f} s; a duration has at most 100 years "
-            f"({MAX_DURATION // 10**9} s): shorten it, or leave it out"
+            f"({MAX_DURATION // 10**9} s): shorten it, or leave it out",
         )
 
 
 def _check_epoch(field: str, epoch: int | None) -> None:
     if epoch is not None and epoch > MAX_EPOCH:
-        raise Refused.malformed(f"{field}={epoch} is out of range: an epoch is a number from 0 to 2^62-1; count from 0")
+        raise Refused(
+            Refusal.MALFORMED, f"{field}={epoch} is out of range: an epoch is a number from 0 to 2^62-1; count from 0"
+        )
 
 
 def _check_end_times(report: Report) -> None:
@@ -106,16 +109,18 @@ def _check_end_times(report: Report) -> None:
 
 
 def _beyond(time: int, of: str) -> Refused:
-    return Refused.malformed(
-        f"the end time {time}{of} is beyond 2^61 (in microseconds 73,000 years) from 0; use a coarser unit, or none"
+    return Refused(
+        Refusal.MALFORMED,
+        f"the end time {time}{of} is beyond 2^61 (in microseconds 73,000 years) from 0; use a coarser unit, or none",
     )
 
 
 def _check_expected(promises: Sequence[Promise]) -> None:
     for promise in promises:
         if isinstance(promise, Expect) and promise.elements > MAX_EXPECTED:
-            raise Refused.malformed(
-                f"front {promise.front[:60]!r} expects {promise.elements} elements; the highest number is 2^48"
+            raise Refused(
+                Refusal.MALFORMED,
+                f"front {promise.front[:60]!r} expects {promise.elements} elements; the highest number is 2^48",
             )
 
 

@@ -19,7 +19,7 @@ from tracker.contract.commands import (
     Recovered,
     Tick,
 )
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 from . import deployments, draining
 from .drains import DrainRecord
@@ -30,13 +30,13 @@ from .validation import check_deployment, check_job_name, check_name, check_spec
 
 def unknown_job(job: str) -> Refused:
     """The refusal of a command for a job that does not exist."""
-    return Refused.unknown("UNKNOWN_JOB", f"there is no job {job!r}; define it first")
+    return Refused(Refusal.UNKNOWN_JOB, f"there is no job {job!r}; define it first")
 
 
 def left_deployment(deployment: str, job: Job) -> Refused:
     """The refusal of a command for a deployment that is not the current one."""
-    return Refused.precondition(
-        "DEPLOYMENT_MISMATCH",
+    return Refused(
+        Refusal.DEPLOYMENT_MISMATCH,
         f"deployment {deployment!r} is not the current deployment {job.spec.deployment!r}; name the current one",
     )
 
@@ -59,8 +59,8 @@ def check_cancel_drain(job: Job | None, pending: Mapping[str, DrainRecord], comm
     drain = pending.get(command.deployment)
     if drain is not None:
         if command.drain_id and command.drain_id != drain.drain_id:
-            raise Refused.precondition(
-                "DRAIN_MISMATCH",
+            raise Refused(
+                Refusal.DRAIN_MISMATCH,
                 f"the drain under way is {drain.drain_id!r}, not {command.drain_id!r}; name that one, or leave "
                 "drain_id out",
             )
@@ -76,8 +76,9 @@ def check_delete(job: Job, command: DeleteJob) -> None:
     """Refuse to delete a job that somebody may be reporting to."""
     open_producers = job.has_open_producers()
     if open_producers and not command.force:
-        raise Refused.precondition(
-            "JOB_ACTIVE", f"producers {open_producers} have not closed their runs; close the runs first, or set force"
+        raise Refused(
+            Refusal.JOB_ACTIVE,
+            f"producers {open_producers} have not closed their runs; close the runs first, or set force",
         )
 
 

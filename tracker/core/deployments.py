@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracker.contract.commands import Spec
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode, Reason
 
 from . import draining, epochs, timers
@@ -66,8 +66,8 @@ def check_redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
         _check_same(job, spec, graph)
         return
     if spec.deployment in job.past_deployments:
-        raise Refused.precondition(
-            "DEPLOYMENT_MISMATCH",
+        raise Refused(
+            Refusal.DEPLOYMENT_MISMATCH,
             f"deployment {spec.deployment!r} was replaced by {job.spec.deployment!r}; give the new deployment "
             "another name",
         )
@@ -94,8 +94,8 @@ def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
     if spec.progress != job.spec.progress:
         differences.append(f"progress {spec.progress} instead of {job.spec.progress}")
     if differences:
-        raise Refused.precondition(
-            "SPEC_CONFLICT",
+        raise Refused(
+            Refusal.SPEC_CONFLICT,
             f"deployment {spec.deployment!r} is already defined differently: {'; '.join(differences)}; "
             "give the changed job a new deployment name",
         )
@@ -104,23 +104,23 @@ def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
 
 def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
     if job.drain.under_way:
-        raise Refused.precondition(
-            "DRAIN_IN_PROGRESS",
+        raise Refused(
+            Refusal.DRAIN_IN_PROGRESS,
             f"deployment {job.spec.deployment!r} is draining ({job.drain.drain_id!r}); wait for the drain, "
             "cancel it, or set force",
         )
     if job.drain.handed_over:
         _check_state_has_a_place(job, graph)
     elif (differences := job.graph.differences(graph)) and job.is_open():
-        raise Refused.precondition(
-            "INCOMPATIBLE_GRAPH",
+        raise Refused(
+            Refusal.INCOMPATIBLE_GRAPH,
             f"{job.accounts.open} substreams and {job.count_staged()} epochs are open, and the graph changes: "
             f"{'; '.join(differences)}; drain the job or hand it over, or set force (which abandons what is open)",
         )
     removed = [front for front in job.fronts if front.name not in spec.fronts]
     if removed and not spec.fronts:
-        raise Refused.precondition(
-            "INCOMPATIBLE_GRAPH",
+        raise Refused(
+            Refusal.INCOMPATIBLE_GRAPH,
             "the last front is removed, so no open substream could close; drain the job first, or set force",
         )
     if not job.drain.handed_over:  # or what is staged is empty
@@ -137,8 +137,8 @@ def _check_owners(job: Job, spec: Spec, graph: Graph) -> None:
             continue
         owner = job.producers.get(front.owner) if front.owner is not None else None
         if owner is not None and owner.staged:
-            raise Refused.precondition(
-                "EPOCH_STAGED",
+            raise Refused(
+                Refusal.EPOCH_STAGED,
                 f"front {front.name!r} is removed, or feeds less than before, but its owner {owner.name!r} has "
                 f"epochs {sorted(owner.staged)} staged; commit them first, or set force",
             )
@@ -153,8 +153,8 @@ def _check_committed_ends(job: Job, spec: Spec) -> None:
         if producer.mode is Mode.IMMEDIATE and (
             producer.run is not None or producer.staged or producer.name in awaiting
         ):
-            raise Refused.precondition(
-                "MODE_CONFLICT",
+            raise Refused(
+                Refusal.MODE_CONFLICT,
                 f"committed_ends is set, but producer {producer.name!r} is IMMEDIATE and has its run open, an epoch "
                 "staged, or an epoch to commit again; let it commit and close its run, or forget it, first",
             )
@@ -166,8 +166,8 @@ def _check_state_has_a_place(job: Job, graph: Graph) -> None:
     holding = job.accounts.cells.unbalanced_segments(open_rows)
     lost = [name for name, number in job.graph.number.items() if holding[number] and name not in graph.number]
     if lost:
-        raise Refused.precondition(
-            "INCOMPATIBLE_GRAPH",
+        raise Refused(
+            Refusal.INCOMPATIBLE_GRAPH,
             f"the job was handed over with elements on segments {lost}, which the new graph does not have; keep them, "
             "or set force (which abandons what is open)",
         )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracker.contract.events import DrainCancelled, Drained, DrainRequested
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import DrainMode, DrainState, Mode
 
 from . import timers
@@ -43,12 +43,12 @@ def check_request(drain: DrainRecord, mode: DrainMode) -> None:
         return
     what = {DrainMode.FINISH: "finishes", DrainMode.HAND_OVER: "hands over"}[drain.mode]
     if drain.state is DrainState.DRAINED:
-        raise Refused.precondition(
-            "DRAIN_MISMATCH",
+        raise Refused(
+            Refusal.DRAIN_MISMATCH,
             f"drain {drain.drain_id!r}, which {what}, is done; start the next deployment, and drain that one",
         )
-    raise Refused.precondition(
-        "DRAIN_MISMATCH",
+    raise Refused(
+        Refusal.DRAIN_MISMATCH,
         f"drain {drain.drain_id!r}, which {what}, was asked for before; wait for it, or cancel it and ask again",
     )
 
@@ -72,13 +72,13 @@ def call_off(job: Job) -> None:
 def check_cancel(job: Job, drain_id: str) -> None:
     """Refuse to cancel another drain, one in which a front has finished because of it, or a hand-over that is done."""
     if drain_id and job.drain.drain_id and drain_id != job.drain.drain_id:
-        raise Refused.precondition(
-            "DRAIN_MISMATCH",
+        raise Refused(
+            Refusal.DRAIN_MISMATCH,
             f"the drain under way is {job.drain.drain_id!r}, not {drain_id!r}; name that one, or leave drain_id out",
         )
     if job.drain.handed_over:
-        raise Refused.precondition(
-            "DRAINED",
+        raise Refused(
+            Refusal.DRAINED,
             f"deployment {job.spec.deployment!r} was handed over by drain {job.drain.drain_id!r}, which can no longer "
             "be cancelled; define the next deployment, which goes on with what is open",
         )
@@ -86,8 +86,8 @@ def check_cancel(job: Job, drain_id: str) -> None:
         return
     finishing = sorted(front.name for front in job.fronts if front.drained_in) + sorted(_finishes_staged(job))
     if finishing:
-        raise Refused.precondition(
-            "DRAIN_IN_PROGRESS",
+        raise Refused(
+            Refusal.DRAIN_IN_PROGRESS,
             f"fronts {finishing} have finished in the drain, so it can no longer be cancelled; let it complete and "
             "define a new deployment",
         )

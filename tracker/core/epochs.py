@@ -14,7 +14,7 @@ import numpy as np
 
 from tracker.contract.answers import Opened
 from tracker.contract.commands import CloseProducer, OpenProducer
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode
 
 from .accounts import Entries
@@ -47,14 +47,14 @@ def check_open(job: Job, command: OpenProducer) -> Producer | None:
         if command.run in producer.past:
             producer.check_current(command.run)
         if command.mode is not producer.mode:
-            raise Refused.precondition(
-                "MODE_CONFLICT",
+            raise Refused(
+                Refusal.MODE_CONFLICT,
                 f"producer {producer.name!r} was opened with mode {producer.mode.name}; forget it first, or use "
                 "another name",
             )
     if command.mode is Mode.IMMEDIATE and job.spec.committed_ends:
-        raise Refused.precondition(
-            "MODE_CONFLICT",
+        raise Refused(
+            Refusal.MODE_CONFLICT,
             f"job {job.spec.job!r} has committed_ends, so what is not committed may bring no end; open producer "
             f"{command.producer!r} with mode STAGED",
         )
@@ -65,8 +65,8 @@ def check_open(job: Job, command: OpenProducer) -> Producer | None:
 
 def _check_resume(producer: Producer, resume_epoch: int | None) -> None:
     if resume_epoch is not None and resume_epoch <= producer.committed:
-        raise Refused.precondition(
-            "EPOCH_REWOUND",
+        raise Refused(
+            Refusal.EPOCH_REWOUND,
             f"the run is to resume at epoch {resume_epoch}, but producer {producer.name!r} has already committed "
             f"epoch {producer.committed}; if the engine lost its progress, report under a new producer name",
         )

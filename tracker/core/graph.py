@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 _SMALL = 64  # segments of a graph that has `weights`
 
@@ -38,13 +38,13 @@ class Graph:
         self.feeds: dict[str, frozenset[str]] = {}
         for name, feeds in segments:
             if name in self.feeds:
-                raise Refused.malformed(f"segment {name!r} is defined twice; merge the two definitions into one")
+                raise Refused(
+                    Refusal.MALFORMED, f"segment {name!r} is defined twice; merge the two definitions into one"
+                )
             self.feeds[name] = frozenset(feeds)
         for name, fed in self.feeds.items():
             for feed in sorted(fed - self.feeds.keys()):
-                raise Refused.invalid(
-                    "UNKNOWN_SEGMENT", f"segment {name!r} feeds segment {feed!r}, which is not defined"
-                )
+                raise Refused(Refusal.UNKNOWN_SEGMENT, f"segment {name!r} feeds segment {feed!r}, which is not defined")
         names = sorted(self.feeds)
         reached_from = self._reached_from(names)
         order = np.argsort(reached_from.sum(axis=1), kind="stable")  # by name where the numbers are equal

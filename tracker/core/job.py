@@ -18,7 +18,7 @@ import numpy as np
 from tracker.contract.commands import Spec
 from tracker.contract.events import Body, Ended, Excess, FrontIdle
 from tracker.contract.promises import Promise
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Reason
 
 from . import opening
@@ -160,8 +160,8 @@ class Job:
         """A producer by its name; raises `Refused` if there is none."""
         producer = self.producers.get(name)
         if producer is None:
-            raise Refused.unknown(
-                "UNKNOWN_PRODUCER", f"job {self.spec.job!r} has no producer {name!r}; open one of its runs first"
+            raise Refused(
+                Refusal.UNKNOWN_PRODUCER, f"job {self.spec.job!r} has no producer {name!r}; open one of its runs first"
             )
         return producer
 
@@ -366,8 +366,8 @@ class Job:
         """The row of a substream that is known; raises `Refused` if it is not."""
         row = self.accounts.find_one(scope, name)
         if row < 0 or not self.accounts.flags[row] & KNOWN:
-            raise Refused.unknown(
-                "UNKNOWN_SUBSTREAM", f"job {self.spec.job!r} has no substream {name!r} in scope {scope!r}"
+            raise Refused(
+                Refusal.UNKNOWN_SUBSTREAM, f"job {self.spec.job!r} has no substream {name!r} in scope {scope!r}"
             )
         return row
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tracker.contract import events
 from tracker.contract.events import Body, Drained, DrainRequested, Ended, Event, Stalled
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import DrainMode, Reason
 
 from .dropped import Dropped
@@ -176,8 +176,7 @@ class EventLog:
             return after_seq
         if own or after_seq:
             raise Refused(
-                "OUT_OF_RANGE",
-                "EVENTS_EXPIRED",
+                Refusal.EVENTS_EXPIRED,
                 f"retention has dropped events after seq {after_seq} that this reader asked for, the last of them seq "
                 f"{lost}. All events from seq {lost + 1} on are kept: continue after {lost} if the missing ones do "
                 "not matter. A subscription keeps its events until it acknowledges them",

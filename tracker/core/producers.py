@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode
 
 from .accounts import Entries, Rows
@@ -115,14 +115,14 @@ class Epoch:
                 stay.append(piece)
             elif inside:
                 out = sorted(set(piece.units) - kept)
-                raise Refused.precondition(
-                    "SPLIT_UNITS",
+                raise Refused(
+                    Refusal.SPLIT_UNITS,
                     f"epoch {epoch}: one report covers units inside the manifest and {out} outside it; "
                     "report units that the engine may drop separately (keep_apart)",
                 )
             elif mode is Mode.IMMEDIATE:
-                raise Refused.precondition(
-                    "SPLIT_UNITS",
+                raise Refused(
+                    Refusal.SPLIT_UNITS,
                     f"epoch {epoch}: the report of units {sorted(piece.units)} is outside the manifest, but took "
                     "effect on receipt (IMMEDIATE); use STAGED if the engine may drop work",
                 )
@@ -144,8 +144,8 @@ class Epoch:
 
 def _missing(units: Sequence[str], epoch: int) -> Refused:
     shown = ", ".join(repr(unit) for unit in units[:20]) + (", …" if len(units) > 20 else "")
-    return Refused.precondition(
-        "MISSING_UNITS",
+    return Refused(
+        Refusal.MISSING_UNITS,
         f"epoch {epoch}: no report covers {len(units)} of the manifest's units: {shown}; report them and retry",
     )
 
@@ -218,8 +218,8 @@ class Producer:
             else:
                 why = "was never opened"
             current = "none is open" if self.run is None else f"{self.run!r} is current"
-            raise Refused.precondition(
-                "FENCED", f"run {run!r} of producer {self.name!r} {why} ({current}); open a new run to continue"
+            raise Refused(
+                Refusal.FENCED, f"run {run!r} of producer {self.name!r} {why} ({current}); open a new run to continue"
             )
 
     def staged_rows(self) -> list[Rows]:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from tracker.contract.commands import Report
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode
 
 from .accounts import Rows
@@ -27,22 +27,22 @@ def check_promise(
         front = job.fronts.by_name.get(promise_front)
         if front is None:
             fronts = ", ".join(job.fronts.by_name) or "none"
-            raise Refused.invalid("UNKNOWN_FRONT", f"{promise_front!r} is not one of the job's fronts: {fronts}")
+            raise Refused(Refusal.UNKNOWN_FRONT, f"{promise_front!r} is not one of the job's fronts: {fronts}")
         if front.owner is not None and front.owner != producer.name:
             if front.owned_in == job.spec.deployment:
-                raise Refused.precondition(
-                    "FRONT_OWNED",
+                raise Refused(
+                    Refusal.FRONT_OWNED,
                     f"front {front.name!r} belongs to producer {front.owner!r}; only its owner may promise for it",
                 )
             if (owner := job.producers.get(front.owner)) is not None and owner.staged:
-                raise Refused.precondition(
-                    "EPOCH_STAGED",
+                raise Refused(
+                    Refusal.EPOCH_STAGED,
                     f"front {front.name!r} belonged to producer {owner.name!r} of an earlier deployment, which has "
                     f"epochs {sorted(owner.staged)} staged; commit or revoke them first",
                 )
     elif isinstance(promise, Close) and promise.only_without_fronts and job.fronts:
-        raise Refused.invalid(
-            "UNKNOWN_FRONT",
+        raise Refused(
+            Refusal.UNKNOWN_FRONT,
             "a close without a front would close the substream for all of the job's fronts; name one of: "
             f"{', '.join(job.fronts.by_name)}. The only source of the substream may close it for all "
             "(only_without_fronts = false; front=None in Python)",
@@ -50,10 +50,11 @@ def check_promise(
     if isinstance(promise, Expect):
         if promise.segment not in job.graph.number:
             segments = ", ".join(job.graph.names)
-            raise Refused.invalid("UNKNOWN_SEGMENT", f"segment {promise.segment!r} is not one of the job's: {segments}")
+            raise Refused(Refusal.UNKNOWN_SEGMENT, f"segment {promise.segment!r} is not one of the job's: {segments}")
         if not job.fronts.by_name[promise.front].feeds(job.graph.number[promise.segment]):
-            raise Refused.malformed(
-                f"front {promise.front!r} does not feed segment {promise.segment!r}; name one that it feeds"
+            raise Refused(
+                Refusal.MALFORMED,
+                f"front {promise.front!r} does not feed segment {promise.segment!r}; name one that it feeds",
             )
     if (
         isinstance(promise, Close | Expect)
@@ -67,8 +68,8 @@ def check_promise(
 def check_not_handed_over(job: Job) -> None:
     """Refuse a promise between a deployment that was handed over and the next one."""
     if job.drain.handed_over:
-        raise Refused.precondition(
-            "DRAINED",
+        raise Refused(
+            Refusal.DRAINED,
             f"deployment {job.spec.deployment!r} was handed over and takes no more promises; define the next "
             "deployment, and promise there",
         )
@@ -106,8 +107,8 @@ def check_expectations(
                 last = job.closing.expectations.of(job.accounts.id_of(row)).get((segment, promise.front))
         if last is not None and last != promise.elements and (has_ended or not promise.revise):
             why = "the substream has ended there" if has_ended else "set revise if the number has changed"
-            raise Refused.precondition(
-                "EXPECT_CONFLICT",
+            raise Refused(
+                Refusal.EXPECT_CONFLICT,
                 f"front {promise.front!r} expects {last} elements of a substream on segment {promise.segment!r}, "
                 f"not {promise.elements}; {why}",
             )
@@ -143,12 +144,12 @@ def check_finish_front(job: Job, name: str) -> Front:
     front = job.fronts.by_name.get(name)
     if front is None:
         fronts = ", ".join(job.fronts.by_name) or "none"
-        raise Refused.unknown("UNKNOWN_FRONT", f"{name!r} is not one of the job's fronts: {fronts}")
+        raise Refused(Refusal.UNKNOWN_FRONT, f"{name!r} is not one of the job's fronts: {fronts}", code="NOT_FOUND")
     check_not_handed_over(job)
     owner = job.producers.get(front.owner) if front.owner is not None else None
     if owner is not None and owner.staged:
-        raise Refused.precondition(
-            "EPOCH_STAGED",
+        raise Refused(
+            Refusal.EPOCH_STAGED,
             f"the owner {owner.name!r} of front {name!r} has epochs {sorted(owner.staged)} staged; commit or "
             "forget them first",
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tracker.contract.commands import Command
 from tracker.contract.events import Ended, Event
 from tracker.contract.figures import JobFigures, Tally
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import Counts, DrainStatus, Explained, JobStatus, SubscriptionStatus, SubstreamStatus
 from tracker.contract.survey import Found, Survey, Wanted
 from tracker.contract.values import DrainState
@@ -206,8 +206,8 @@ class Questions:
         """
         found = self._job(job)
         if log_id and log_id != found.log.log_id:
-            raise Refused.precondition(
-                "LOG_CHANGED",
+            raise Refused(
+                Refusal.LOG_CHANGED,
                 f"the log of job {job!r} is {found.log.log_id!r}, not {log_id!r}: the job was deleted, "
                 "its journal has lost its tail, or a backup was restored; start again from seq 0",
             )

@@ -10,7 +10,7 @@ import numpy as np
 from tracker.contract.answers import Committed, Reported
 from tracker.contract.commands import Commit, Report
 from tracker.contract.promises import Close, Expect, Frontier
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import DrainState, Mode, Outcome
 
 from . import epochs, promises
@@ -75,8 +75,8 @@ def _outcome(job: Job, producer: Producer, report: Report) -> tuple[Outcome, tup
     if report.epoch <= producer.committed:
         return Outcome.ALREADY_COMMITTED, ()
     if job.drain.state is DrainState.DRAINED and (report.entry_count or report.promises):
-        raise Refused.precondition(
-            "DRAINED",
+        raise Refused(
+            Refusal.DRAINED,
             f"deployment {job.spec.deployment!r} is drained and takes no more entries or promises; define a new "
             "deployment",
         )
@@ -87,8 +87,8 @@ def _outcome(job: Job, producer: Producer, report: Report) -> tuple[Outcome, tup
             everything = len(duplicates) == len(report.units)
             return (Outcome.DUPLICATE, ()) if everything else (Outcome.PARTIAL_DUPLICATE, duplicates)
         if epoch.sealed:
-            raise Refused.precondition(
-                "SEALED",
+            raise Refused(
+                Refusal.SEALED,
                 f"epoch {report.epoch} is sealed, and units {list(report.units)} are not in its manifest; "
                 "discard the report: the engine has dropped this attempt",
             )
@@ -197,11 +197,15 @@ def _check_promises_of_commit(
 
 def _check_commit_message(command: Commit) -> None:
     if command.seal and command.promises:
-        raise Refused.malformed("a commit that seals cannot make promises; make them with the commit of the epoch")
+        raise Refused(
+            Refusal.MALFORMED, "a commit that seals cannot make promises; make them with the commit of the epoch"
+        )
     if command.epoch is None and (command.seal or command.units is not None):
-        raise Refused.malformed("a commit that seals or has a manifest must name its epoch")
+        raise Refused(Refusal.MALFORMED, "a commit that seals or has a manifest must name its epoch")
     if any(isinstance(promise, Close) for promise in command.promises):
-        raise Refused.malformed("a commit cannot close substreams by name; report the close as a unit of an epoch")
+        raise Refused(
+            Refusal.MALFORMED, "a commit cannot close substreams by name; report the close as a unit of an epoch"
+        )
 
 
 def _check_manifest(producer: Producer, command: Commit) -> list[StagedReport] | None:
@@ -238,7 +242,7 @@ def _check_nothing_later_staged(job: Job, producer: Producer, command: Commit, k
         else:
             scope, time = None, None
         if job.fronts.would_change(promise.front, scope, time, before):
-            raise Refused.precondition(
-                "EPOCH_STAGED",
+            raise Refused(
+                Refusal.EPOCH_STAGED,
                 f"a promise for front {promise.front!r} would overtake the staged epochs {later}; commit them first",
             )

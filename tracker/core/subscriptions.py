@@ -21,7 +21,7 @@ from typing import Final
 from tracker.contract.answers import Acknowledged, Subscribed
 from tracker.contract.commands import Ack, Subscribe
 from tracker.contract.events import Event
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import SubscriptionStatus
 
 from .filters import EventFilter
@@ -56,8 +56,7 @@ class Subscription:
     def refusal(self) -> Refused:
         """The refusal of every later call in its name, once it has expired."""
         return Refused(
-            "OUT_OF_RANGE",
-            "SUBSCRIPTION_EXPIRED",
+            Refusal.SUBSCRIPTION_EXPIRED,
             f"subscription {self.name!r} has expired: {self.expired_because}. Events after seq {self.acknowledged} "
             "that match its filter may be lost. Unsubscribe, subscribe again, and decide how to handle the lost ones",
         )
@@ -116,23 +115,24 @@ class Subscriptions:
         for scope in command.scopes:
             check_scope(scope)
         if command.max_age is not None and command.max_age <= 0:
-            raise Refused.malformed("max_age must be positive; leave it out for 30 days")
+            raise Refused(Refusal.MALFORMED, "max_age must be positive; leave it out for 30 days")
         self._check_log(command.log_id)
         unknown = [segment for segment in command.segments if segment not in graph.number]
         if unknown:
-            raise Refused.invalid(
-                "UNKNOWN_SEGMENT", f"segment {unknown[0]!r} is not one of the job's: {', '.join(graph.names)}"
+            raise Refused(
+                Refusal.UNKNOWN_SEGMENT, f"segment {unknown[0]!r} is not one of the job's: {', '.join(graph.names)}"
             )
         if command.after_seq is not None and command.after_seq > self._log.last_seq:
-            raise Refused.malformed(
+            raise Refused(
+                Refusal.MALFORMED,
                 f"after_seq={command.after_seq} is beyond the last event, {self._log.last_seq}; leave it out to start "
-                "at the oldest event kept"
+                "at the oldest event kept",
             )
 
     def _check_log(self, log_id: str) -> None:
         if log_id and log_id != self._log.log_id:
-            raise Refused.precondition(
-                "LOG_CHANGED",
+            raise Refused(
+                Refusal.LOG_CHANGED,
                 f"the job's log is {self._log.log_id!r}, not {log_id!r}: the job was deleted, or its journal lost "
                 "its tail; start again from seq 0",
             )
@@ -150,9 +150,10 @@ class Subscriptions:
         subscription = self.find(command.name)
         self._check_log(command.log_id)
         if command.seq > self._log.last_seq:
-            raise Refused.malformed(
+            raise Refused(
+                Refusal.MALFORMED,
                 f"event {command.seq} does not exist yet: the last event is {self._log.last_seq}; acknowledge what "
-                "was received"
+                "was received",
             )
         return subscription
 
@@ -257,8 +258,9 @@ class Subscriptions:
     def _named(self, name: str) -> Subscription:
         subscription = self._by_name.get(name)
         if subscription is None:
-            raise Refused.unknown(
-                "UNKNOWN_SUBSCRIPTION", f"there is no subscription {name!r}; it may have been ended: subscribe first"
+            raise Refused(
+                Refusal.UNKNOWN_SUBSCRIPTION,
+                f"there is no subscription {name!r}; it may have been ended: subscribe first",
             )
         return subscription
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tracker.contract.bounds import DURATIONS
 from tracker.contract.commands import Commit, Report, Spec
 from tracker.contract.promises import Close, Expect, Frontier, Promise
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME
 
 from .accounts import Accounts, Rows
@@ -32,7 +32,9 @@ def check_name(kind: str, name: str) -> None:
     """Refuse a name that is empty or longer than 512 bytes of UTF-8."""
     if not name or len(name) > _MOST_BYTES or len(name.encode()) > _MOST_BYTES:
         shown = repr(name if len(name) < 60 else name[:60] + "…")
-        raise Refused.malformed(f"{kind} {shown} has {len(name.encode())} bytes; a name has 1 to {_MOST_BYTES} bytes")
+        raise Refused(
+            Refusal.MALFORMED, f"{kind} {shown} has {len(name.encode())} bytes; a name has 1 to {_MOST_BYTES} bytes"
+        )
 
 
 def check_names(kind: str, names: Iterable[str]) -> None:
@@ -44,24 +46,28 @@ def check_names(kind: str, names: Iterable[str]) -> None:
 def check_scope(scope: str) -> None:
     """Refuse a scope that is too long, or ``*``."""
     if scope == EVERY_SCOPE:
-        raise Refused.malformed("a scope cannot be named '*', which stands for every scope")
+        raise Refused(Refusal.MALFORMED, "a scope cannot be named '*', which stands for every scope")
     if len(scope) > _MOST_BYTES or len(scope.encode()) > _MOST_BYTES:
-        raise Refused.malformed(
-            f"a scope of {len(scope.encode())} bytes is too long; a scope has 0 to {_MOST_BYTES} bytes"
+        raise Refused(
+            Refusal.MALFORMED,
+            f"a scope of {len(scope.encode())} bytes is too long; a scope has 0 to {_MOST_BYTES} bytes",
         )
 
 
 def check_job_name(job: str) -> None:
     """Refuse what cannot name a job."""
     if not _JOB.match(job):
-        raise Refused.malformed(f"job {job[:140]!r} is not a valid name; use 1 to 128 letters, digits, '.', '_' or '-'")
+        raise Refused(
+            Refusal.MALFORMED, f"job {job[:140]!r} is not a valid name; use 1 to 128 letters, digits, '.', '_' or '-'"
+        )
 
 
 def check_deployment(deployment: str) -> None:
     """Refuse what cannot name a deployment."""
     if not 1 <= len(deployment) <= _MOST_DEPLOYMENT:
-        raise Refused.malformed(
-            f"a deployment name of {len(deployment)} characters is not valid; use 1 to {_MOST_DEPLOYMENT}"
+        raise Refused(
+            Refusal.MALFORMED,
+            f"a deployment name of {len(deployment)} characters is not valid; use 1 to {_MOST_DEPLOYMENT}",
         )
 
 
@@ -77,11 +83,11 @@ def check_spec(spec: Spec, before: Spec | None = None, graph: Graph | None = Non
     if before is None or spec.fronts != before.fronts:
         check_names("front", spec.fronts)
         if twice := [front for front, times in Counter(spec.fronts).items() if times > 1]:
-            raise Refused.malformed(f"front {twice[0]!r} is named twice; name each front once")
+            raise Refused(Refusal.MALFORMED, f"front {twice[0]!r} is named twice; name each front once")
     for kind in DURATIONS:
         duration = getattr(spec, kind)
         if duration is not None and duration <= 0:
-            raise Refused.malformed(f"{kind} must be positive; leave it out for 'never'")
+            raise Refused(Refusal.MALFORMED, f"{kind} must be positive; leave it out for 'never'")
     found = _check_graph(spec, before, graph)
     check_front_segments(spec, found)
     _check_state_segments(spec, found)
@@ -93,7 +99,7 @@ def _check_graph(spec: Spec, before: Spec | None, graph: Graph | None) -> Graph:
         return graph
     check_names("segment", (name for name, _ in spec.segments))
     if not spec.segments:
-        raise Refused.malformed("a job needs at least one segment; define one")
+        raise Refused(Refusal.MALFORMED, "a job needs at least one segment; define one")
     return Graph(spec.segments)
 
 
@@ -104,36 +110,38 @@ def check_front_segments(spec: Spec, graph: Graph) -> None:
     for front, _ in spec.front_segments:
         if front not in fronts or front in fed:
             what = "is named twice" if front in fed else f"is not one of the fronts: {', '.join(spec.fronts) or 'none'}"
-            raise Refused.malformed(f"front {front!r} in front_segments {what}")
+            raise Refused(Refusal.MALFORMED, f"front {front!r} in front_segments {what}")
         fed[front] = []
     for front, segments in spec.front_segments:
         for segment in segments:
             if segment not in graph.number:
-                raise Refused.invalid(
-                    "UNKNOWN_SEGMENT", f"front {front!r} feeds segment {segment!r}, which is not defined"
+                raise Refused(
+                    Refusal.UNKNOWN_SEGMENT, f"front {front!r} feeds segment {segment!r}, which is not defined"
                 )
             fed[front].append(graph.number[segment])
     for front, numbers in fed.items():
         if not numbers:
-            raise Refused.malformed(
-                f"front {front!r} feeds no segment; name its segments, or leave the front out if it feeds all of them"
+            raise Refused(
+                Refusal.MALFORMED,
+                f"front {front!r} feeds no segment; name its segments, or leave the front out if it feeds all of them",
             )
     if fed and len(fed) == len(fronts):
         reached = graph.reached({number for numbers in fed.values() for number in numbers})
         if not reached.all():
             alone = graph.names[int(reached.argmin())]
-            raise Refused.malformed(
+            raise Refused(
+                Refusal.MALFORMED,
                 f"no front reaches segment {alone!r}, so nothing would close it; name a front that feeds it or a "
-                "segment upstream of it"
+                "segment upstream of it",
             )
 
 
 def _check_state_segments(spec: Spec, graph: Graph) -> None:
     if twice := [name for name, times in Counter(spec.state_segments).items() if times > 1]:
-        raise Refused.malformed(f"state segment {twice[0]!r} is named twice; name each once")
+        raise Refused(Refusal.MALFORMED, f"state segment {twice[0]!r} is named twice; name each once")
     for name in spec.state_segments:
         if name not in graph.number:
-            raise Refused.invalid("UNKNOWN_SEGMENT", f"state segment {name!r} is not defined")
+            raise Refused(Refusal.UNKNOWN_SEGMENT, f"state segment {name!r} is not defined")
 
 
 @dataclass(slots=True)
@@ -159,23 +167,23 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
     new, again = _new_names(report, rows)
     if len(report.substream_ids):
         if report.log_id != log_id:
-            raise Refused.precondition(
-                "LOG_CHANGED",
+            raise Refused(
+                Refusal.LOG_CHANGED,
                 f"the ids belong to log {report.log_id!r}, but the job's log is {log_id!r}; resend the substream names",
             )
         by_id = accounts.rows_of(report.substream_ids)
         if (by_id < 0).any():
             unknown = report.substream_ids[by_id < 0].tolist()
-            raise Refused.precondition(
-                "UNKNOWN_ID",
+            raise Refused(
+                Refusal.UNKNOWN_ID,
                 f"{len(unknown)} ids were never assigned or are forgotten, for example {unknown[0]}; resend the "
                 "substream names",
             )
         rows = np.concatenate([rows, by_id])
     for segment in report.segments:
         if segment not in graph.number:
-            raise Refused.invalid(
-                "UNKNOWN_SEGMENT", f"segment {segment!r} is not one of the job's: {', '.join(graph.names)}"
+            raise Refused(
+                Refusal.UNKNOWN_SEGMENT, f"segment {segment!r} is not one of the job's: {', '.join(graph.names)}"
             )
     numbers = np.array([graph.number[segment] for segment in report.segments], np.int64)
     end_times = report.end_times if len(report.end_times) else np.full(len(report.names), NO_END_TIME, np.int64)
@@ -195,29 +203,31 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
 
 def _check_shape(report: Report) -> None:
     if not report.units and not report.commit:
-        raise Refused.malformed(
-            "the report neither names units nor commits its epoch; a report does one of them or both"
+        raise Refused(
+            Refusal.MALFORMED, "the report neither names units nor commits its epoch; a report does one of them or both"
         )
     check_names("unit", report.units)
     if len(set(report.units)) < len(report.units):
-        raise Refused.malformed("the report names a unit twice; name each unit once")
+        raise Refused(Refusal.MALFORMED, "the report names a unit twice; name each unit once")
     for scope in report.scopes:
         check_scope(scope)
     names = len(report.names)
     if len(report.scope_index) != names:
-        raise Refused.malformed(
-            f"{names} names, but {len(report.scope_index)} values in scope_index; give one for each name"
+        raise Refused(
+            Refusal.MALFORMED,
+            f"{names} names, but {len(report.scope_index)} values in scope_index; give one for each name",
         )
     if len(report.end_times) not in (0, names):
-        raise Refused.malformed(
-            f"{names} names, but {len(report.end_times)} end_times; give none, or one for each name"
+        raise Refused(
+            Refusal.MALFORMED, f"{names} names, but {len(report.end_times)} end_times; give none, or one for each name"
         )
     entries = report.entry_count
     for column in ("substream_index", "segment_index", "xor", "sent", "received"):
         if len(getattr(report, column)) != entries:
-            raise Refused.malformed(
+            raise Refused(
+                Refusal.MALFORMED,
                 f"entry_count is {entries}, but {column} has {len(getattr(report, column))}; a packed column must be "
-                "written in one piece"
+                "written in one piece",
             )
     substreams = names + len(report.substream_ids)
     for column, what, size in (
@@ -227,14 +237,16 @@ def _check_shape(report: Report) -> None:
     ):
         indexes = getattr(report, column)
         if len(indexes) and int(indexes.max()) >= size:
-            raise Refused.malformed(
-                f"{column} {int(indexes.max())} is out of range: the report has {size} {what}, counted from 0"
+            raise Refused(
+                Refusal.MALFORMED,
+                f"{column} {int(indexes.max())} is out of range: the report has {size} {what}, counted from 0",
             )
     for promise in report.promises:
         if isinstance(promise, Close | Expect) and promise.substream_index >= substreams:
-            raise Refused.malformed(
+            raise Refused(
+                Refusal.MALFORMED,
                 f"a promise has substream_index {promise.substream_index}, but the report has "
-                f"{substreams} substreams, counted from 0"
+                f"{substreams} substreams, counted from 0",
             )
     check_promises(report.promises)
 
@@ -310,8 +322,8 @@ def end_time_conflict(report: Report, place: int, resolved: Resolved, accounts: 
         return "none" if time == NO_END_TIME else str(time)
 
     scope = report.scopes[int(report.scope_index[place])]
-    return Refused.invalid(
-        "END_TIME_CONFLICT",
+    return Refused(
+        Refusal.END_TIME_CONFLICT,
         f"substream {report.names[place]!r} of scope {scope!r} has the end time {shown(bound)}, not {shown(given)}; "
         "the first message that names a substream fixes its end time",
     )

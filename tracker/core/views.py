@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tracker.contract.events import Ended
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import (
     Counts,
     DrainStatus,
@@ -148,8 +148,8 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
         Refused: ``UNKNOWN_SEGMENT``; ``EVENTS_EXPIRED`` if it is forgotten, so that its end will not come again.
     """
     if segment not in job.graph.number:
-        raise Refused.invalid(
-            "UNKNOWN_SEGMENT", f"segment {segment!r} is not one of the job's: {', '.join(job.graph.names)}"
+        raise Refused(
+            Refusal.UNKNOWN_SEGMENT, f"segment {segment!r} is not one of the job's: {', '.join(job.graph.names)}"
         )
     check_name("substream", name)
     number = job.graph.number[segment]
@@ -159,8 +159,7 @@ def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -
         forgotten = bool(job.tombstones) and bool(job.tombstones.has([(scope, name)])[0])
         if forgotten or (end_time is not None and job.closing.is_closed(scope, end_time, number)):
             raise Refused(
-                "OUT_OF_RANGE",
-                "EVENTS_EXPIRED",
+                Refusal.EVENTS_EXPIRED,
                 f"substream {name!r} of scope {scope!r} has ended or is closed, and its events are no longer kept; "
                 "its end will not be announced again",
             )

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from tracker.client import Outcome, Producer, Report, TrackerClient, TrackerError
+from tracker.contract.refusal import Refusal
 from tracker.load import parentwatch
 from tracker.load.plan import Plan, segment
 from tracker.load.shared import REPEATED, TAKEN_OVER, Order, SharedCounters
@@ -145,7 +146,7 @@ class _Line:
         try:
             late.report(units=["unit"], commit=True)
         except TrackerError as refused:
-            if refused.reason == "FENCED":
+            if refused.reason == Refusal.FENCED:
                 return
             raise
         self._shared.fault(

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 from .overview import Json, overview, surveyed
 from .source import Source
@@ -98,7 +98,7 @@ class Feed:
             await self._publish(None, refused)
         except Exception:
             log.exception("the page cannot read a job", extra={"job": self._job})
-            await self._publish(None, Refused("INTERNAL", "FAULT", "a fault in the server; see the server's log"))
+            await self._publish(None, Refused(Refusal.FAULT, "a fault in the server; see the server's log"))
         finally:
             if counting is not None:
                 counting.cancel()

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tracker.contract.commands import Command, DefineJob
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 from .scopes import NEEDED, Scope
 
@@ -65,8 +65,7 @@ class Audit:
             await self._write([])
         if self._kept:
             raise Refused(
-                "UNAVAILABLE",
-                "AUDIT",
+                Refusal.AUDIT,
                 f"the server cannot write its audit log {self._path}, so it takes no commands of operators; see its "
                 "log, and retry",
             )

@@ -17,10 +17,10 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 from .identities import ANYBODY, DeniedError, Identity, unauthenticated
-from .quotas import QUOTA, UNBOUNDED, Usage
+from .quotas import UNBOUNDED, Usage
 from .scopes import HTTP, NEEDED, Scope
 from .tokensfile import Clients, TokensFileError, read_clients
 
@@ -258,7 +258,7 @@ class Caller:
         others more than its calls. Only a few answers of a client are held at a time.
         """
         usage = self._usage
-        if refused.reason != QUOTA or refused.retry_after is None or usage is None or usage.held >= _MOST_HELD:
+        if refused.reason != Refusal.QUOTA or refused.retry_after is None or usage is None or usage.held >= _MOST_HELD:
             return
         usage.held += 1
         try:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 from .quotas import UNBOUNDED, Quotas
 from .scopes import Scope, with_included
@@ -114,10 +114,10 @@ class DeniedError(Refused):
     """
 
     def __init__(self, client: str, detail: str) -> None:
-        super().__init__("PERMISSION_DENIED", "PERMISSION_DENIED", detail)
+        super().__init__(Refusal.PERMISSION_DENIED, detail)
         self.client = client
 
 
 def unauthenticated(detail: str) -> Refused:
     """Return the refusal of a caller that is not known."""
-    return Refused("UNAUTHENTICATED", "UNAUTHENTICATED", detail)
+    return Refused(Refusal.UNAUTHENTICATED, detail)

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
-QUOTA: Final = "QUOTA"  #: the reason of a refusal
 _BURST_S: Final = 2.0
 
 
@@ -178,4 +177,4 @@ def exceeded(detail: str, wait: float) -> Refused:
         detail: which quota, and what to do.
         wait: the seconds after which the caller may try again.
     """
-    return Refused("RESOURCE_EXHAUSTED", QUOTA, detail, retry_after=wait)
+    return Refused(Refusal.QUOTA, detail, retry_after=wait)

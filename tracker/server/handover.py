@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from tracker.contract.refusal import Refusal
 from tracker.core import Refused
 from tracker.journal import FollowableJournal, Journal, JournalError, MovableJournal
 
@@ -61,17 +62,17 @@ class HandOver:
 
     async def _standby(self) -> str:
         if not isinstance(self._journal, MovableJournal):
-            raise Refused.precondition(
-                "NO_STANDBY",
+            raise Refused(
+                Refusal.NO_STANDBY,
                 f"a journal of the kind {self._journal.name!r} cannot be handed over; stop this server instead, and "
                 "another one can start on its journal",
             )
         try:
             standby = await asyncio.to_thread(self._journal.standby)
         except JournalError as error:
-            raise Refused("UNAVAILABLE", "JOURNAL_FAILED", f"{error}; nothing was changed; retry") from error
+            raise Refused(Refusal.JOURNAL_FAILED, f"{error}; nothing was changed; retry") from error
         if not standby:
-            raise Refused.precondition("NO_STANDBY", _NOBODY)
+            raise Refused(Refusal.NO_STANDBY, _NOBODY)
         return standby
 
     async def finish(self) -> None:

@@ -24,6 +24,7 @@ from google.protobuf.message import Message
 
 from tracker.contract.bounds import check_bounds
 from tracker.contract.commands import Command
+from tracker.contract.refusal import Refusal
 from tracker.core import Refused
 from tracker.wire import codec
 from tracker.wire.codec import Method
@@ -162,8 +163,7 @@ class Intake:
 
     async def _turn_one_away(self, context: Context) -> None:
         refused = Refused(
-            "RESOURCE_EXHAUSTED",
-            "LIMIT",
+            Refusal.LIMIT,
             f"limit max_pending_bytes={self._limits.max_pending_bytes} exceeded by the requests that are being "
             f"received; {_LATER}",
         )

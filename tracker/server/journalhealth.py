@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.journal import JournalError, JournalFullError, JournalGoneError
 
 from .measures import Measures
@@ -42,7 +42,7 @@ class JournalHealth:
             Refused: the journal is late.
         """
         if self.late:
-            raise Refused("UNAVAILABLE", "JOURNAL_FAILED", "the journal does not answer; nothing was changed; retry")
+            raise Refused(Refusal.JOURNAL_FAILED, "the journal does not answer; nothing was changed; retry")
 
     def is_late(self) -> None:
         """Note that the journal has not answered for `LATE_S`."""
@@ -69,12 +69,12 @@ class JournalHealth:
             return None
         if isinstance(error, JournalGoneError):
             self.gone = True
-            return Refused("UNAVAILABLE", "JOURNAL_GONE", f"{error}; repeat the call, it takes effect once")
+            return Refused(Refusal.JOURNAL_GONE, f"{error}; repeat the call, it takes effect once")
         self._measures.sync_failures += 1
         if not self.failing:
             fault = None if isinstance(error, JournalError) else error
             log.error("the journal failed; commands are refused until it works again: %s", error, exc_info=fault)
             self.failing = True
             self._works(False)
-        reason = "JOURNAL_FULL" if isinstance(error, JournalFullError) else "JOURNAL_FAILED"
-        return Refused("UNAVAILABLE", reason, f"{error}; nothing was changed")
+        reason = Refusal.JOURNAL_FULL if isinstance(error, JournalFullError) else Refusal.JOURNAL_FAILED
+        return Refused(reason, f"{error}; nothing was changed")

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from tracker.contract.refusal import Refusal
 from tracker.core import Refused
 from tracker.journal import Journal, JournalError, JournalGoneError
 
@@ -23,7 +24,7 @@ _NOT_OF_THE_STATE = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED", "UNAUTHENTIC
 def elsewhere() -> Refused:
     """Return the refusal that those get who wait for events at a server that may not lead any more."""
     return Refused(
-        "UNAVAILABLE", "JOURNAL_FAILED", "this server cannot find out whether it still leads; watch again at the leader"
+        Refusal.JOURNAL_FAILED, "this server cannot find out whether it still leads; watch again at the leader"
     )
 
 
@@ -94,9 +95,9 @@ class Leadership:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._journal.confirm)
         except JournalGoneError as error:
-            return Refused("UNAVAILABLE", "JOURNAL_GONE", f"{error}; repeat the call at the server that leads now")
+            return Refused(Refusal.JOURNAL_GONE, f"{error}; repeat the call at the server that leads now")
         except JournalError as error:
             return Refused(
-                "UNAVAILABLE", "JOURNAL_FAILED", f"this server cannot find out whether it still leads: {error}; retry"
+                Refusal.JOURNAL_FAILED, f"this server cannot find out whether it still leads: {error}; retry"
             )
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Limits:
         limit = getattr(self, name)
         if wanted > limit:
             message = f"limit {name}={limit} exceeded: the request needs {wanted}; {remedy}"
-            raise Refused("RESOURCE_EXHAUSTED", "LIMIT", message)
+            raise Refused(Refusal.LIMIT, message)
 
 
 def parse_limits(settings: list[str]) -> Limits:

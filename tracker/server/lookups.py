@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 import tracker
+from tracker.contract.refusal import Refusal
 from tracker.contract.status import FrontStatus, JobStatus
 from tracker.contract.values import EVERY_SCOPE
 from tracker.core import Refused, Tracker
@@ -224,7 +225,8 @@ def _after(page_token: str) -> int:
     if not page_token:
         return -1
     if not page_token.isdecimal() or not page_token.isascii() or len(page_token) > _TOKEN:
-        raise Refused.malformed(
-            f"page_token={page_token[:60]!r} is not valid; use the next_page_token of the page before"
+        raise Refused(
+            Refusal.MALFORMED,
+            f"page_token={page_token[:60]!r} is not valid; use the next_page_token of the page before",
         )
     return int(page_token)

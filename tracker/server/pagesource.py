@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import tracker
 from tracker.contract import callers
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import JobStatus
 from tracker.contract.survey import Found, Wanted
 from tracker.contract.values import EVERY_SCOPE
@@ -52,7 +52,7 @@ class PageSource:
     @property
     def _state(self) -> Tracker:
         if self._tracker is None:
-            raise Refused("UNAVAILABLE", "RECOVERING", RECOVERING)
+            raise Refused(Refusal.RECOVERING, RECOVERING)
         return self._tracker
 
     async def _ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int]) -> _T:

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import grpc
 
+from tracker.contract.refusal import Refusal
 from tracker.core import Refused
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
@@ -25,9 +26,7 @@ def refusal(error: Exception) -> Refused:
         return error
     log.error("a call failed", exc_info=error)
     error.__traceback__ = None
-    return Refused(
-        "INTERNAL", "FAULT", f"an internal error in the server ({type(error).__name__}); see the server's log"
-    )
+    return Refused(Refusal.FAULT, f"an internal error in the server ({type(error).__name__}); see the server's log")
 
 
 async def abort(context: Context, error: Exception) -> NoReturn:

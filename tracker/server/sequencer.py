@@ -20,6 +20,7 @@ from typing import Any
 
 from tracker.contract.answers import Answer
 from tracker.contract.commands import Command, DefineJob, Tick
+from tracker.contract.refusal import Refusal
 from tracker.core import Refused
 from tracker.journal import Journal, JournalError, Record
 from tracker.wire.codec import Method
@@ -62,7 +63,7 @@ class _Group:
 
 def stopping() -> Refused:
     """Return the refusal that callers get while the server stops."""
-    return Refused("UNAVAILABLE", "STOPPING", "the server is stopping; retry until it or its successor answers")
+    return Refused(Refusal.STOPPING, "the server is stopping; retry until it or its successor answers")
 
 
 class Sequencer:

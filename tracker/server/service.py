@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 
 from tracker.contract.answers import Answer, Reported
 from tracker.contract.commands import Command, DefineJob, Report
+from tracker.contract.refusal import Refusal
 from tracker.core import Refused, Tracker
 from tracker.security.audit import AUDITED, Audit
 from tracker.security.guard import Caller, Guard
@@ -238,7 +239,7 @@ class Service:
             new = await self._check(job, command)
         except Refused as refused:
             # An earlier command of the same caller may change that, except if the message itself is wrong.
-            if refused.reason == "MALFORMED" or not await self._admission.settled(job):
+            if refused.reason == Refusal.MALFORMED or not await self._admission.settled(job):
                 raise
             new = await self._check(job, command)
         caller.take_names(new, partial(self._admission.count_substreams, job))

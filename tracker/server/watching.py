@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from tracker.contract.events import Ended, Event
+from tracker.contract.refusal import Refusal
 from tracker.core import Refused, Tracker
 from tracker.core.filters import EventFilter
 from tracker.wire import codec
@@ -49,7 +50,7 @@ def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequ
     if not request.subscription:
         return EventFilter(request.segments, request.scopes)
     if request.segments or request.scopes:
-        raise Refused.malformed("a subscription has its own filter; leave segments and scopes out")
+        raise Refused(Refusal.MALFORMED, "a subscription has its own filter; leave segments and scopes out")
     return tracker.filter_of(request.job, request.subscription)
 
 

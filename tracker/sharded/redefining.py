@@ -8,6 +8,7 @@ from typing import Final
 from tracker.client.client import TrackerClient
 from tracker.client.errors import TrackerError
 from tracker.contract.callers import JobSpec, JobStatus
+from tracker.contract.refusal import Refusal
 from tracker.contract.values import DrainState
 
 UNDER_WAY: Final = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})  #: of drains that may still be confirmed
@@ -18,7 +19,7 @@ def status_of(client: TrackerClient, job: str) -> JobStatus | None:
     try:
         return client.job(job)
     except TrackerError as refused:
-        if refused.reason != "UNKNOWN_JOB":
+        if refused.reason != Refusal.UNKNOWN_JOB:
             raise
         return None
 

@@ -22,6 +22,7 @@ from tracker.client import (
 )
 from tracker.client.explaining import why_open
 from tracker.client.paging import pages
+from tracker.contract.refusal import Refusal
 from tracker.testing.expected import Expected, difference
 
 _LOOK_S: Final = 0.02  #: seconds between two looks at the events
@@ -215,7 +216,7 @@ class Assertions:
 
     def _refused(self, error: TrackerError, job: str) -> NoReturn:
         __tracebackhide__ = True
-        if error.reason != "UNKNOWN_JOB":
+        if error.reason != Refusal.UNKNOWN_JOB:
             raise error
         raise AssertionError(f"there is no job {job!r}; the tracker has {self.client.jobs()}") from None
 

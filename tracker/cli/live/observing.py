@@ -18,6 +18,7 @@ from tracker.cli.statuses import read_statuses
 from tracker.cli.views.substreams import is_even
 from tracker.client import DrainStatus, FrontStatus, JobStatus, SubstreamStatus, TrackerClient
 from tracker.client.errors import TrackerError
+from tracker.contract.refusal import Refusal
 from tracker.python310 import StrEnum
 from tracker.sharded import ShardedClient
 
@@ -207,7 +208,7 @@ class Observer:
         try:
             found = list(islice(self._client.substreams(name), most))
         except TrackerError as refused:
-            if refused.reason != "UNKNOWN_JOB":
+            if refused.reason != Refusal.UNKNOWN_JOB:
                 raise
             return None
         waits = Counter(wait for each in found for wait in set(waits_of(each, job.spec.ordering != "none")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainMode, DrainState
 from tracker.wire.gen import tracker_pb2 as wire
@@ -16,7 +16,7 @@ def read_asked_mode(number: int) -> DrainMode:
     """
     if number and number not in DrainMode.by_number():
         known = ", ".join(f"{mode.number} ({mode})" for mode in DrainMode)
-        raise Refused.malformed(f"mode={number} is not a known value; use one of {known}")
+        raise Refused(Refusal.MALFORMED, f"mode={number} is not a known value; use one of {known}")
     return read_drain_mode(number)
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 _E = TypeVar("_E", bound=IntEnum)
 
@@ -28,7 +28,7 @@ def enumeration(kind: type[_E], value: int, field: str) -> _E:
     try:
         return kind(value or 1)
     except ValueError:
-        raise Refused.malformed(f"{field}={value} is not a known value; use one of {_named(kind)}") from None
+        raise Refused(Refusal.MALFORMED, f"{field}={value} is not a known value; use one of {_named(kind)}") from None
 
 
 def _named(kind: type[IntEnum]) -> str:

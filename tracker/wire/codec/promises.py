@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tracker.contract.promises import Close, CommitPromise, Expect, Expected, Finish, Frontier, Promise
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .fields import optional
@@ -19,7 +19,7 @@ def read_promises(promises: Iterable[wire.Promise]) -> tuple[Promise, ...]:
         Refused: ``MALFORMED``: a promise is of no kind, or names a substream otherwise than by its number.
     """
     if any(promise.expect.HasField("substream") for promise in promises if promise.HasField("expect")):
-        raise Refused.malformed("an expectation in a report must name its substream by `substream_index`")
+        raise Refused(Refusal.MALFORMED, "an expectation in a report must name its substream by `substream_index`")
     return tuple(map(_promise, promises))
 
 
@@ -37,8 +37,9 @@ def _promise(promise: wire.Promise) -> Promise:
             number = promise.expect
             return Expect(number.front, number.segment, number.substream_index, number.elements, number.revise)
         case _:
-            raise Refused.malformed(
-                "a promise has no known kind; give it a frontier, a close, a finish or an expectation"
+            raise Refused(
+                Refusal.MALFORMED,
+                "a promise has no known kind; give it a frontier, a close, a finish or an expectation",
             )
 
 
@@ -56,8 +57,8 @@ def read_commit_promises(
         each = _promise(promise)
         if isinstance(each, Expect):
             if not promise.expect.HasField("substream"):
-                raise Refused.malformed(
-                    "an expectation in a commit must name its substream (`substream`), not an index"
+                raise Refused(
+                    Refusal.MALFORMED, "an expectation in a commit must name its substream (`substream`), not an index"
                 )
             each = replace(each, substream_index=len(substreams))
             named = promise.expect.substream

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 _M = TypeVar("_M", bound=Message)
 
@@ -20,7 +20,8 @@ def parse(kind: type[_M], data: bytes) -> _M:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise Refused.malformed(
+        raise Refused(
+            Refusal.MALFORMED,
             f"the bytes are not a valid {kind.DESCRIPTOR.full_name} ({error}); check that the client was built from "
-            "this proto and that nothing on the way cuts messages"
+            "this proto and that nothing on the way cuts messages",
         ) from error

@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tracker.contract.refusal import Refused
+from tracker.contract.refusal import Refusal, Refused
 
 NS: Final = 1_000_000_000
 
@@ -54,7 +54,9 @@ def read_duration(message: Message, field: str) -> int | None:
         return None
     value: Duration = getattr(message, field)
     if value.seconds < 0 or not 0 <= value.nanos < NS:
-        raise Refused.malformed(f"{field} is {value.seconds} s and {value.nanos} ns; a duration must not be negative")
+        raise Refused(
+            Refusal.MALFORMED, f"{field} is {value.seconds} s and {value.nanos} ns; a duration must not be negative"
+        )
     return value.seconds * NS + value.nanos
 
 
