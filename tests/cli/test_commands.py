@@ -15,7 +15,7 @@ from tests.cli.shell import Shell, split, table
 from tests.client.conftest import spec
 from tests.client.processes import TRACKER, Server
 from tests.client.test_expecting import elements
-from tracker.client import Expected, Finish, TrackerClient, TrackerError, label
+from tracker.client import Expected, Finish, Stalled, TrackerClient, TrackerError, label
 from tracker.client.certificates import certificate
 
 
@@ -353,6 +353,28 @@ def test_events_are_listed_and_that_ends(shell: Shell, client: TrackerClient, jo
     assert (len(shown), shown[-1]) == (3, "… and more: only the first 2 are shown; --limit 0 lists all")
     assert "no such events" in shell("events", job, "--kind", "Late")
     assert "'late' is none of Advanced, " in shell("events", job, "--kind", "late", status=2)
+
+
+def test_the_history_of_one_substream_has_all_its_events_and_no_others(
+    shell: Shell, client: TrackerClient, job: str
+) -> None:
+    client.define_job(spec(job, stall_after=timedelta(milliseconds=1)))
+    with client.open_producer(job, "q", "r1") as producer:
+        for epoch, name in enumerate(("monday", "tuesday")):
+            report = producer.epoch(epoch)
+            for scope in ("JFK", "LGA"):
+                report.sent("raw", scope, name, label(name, scope))
+                report.close(scope, name)
+            report.report(commit=True)
+    stalled = (event for event in client.watch(job) if isinstance(event.kind, Stalled))
+    assert {next(stalled).kind.name for _ in range(4)} == {"monday", "tuesday"}  # type: ignore[union-attr]
+    client.abandon(job, "JFK", "monday")
+    told = shell("events", job, "--scope", "JFK", "--name", "monday", "--json").splitlines()
+    assert [(each["kind"], each["scope"], each["name"]) for each in map(json.loads, told)] == [
+        ("Stalled", "JFK", "monday"),
+        ("Ended", "JFK", "monday"),
+    ]
+    assert len(shell("events", job, "--name", "tuesday", "--json").splitlines()) == 2
 
 
 def test_an_end_is_waited_for_in_a_script(shell: Shell, client: TrackerClient, job: str) -> None:

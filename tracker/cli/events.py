@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,7 +15,7 @@ from tracker.cli.forms import Form
 from tracker.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from tracker.client import ShardedClient, ShardedWatch, TrackerClient, Watch
+    from tracker.client import Kind, ShardedClient, ShardedWatch, TrackerClient, Watch
     from tracker.client.accepted import AcceptedEnds
     from tracker.contract.callers import EventPage
 
@@ -103,6 +104,9 @@ def list_events(
     ] = 0,
     segment: _Segments = None,
     scope: _Scopes = None,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="only events of substreams of this name; may be repeated")
+    ] = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,7 +117,7 @@ def list_events(
     ] = None,
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="the most events to list; 0: all")] = 1000,
 ) -> int:
-    """List the events of a job that are kept."""
+    """List the events of a job that are kept, in their order; --scope and --name have the history of one substream."""
     from tracker.cli.views.events import print_event
     from tracker.client.paging import pages
 
@@ -129,6 +133,8 @@ def list_events(
             for event in page.events:
                 if kind and type(event.kind).__name__ not in kind:
                     continue
+                if name and not _is_of(event.kind, name, scope):
+                    continue
                 if limit and shown == limit:
                     if form is not Form.JSON:
                         print_line(f"… and more: only the first {shown} are shown; --limit 0 lists all")
@@ -138,6 +144,11 @@ def list_events(
     if not shown and form is not Form.JSON:
         print_line(f"job {job} keeps no such events")
     return 0
+
+
+def _is_of(kind: Kind, names: Sequence[str], scopes: Sequence[str] | None) -> bool:
+    """Returns whether an event is of a substream of these. The tracker's filter leaves kinds such as Stalled to us."""
+    return getattr(kind, "name", None) in names and (not scopes or getattr(kind, "scope", None) in scopes)
 
 
 @command(commands, "wait", "tracker wait flights clean JFK 2013-01-01T00:00:00Z/2013-01-02T00:00:00Z --timeout 3600")
