@@ -115,6 +115,8 @@ class Connection:
     @property
     def is_made(self) -> bool:
         """Whether a server holds it now. This is for errors: gRPC starts a thread to tell."""
+        if self.pid != os.getpid():
+            return False
         states: SimpleQueue[grpc.ChannelConnectivity] = SimpleQueue()
         with forking.using_grpc():
             self._channel.subscribe(states.put)
