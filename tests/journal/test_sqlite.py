@@ -259,9 +259,21 @@ def test_a_cut_write_ahead_log_loses_only_what_was_cut_and_that_is_accepted_once
     assert found == told[:kept]
     assert [damage.lost for damage in recovery.damage] == [50 - kept]
     journal.close()
+    for number in (kept + 1, kept + 2):
+        journal, recovery, _ = opened(left / "tracker.db")
+        assert recovery.tail_lost is (number == kept + 1)  # until a record tells that the log is another one
+        assert journal.append(records(1)) == number
+        journal.close()
     journal = SqliteJournal(left / "tracker.db")
     assert journal.recover().damage == ()
     journal.close()
+
+
+def test_a_first_start_that_ends_before_its_first_record_needs_no_consent(path: Path) -> None:
+    for _ in range(2):
+        journal = SqliteJournal(path)
+        assert journal.recover().damage == ()
+        journal.close()
 
 
 def test_a_removed_file_is_noticed(path: Path) -> None:

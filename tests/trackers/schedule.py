@@ -99,6 +99,7 @@ class Schedule:
         self.random = random
         self.now = 0.0
         self.passed: Callable[[float], None] = lambda _: None  #: called with the seconds that pass
+        self.died: Callable[[Process], None] = lambda _: None  #: called with a process that has just ended
         self._strands: list[Strand] = []
         self._back = threading.Semaphore(0)
 
@@ -138,7 +139,9 @@ class Schedule:
 
     def kill(self, process: Process) -> None:
         """End a process: its threads end at their next turn, which comes before anybody else's."""
-        process.killed = True
+        if not process.killed:
+            process.killed = True
+            self.died(process)
 
     def run(self, until: Callable[[], bool], turns: int = 200_000) -> None:
         """Let everybody run until a condition holds.

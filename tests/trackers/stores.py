@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import redis
 import redis.connection
 
-from tracker.journal.interface import FollowableJournal
+from tracker.journal.interface import FollowableJournal, Journal
 from tracker.journal.objects.journal import ObjectsJournal
 from tracker.journal.objects.log import LOSS
 from tracker.journal.objects.store import NoAnswerError
@@ -29,7 +29,9 @@ _OUTSIDE = "outside"  # the name of connections that are not the trackers'
 class Store(Protocol):
     """What keeps a journal."""
 
-    def journal(self) -> FollowableJournal:
+    alone: bool  #: whether it comes back older, or loses something, only while no tracker uses it
+
+    def journal(self) -> Journal:
         """Open the journal as a standby does."""
 
     def copy(self) -> Any:
@@ -73,6 +75,8 @@ class Weather:
 
 class Objects:
     """An object store in memory."""
+
+    alone = False
 
     def __init__(self, schedule: Schedule, weather: Weather, marks: str) -> None:
         self._schedule = schedule
@@ -149,6 +153,8 @@ class Redis:
         schedule: its time passes for the keys.
         weather: draws what fails.
     """
+
+    alone = False
 
     def __init__(self, port: int, prefix: str, schedule: Schedule, weather: Weather) -> None:
         self.where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"

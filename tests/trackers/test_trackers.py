@@ -14,6 +14,7 @@ from tracker.journal import Recovery
 from tracker.journal.comparing import Relation
 from tracker.journal.redis import log
 
+from .files import Sqlite
 from .schedule import StuckError, installed
 from .stores import Objects, Redis
 from .world import FoundOut, World
@@ -45,6 +46,16 @@ def play_redis(seed: int, port: int, losses: bool) -> World:
         return _play(world)
 
 
+def play_sqlite(seed: int, base: Path, losses: bool) -> World:
+    """Play a seed over a file."""
+    world = World(seed, lambda schedule, weather: Sqlite(base, schedule, weather), losses=losses)
+    assert isinstance(world.store, Sqlite)
+    with ExitStack() as stack:
+        stack.callback(world.store.close)
+        stack.enter_context(world.store.interrupted())
+        return _play(world)
+
+
 def _play(world: World) -> World:
     logging.disable(logging.CRITICAL)
     try:
@@ -67,6 +78,13 @@ KILLS_AND_LOSSES = pytest.mark.parametrize("losses", [False, True], ids=["kills"
 @KILLS_AND_LOSSES
 def test_over_an_object_store_whatever_is_acknowledged_stays(tmp_path: Path, seeds: range, losses: bool) -> None:
     led = sum(play_objects(seed, tmp_path / str(seed), losses).led for seed in seeds)
+    assert led > 2 * len(seeds), "the trackers hardly ever led, so nothing was tried"
+
+
+@FEW_AND_MANY
+@KILLS_AND_LOSSES
+def test_over_a_file_whatever_is_acknowledged_stays(tmp_path: Path, seeds: range, losses: bool) -> None:
+    led = sum(play_sqlite(seed, tmp_path / str(seed), losses).led for seed in seeds)
     assert led > 2 * len(seeds), "the trackers hardly ever led, so nothing was tried"
 
 

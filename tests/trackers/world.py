@@ -19,6 +19,7 @@ from tracker.contract.refusal import Refused
 from tracker.journal import (
     FollowableJournal,
     Following,
+    Journal,
     JournalError,
     JournalGoneError,
     JournalLockedError,
@@ -30,7 +31,7 @@ from tracker.server.lanes import Lanes
 from tracker.server.leading import Leadership
 from tracker.server.limits import Limits
 from tracker.server.measures import Measures
-from tracker.server.replayable import ReplayableState, recover, stand_by
+from tracker.server.replayable import Followed, ReplayableState, recover, stand_by
 from tracker.server.sequencer import Sequencer
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
@@ -143,7 +144,7 @@ class Tracker:
         followed = 0 if self._following is None else self._following.place.number
         return max(followed, 0 if serving is None else serving.number)
 
-    def _follow(self, journal: FollowableJournal) -> FollowableJournal:
+    def _follow(self, journal: FollowableJournal) -> None:
         """Let a journal show how far it is read."""
         follow = journal.follow
 
@@ -152,7 +153,6 @@ class Tracker:
             return state, self._following
 
         journal.follow = shown  # type: ignore[method-assign]
-        return journal
 
     def start(self, accept_loss: bool = False) -> None:
         """Start the program."""
@@ -169,6 +169,7 @@ class Tracker:
                 if self.process is process:
                     self.ended = True
                     self.world.serving.pop(self.place, None)
+                self.world.schedule.kill(process)
 
         self.world.schedule.start(process, work)
 
@@ -177,22 +178,37 @@ class Tracker:
         self.world.serving.pop(self.place, None)
         self.world.schedule.kill(self.process)
 
+    async def _own(self, accept_loss: bool) -> tuple[Journal | None, Followed | None]:
+        """Get the journal, as `owning.own` does; None: the program is stopped before."""
+        assert self.stop is not None
+        while not self.stop.is_set():
+            try:
+                journal = await asyncio.to_thread(self.world.store.journal)
+            except JournalLockedError:
+                await asyncio.sleep(0.1)
+                continue
+            if not isinstance(journal, FollowableJournal):
+                return journal, None
+            if not accept_loss:
+                self._follow(journal)
+                followed = await asyncio.to_thread(stand_by, journal, self.stop.is_set, lambda: None)
+                if followed is None:
+                    await asyncio.to_thread(journal.close)
+                return (None, None) if followed is None else (journal, followed)
+            while not await asyncio.to_thread(journal.try_to_own):
+                await asyncio.sleep(0.2)
+            return journal, None
+        return None, None
+
     async def _serve(self, process: Process, accept_loss: bool) -> None:
         world = self.world
         self.loop = asyncio.get_running_loop()
         self.stop = stop = asyncio.Event()
         state = None
         while state is None:
-            journal = self._follow(await asyncio.to_thread(world.store.journal))
-            followed = None
-            if accept_loss:  # as `owning.own` has it
-                while not await asyncio.to_thread(journal.try_to_own):
-                    await asyncio.sleep(0.2)
-            else:
-                followed = await asyncio.to_thread(stand_by, journal, stop.is_set, lambda: None)
-                if followed is None:
-                    await asyncio.to_thread(journal.close)
-                    return
+            journal, followed = await self._own(accept_loss)
+            if journal is None:
+                return
             try:
                 state, number = await asyncio.to_thread(
                     recover, journal, _DAY, world.wall(), accept_loss, frozenset(), followed
@@ -465,8 +481,8 @@ class World:
 
     def _damage(self, kind: str, copies: list[Any], leaders: list[Tracker]) -> None:
         """Let the store lose something, half of the times together with the leader."""
-        if self.schedule.random.random() < 0.5:
-            for tracker in leaders:
+        if self.store.alone or self.schedule.random.random() < 0.5:
+            for tracker in self.trackers if self.store.alone else leaders:
                 tracker.kill()
         self.damaged, self._unsettled, self._damaged_at = True, True, self.schedule.now
         if kind == "older":

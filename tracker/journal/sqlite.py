@@ -104,7 +104,9 @@ class SqliteJournal:
         state, number, damage, spoilt = self._newest_snapshot()
         acknowledged = self._mark.found if self._mark.found is not None else 0
         existed = self._path.exists()
-        if existed and self._mark.found is None:
+        if not existed and self._mark.found is None:
+            self._mark.set(0)  # a start that is interrupted before its first record leaves a journal without records
+        elif self._mark.found is None:
             what = "it is missing or unreadable, so it is not known whether the journal's tail is complete"
             damage.append(Damage(self._beside("-mark"), what, 0, None, ""))
         connection, problem = self._open(acknowledged)
@@ -135,9 +137,7 @@ class SqliteJournal:
         self._inode = os.stat(self._path).st_ino
         self._last = last
         self._keep_after = self._snapshots.oldest_needed()
-        mark = self._mark
-        if accept_loss and any(each.lost != 0 for each in damage):
-            mark.set(last)
+        mark = self._mark  # it shows an accepted loss until the first record, which tells that the log is another one
         return Recovery(
             state,
             number,
