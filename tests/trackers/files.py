@@ -18,10 +18,13 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from tracker.backup.form import Checked
 from tracker.journal.sqlite import SqliteJournal
+from tracker.server import backups
+from tracker.server.backups import Restored
 
 from .schedule import Process, Schedule
-from .stores import Weather
+from .stores import Weather, made
 
 _NOT_THERE = "-lock"  # of whom no copy is made: a process has it, and no other one
 
@@ -35,7 +38,7 @@ class Sqlite:
         weather: draws which transactions fail.
     """
 
-    alone = True
+    alone, moves = True, False
 
     def __init__(self, base: Path, schedule: Schedule, weather: Weather) -> None:
         self._base = base
@@ -79,6 +82,12 @@ class Sqlite:
 
     def has_note(self) -> bool:
         return self._lost  # the files that are left tell
+
+    def restore(self, backup: Checked) -> Restored:
+        return backups.restore(self.where, backup, replace=True)
+
+    def read(self) -> Checked:
+        return Checked([made(backups.of_journal(self.where))], "journal")
 
     def close(self) -> None:
         """Give back what those that have ended had open."""

@@ -14,11 +14,14 @@ from typing import Any, Protocol
 import redis
 import redis.connection
 
+from tracker.backup.form import Checked, Draft
 from tracker.journal.interface import FollowableJournal, Journal
 from tracker.journal.objects.journal import ObjectsJournal
 from tracker.journal.objects.log import LOSS
 from tracker.journal.objects.store import NoAnswerError
 from tracker.journal.redis import RedisAddress, RedisJournal
+from tracker.server import backups
+from tracker.server.backups import Restored
 
 from .schedule import Schedule
 
@@ -30,6 +33,7 @@ class Store(Protocol):
     """What keeps a journal."""
 
     alone: bool  #: whether it comes back older, or loses something, only while no tracker uses it
+    moves: bool  #: whether a backup is restored elsewhere, and trackers start there once it is
 
     def journal(self) -> Journal:
         """Open the journal as a standby does."""
@@ -45,6 +49,18 @@ class Store(Protocol):
 
     def has_note(self) -> bool:
         """Return whether a loss is written down."""
+
+    def restore(self, backup: Checked) -> Restored:
+        """Let the journal continue with a backup."""
+
+    def read(self) -> Checked:
+        """Return what is in a journal that no tracker uses."""
+
+
+def made(draft: Draft) -> bytes:
+    """Return a backup's bytes."""
+    draft.seal()
+    return b"".join(draft.parts())
 
 
 class Weather:
@@ -76,7 +92,7 @@ class Weather:
 class Objects:
     """An object store in memory."""
 
-    alone = False
+    alone, moves = False, True
 
     def __init__(self, schedule: Schedule, weather: Weather, marks: str) -> None:
         self._schedule = schedule
@@ -101,6 +117,29 @@ class Objects:
 
     def has_note(self) -> bool:
         return LOSS in self._objects
+
+    def restore(self, backup: Checked) -> Restored:
+        new = Objects(self._schedule, self._weather, f"{self._marks}+")
+        with new.named():
+            done = backups.restore("objects", backup)
+        self._objects, self._marks = new._objects, new._marks
+        return done
+
+    def read(self) -> Checked:
+        with self.named():
+            return Checked([made(backups.of_journal("objects"))], "journal")
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Let the operator's commands find the journal."""
+        found = backups.open_journal
+        backups.open_journal = lambda *_, **__: ObjectsJournal(
+            self, "objects", LEASE_S, self._marks, False, lambda: self._schedule.now
+        )
+        try:
+            yield
+        finally:
+            backups.open_journal = found
 
     def _ask(self, request: Callable[[], Any]) -> Any:
         fate = self._weather.before()
@@ -154,7 +193,7 @@ class Redis:
         weather: draws what fails.
     """
 
-    alone = False
+    alone, moves = False, False
 
     def __init__(self, port: int, prefix: str, schedule: Schedule, weather: Weather) -> None:
         self.where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"
@@ -183,6 +222,12 @@ class Redis:
 
     def has_note(self) -> bool:
         return bool(self._client.hexists(f"{self._base}top", "lost"))
+
+    def restore(self, backup: Checked) -> Restored:
+        return backups.restore(self.where, backup, replace=True)
+
+    def read(self) -> Checked:
+        return Checked([made(backups.of_journal(self.where))], "journal")
 
     def clear(self) -> None:
         """Remove all keys."""

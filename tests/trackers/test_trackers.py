@@ -15,9 +15,10 @@ from tracker.journal.comparing import Relation
 from tracker.journal.redis import log
 
 from .files import Sqlite
+from .judging import FoundOut
 from .schedule import StuckError, installed
 from .stores import Objects, Redis
-from .world import FoundOut, World
+from .world import World
 
 _PACKAGES = ("tracker.journal", "tracker.server")
 

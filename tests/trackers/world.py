@@ -7,299 +7,24 @@ store has lost something, and only the operator's decision lets a tracker start 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
 
-from tracker.contract.answers import Opened
 from tracker.contract.refusal import Refused
-from tracker.journal import (
-    FollowableJournal,
-    Following,
-    Journal,
-    JournalError,
-    JournalGoneError,
-    JournalLockedError,
-    JournalLossError,
-)
-from tracker.server.clock import Clock
-from tracker.server.joblabels import JobLabels
-from tracker.server.lanes import Lanes
-from tracker.server.leading import Leadership
-from tracker.server.limits import Limits
-from tracker.server.measures import Measures
-from tracker.server.replayable import Followed, ReplayableState, recover, stand_by
-from tracker.server.sequencer import Sequencer
-from tracker.wire.codec import Method, read_command
-from tracker.wire.gen import tracker_pb2 as wire
+from tracker.journal import JournalGoneError, JournalLossError, RestoreUnfinishedError
+from tracker.wire.codec import Method
 
-from .schedule import Process, Schedule, run_loop
+from .clients import Producer, hand_over
+from .judging import PRODUCERS, FoundOut, Log, Lost, Status, check_event
+from .operating import Operator
+from .program import Serving, Tracker
+from .schedule import Process, Schedule
 from .stores import LEASE_S, Store, Weather
 
-JOB = "job"
 PLACES = ("one", "two")
 _SETTLED_S = 0.2  # seconds since the last damage, which could have taken a note away
-_DAY = 86_400 * 10**9
-
-
-class FoundOut(AssertionError):  # noqa: N818 - what happens to a tracker
-    """A tracker has broken a promise."""
-
-
-class Lost(Exception):  # noqa: N818 - what happens to a call
-    """A call has had no answer: it may have been carried out."""
-
-
-@dataclass
-class Log:
-    """What clients know of one log."""
-
-    events: dict[int, str] = field(default_factory=dict)
-    committed: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def last(self) -> int:
-        """The newest event that was seen."""
-        return max(self.events, default=0)
-
-
-@dataclass
-class Status:
-    """An answer to a look-up."""
-
-    log_id: str
-    last: int
-    committed: dict[str, int]
-    events: dict[int, str]
-
-
-class Serving:
-    """A tracker that answers."""
-
-    def __init__(self, loop: Any, process: Process, state: ReplayableState, sequencer: Sequencer, lead: Leadership):
-        self.loop = loop
-        self.process = process
-        self._state = state
-        self.sequencer = sequencer
-        self._leadership = lead
-
-    @property
-    def number(self) -> int:
-        """The newest record that was carried out."""
-        return self.sequencer._carried_out
-
-    async def command(self, method: Method, request: Any) -> tuple[Any, str]:
-        """Carry a command out, and return the answer with the id of the job's log."""
-        payload = request.SerializeToString()
-        answer = self.sequencer.submit(method, payload, read_command(method, payload))
-        if isinstance(answer, asyncio.Future):
-            answer = await answer
-        return answer, self._state.tracker.log_id(JOB)
-
-    async def look(self, after: int) -> Status | None:
-        """Return the job's state; None: there is no such job."""
-        await self._leadership.confirm()
-        tracker = self._state.tracker
-        if JOB not in tracker.jobs():
-            return None
-        last = tracker.last_seq(JOB) or 0
-        events, _ = tracker.events(JOB, min(after, last))
-        producers = {each.producer: each.committed_epoch for each in tracker.job_status(JOB).producers}
-        return Status(
-            tracker.log_id(JOB),
-            last,
-            {name: -1 if epoch is None else epoch for name, epoch in producers.items()},
-            {event.seq: str(event.body) for event in events},
-        )
-
-
-class Tracker:
-    """A tracker's program at one place: it starts, stands by, serves, and ends."""
-
-    def __init__(self, world: World, place: str) -> None:
-        self.world = world
-        self.place = place
-        self.process = Process(place)
-        self.error: Exception | None = None
-        self.ended = True
-        self.stop: asyncio.Event | None = None
-        self.loop: Any = None
-        self.leads = False
-        self._following: Following | None = None
-
-    @property
-    def lives(self) -> bool:
-        """Whether its process runs."""
-        return not self.ended and not self.process.killed
-
-    @property
-    def knows(self) -> int:
-        """The newest record that it has read or written; 0: none, or it does not live."""
-        if not self.lives:
-            return 0
-        serving = self.world.serving.get(self.place)
-        followed = 0 if self._following is None else self._following.place.number
-        return max(followed, 0 if serving is None else serving.number)
-
-    def _follow(self, journal: FollowableJournal) -> None:
-        """Let a journal show how far it is read."""
-        follow = journal.follow
-
-        def shown() -> tuple[Any, Following]:
-            state, self._following = follow()
-            return state, self._following
-
-        journal.follow = shown  # type: ignore[method-assign]
-
-    def start(self, accept_loss: bool = False) -> None:
-        """Start the program."""
-        self.process = Process(self.place)
-        self.error, self.ended, self.leads, self._following = None, False, False, None
-        process = self.process
-
-        def work() -> None:
-            try:
-                run_loop(self.world.schedule, lambda: self._serve(process, accept_loss))
-            except (JournalError, Refused) as error:
-                self.error = error
-            finally:
-                if self.process is process:
-                    self.ended = True
-                    self.world.serving.pop(self.place, None)
-                self.world.schedule.kill(process)
-
-        self.world.schedule.start(process, work)
-
-    def kill(self) -> None:
-        """End it where it stands."""
-        self.world.serving.pop(self.place, None)
-        self.world.schedule.kill(self.process)
-
-    async def _own(self, accept_loss: bool) -> tuple[Journal | None, Followed | None]:
-        """Get the journal, as `owning.own` does; None: the program is stopped before."""
-        assert self.stop is not None
-        while not self.stop.is_set():
-            try:
-                journal = await asyncio.to_thread(self.world.store.journal)
-            except JournalLockedError:
-                await asyncio.sleep(0.1)
-                continue
-            if not isinstance(journal, FollowableJournal):
-                return journal, None
-            if not accept_loss:
-                self._follow(journal)
-                followed = await asyncio.to_thread(stand_by, journal, self.stop.is_set, lambda: None)
-                if followed is None:
-                    await asyncio.to_thread(journal.close)
-                return (None, None) if followed is None else (journal, followed)
-            while not await asyncio.to_thread(journal.try_to_own):
-                await asyncio.sleep(0.2)
-            return journal, None
-        return None, None
-
-    async def _serve(self, process: Process, accept_loss: bool) -> None:
-        world = self.world
-        self.loop = asyncio.get_running_loop()
-        self.stop = stop = asyncio.Event()
-        state = None
-        while state is None:
-            journal, followed = await self._own(accept_loss)
-            if journal is None:
-                return
-            try:
-                state, number = await asyncio.to_thread(
-                    recover, journal, _DAY, world.wall(), accept_loss, frozenset(), followed
-                )
-            except JournalLockedError:
-                await asyncio.to_thread(journal.close)
-            except BaseException:
-                if not process.killed:
-                    await asyncio.to_thread(journal.close)
-                raise
-        clock = Clock(state.at, world.wall, lambda: int(world.schedule.now * 1e9))
-        lanes = Lanes()
-        measures = Measures(JobLabels(10, lambda _: True), state.tracker.tally)
-        sequencer = Sequencer(
-            state, lanes, journal, number, Limits(), clock, lambda *_: None, lambda _: None, 30_000, measures
-        )
-        leadership = Leadership(journal, lambda: None)
-        gone: list[Exception] = []
-
-        def leave(error: Exception) -> None:
-            gone.append(error)
-            sequencer.leave()
-            stop.set()
-
-        def gone_from(error: JournalGoneError) -> None:
-            world.must_be_noted(error)
-            self.loop.call_soon_threadsafe(leave, error)
-
-        journal.when_gone(gone_from)
-        sequencer.start()
-        self.leads = True
-        world.serving[self.place] = Serving(self.loop, process, state, sequencer, leadership)
-        world.led += 1
-        await stop.wait()
-        world.serving.pop(self.place, None)
-        await sequencer.stop(keep_snapshot=not gone)
-        await asyncio.to_thread(journal.close)
-        if gone:
-            raise gone[0]
-
-
-class Producer:
-    """A client that commits epoch after epoch, each with an element and a promise, and repeats what has no answer."""
-
-    def __init__(self, world: World, name: str, epochs: int) -> None:
-        self._world = world
-        self._name = name
-        self._epochs = epochs
-        self._runs = 0
-        self.done = False
-
-    def run(self) -> None:
-        """Live until all epochs are committed."""
-        while not self.done:
-            try:
-                self._live()
-            except Refused as refused:  # fenced, or of a tracker that knows no such job: begin again
-                if refused.code not in ("FAILED_PRECONDITION", "NOT_FOUND", "ABORTED", "OUT_OF_RANGE"):
-                    raise FoundOut(f"{self._name} was refused: {refused.reason}: {refused}") from refused
-                self._world.schedule.pause(0.5)
-
-    def _live(self) -> None:
-        world = self._world
-        self._runs += 1
-        run = f"{self._name}.{self._runs}"
-        segments = [wire.Segment(name="a", feeds=["b"]), wire.Segment(name="b")]
-        spec = wire.JobSpec(job=JOB, deployment="d", segments=segments, fronts=["p", "q"])
-        world.insist(Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
-        world.defined = True
-        opened, log_id = world.insist(
-            Method.OPEN_PRODUCER, wire.OpenProducerRequest(job=JOB, producer=self._name, run=run)
-        )
-        assert isinstance(opened, Opened)
-        committed = -1 if opened.committed_epoch is None else opened.committed_epoch
-        known = world.logs.setdefault(log_id, Log()).committed.get(self._name, -1)
-        if committed < known:
-            raise FoundOut(f"{self._name} had epoch {known} committed in log {log_id}, and its newest is {committed}")
-        for epoch in range(committed + 1, self._epochs):
-            _, log_id = world.insist(Method.REPORT, self._report(run, epoch))
-            found = world.logs.setdefault(log_id, Log()).committed
-            found[self._name] = max(epoch, found.get(self._name, -1))
-            world.schedule.pause(world.schedule.random.choice((0.05, 0.2, 1.0)))
-        self.done = True
-
-    def _report(self, run: str, epoch: int) -> wire.ReportRequest:
-        return wire.ReportRequest(
-            job=JOB, producer=self._name, run=run, epoch=epoch, scopes=["s"], names=[f"w{epoch}"], scope_index=[0],
-            end_times=[epoch], segments=["a"], substream_index=[0], segment_index=[0], xor=[0], sent=[1], received=[1],
-            entry_count=1, commit=True,
-            promises=[wire.Promise(frontier=wire.Frontier(front=self._name, time=epoch))],
-        )  # fmt: skip
 
 
 class World:
@@ -326,7 +51,10 @@ class World:
         self.store = store(self.schedule, self.weather)
         self.logs: dict[str, Log] = {}
         self.serving: dict[str, Serving] = {}
+        self.operator = Operator(self)
         self.trackers = [Tracker(self, place) for place in PLACES]
+        self.running: set[str] = set()  #: reporters that have opened a run in the log that is served
+        self._served = ""
         self.defined = False
         self.damaged = False
         self.accepted = False
@@ -337,7 +65,7 @@ class World:
         self.led = 0
         self.story: list[str] = []
         self._epochs = epochs
-        self._calm = False
+        self.calm = False
 
     def wall(self) -> int:
         """The machines' clock, in ns."""
@@ -358,7 +86,7 @@ class World:
         random = self.schedule.random
         self.schedule.pause(random.choice((0, 0.001, 0.02)))
         serving = self.serving.get(random.choice(PLACES))
-        if serving is None or (not self._calm and random.random() < 0.03):
+        if serving is None or (not self.calm and random.random() < 0.03):
             raise Lost
         box: list[tuple[Any, BaseException | None]] = []
 
@@ -373,7 +101,7 @@ class World:
         except RuntimeError as ended:
             raise Lost from ended
         self.schedule.pause(8.0, lambda: bool(box) or serving.process.killed)
-        if not box or (not self._calm and random.random() < 0.03):
+        if not box or (not self.calm and random.random() < 0.03):
             raise Lost
         self._top = max(self._top, serving.number)
         value, failure = box[0]
@@ -382,6 +110,17 @@ class World:
         if failure is not None:
             raise Lost from failure
         return value
+
+    def serves(self, log_id: str) -> None:
+        """Note that a tracker serves a log."""
+        if log_id != self._served:
+            self._served = log_id
+            self.running.clear()
+
+    def runs(self, producer: str, log_id: str) -> None:
+        """Note that a reporter has opened a run in a log."""
+        if log_id == self._served:
+            self.running.add(producer)
 
     def insist(self, method: Method, request: Any) -> Any:
         """Repeat a command until it is answered."""
@@ -420,6 +159,8 @@ class World:
                 raise FoundOut(f"epoch {epoch} of {producer} was acknowledged in log {status.log_id}, and is not there")
         log = self.logs.setdefault(status.log_id, Log())
         for seq, body in status.events.items():
+            if not self.losses:
+                check_event(body)
             if log.events.setdefault(seq, body) != body:
                 raise FoundOut(f"event {seq} of log {status.log_id} was {log.events[seq]}, and is {body}")
 
@@ -429,6 +170,8 @@ class World:
         """Start trackers that have ended; decide about losses."""
         while True:
             self.schedule.pause(0.2)
+            if self.operator.holds:
+                continue
             for tracker in self.trackers:
                 if tracker.process.killed:
                     tracker.ended = True
@@ -438,9 +181,11 @@ class World:
                 if isinstance(tracker.error, JournalLossError):
                     if not self.damaged:
                         raise FoundOut(f"a start was refused, and nothing was lost: {tracker.error}")
-                    accept = self._calm or self.schedule.random.random() < 0.3
+                    accept = self.calm or self.schedule.random.random() < 0.3
                     if accept:
                         self._settled()
+                if isinstance(tracker.error, RestoreUnfinishedError):
+                    self.operator.restore()
                 self._forgive()
                 self.note(f"start {tracker.place}{' and accept the loss' if accept else ''} ({tracker.error})")
                 tracker.start(accept)
@@ -452,6 +197,7 @@ class World:
         for _ in range(faults):
             self.schedule.pause(random.choice((0.0, 0.1, 0.5, 2.0)) + random.random())
             kinds = ["kill leader"] * 3 + ["kill any"] * 3 + ["stop", "away", "kill all"]
+            kinds += ["restore", "restore", "kill operator", "back up"] if self.operator.kept else ["back up"] * 4
             if self.losses:
                 kinds += ["older", "empty", "partly"]
             kind = random.choice(kinds)
@@ -469,6 +215,12 @@ class World:
                 tracker = random.choice(leaders)
                 if tracker.stop is not None and not tracker.ended:
                     tracker.loop.call_soon_threadsafe(tracker.stop.set)
+            elif kind == "back up":
+                self.operator.back_up()
+            elif kind == "restore":
+                self.operator.restore()
+            elif kind == "kill operator":
+                self.operator.kill()
             elif kind == "away":
                 self.weather.away_until = self.schedule.now + random.choice((0.5, 3.0, 7.0))
             elif kind in ("older", "empty", "partly"):
@@ -477,13 +229,14 @@ class World:
             copies.append(self.store.copy())
         self.weather.faults = 0.0
         self.weather.away_until = 0.0
-        self._calm = True
+        self.calm = True
 
     def _damage(self, kind: str, copies: list[Any], leaders: list[Tracker]) -> None:
         """Let the store lose something, half of the times together with the leader."""
         if self.store.alone or self.schedule.random.random() < 0.5:
             for tracker in self.trackers if self.store.alone else leaders:
                 tracker.kill()
+        self.operator.kill()
         self.damaged, self._unsettled, self._damaged_at = True, True, self.schedule.now
         if kind == "older":
             self.store.put_back(self.schedule.random.choice(copies))
@@ -495,6 +248,13 @@ class World:
     def _settled(self) -> None:
         """An operator has decided, or nobody could."""
         self.accepted, self._unsettled, self._top = True, False, 0
+
+    def restored(self, log_id: str, status: Status) -> None:
+        """Note that the journal continues with a backup, under another log's id."""
+        if log_id in self.logs:
+            raise FoundOut(f"a backup was restored, and its log has the id of one that was known: {log_id}")
+        self.logs[log_id] = Log(dict(status.events), dict(status.committed))
+        self._unsettled, self._top = False, 1
 
     def must_be_noted(self, error: JournalGoneError) -> None:
         """A tracker has found that the store has lost records, and ends: has it written that down?"""
@@ -519,13 +279,19 @@ class World:
             StuckError: it does not come to an end.
         """
         outside = Process("outside")
-        producers = [Producer(self, name, self._epochs) for name in ("p", "q")]
-        for work in (*(each.run for each in producers), self.watch, self.watch, self.supervise):
+        producers = [Producer(self, name, self._epochs) for name in PRODUCERS]
+        for work in (
+            *(each.run for each in producers),
+            partial(hand_over, self),
+            self.watch,
+            self.watch,
+            self.supervise,
+        ):
             self.schedule.start(outside, work)
         self.schedule.start(outside, lambda: self.torment(faults))
         try:
-            self.schedule.run(lambda: self._calm and all(producer.done for producer in producers))
+            self.schedule.run(lambda: self.calm and all(producer.done for producer in producers))
         finally:
-            for process in (outside, *(tracker.process for tracker in self.trackers)):
+            for process in (outside, self.operator.process, *(tracker.process for tracker in self.trackers)):
                 self.schedule.kill(process)
             self.schedule.end()

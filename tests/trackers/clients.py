@@ -1,0 +1,90 @@
+"""Clients that repeat what has no answer."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tracker.contract.answers import Opened
+from tracker.contract.refusal import Refused
+from tracker.wire.codec import Method
+from tracker.wire.gen import tracker_pb2 as wire
+
+from .judging import JOB, PRODUCERS, FoundOut, Log, Lost
+
+if TYPE_CHECKING:
+    from .program import Serving
+    from .world import World
+
+
+class Producer:
+    """A client that commits epoch after epoch, each with an element and a promise, and repeats what has no answer."""
+
+    def __init__(self, world: World, name: str, epochs: int) -> None:
+        self._world = world
+        self._name = name
+        self._epochs = epochs
+        self._runs = 0
+        self.done = False
+
+    def run(self) -> None:
+        """Commit all epochs, and, until all is calm, whatever is missing of them again."""
+        while not self.done:
+            calm = self._world.calm
+            try:
+                self._live()
+                self.done = calm
+                self._world.schedule.pause(1.0)
+            except Refused as refused:  # fenced, or of a tracker that knows no such job: begin again
+                if refused.code not in ("FAILED_PRECONDITION", "NOT_FOUND", "ABORTED", "OUT_OF_RANGE"):
+                    raise FoundOut(f"{self._name} was refused: {refused.reason}: {refused}") from refused
+                self._world.schedule.pause(0.5)
+
+    def _live(self) -> None:
+        world = self._world
+        self._runs += 1
+        run = f"{self._name}.{self._runs}"
+        segments = [wire.Segment(name="a", feeds=["b"]), wire.Segment(name="b")]
+        spec = wire.JobSpec(job=JOB, deployment="d", segments=segments, fronts=PRODUCERS)
+        world.insist(Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
+        world.defined = True
+        opened, log_id = world.insist(
+            Method.OPEN_PRODUCER, wire.OpenProducerRequest(job=JOB, producer=self._name, run=run)
+        )
+        assert isinstance(opened, Opened)
+        world.runs(self._name, log_id)
+        committed = -1 if opened.committed_epoch is None else opened.committed_epoch
+        known = world.logs.setdefault(log_id, Log()).committed.get(self._name, -1)
+        if committed < known:
+            raise FoundOut(f"{self._name} had epoch {known} committed in log {log_id}, and its newest is {committed}")
+        for epoch in range(committed + 1, self._epochs):
+            _, log_id = world.insist(Method.REPORT, self._report(run, epoch))
+            found = world.logs.setdefault(log_id, Log()).committed
+            found[self._name] = max(epoch, found.get(self._name, -1))
+            world.schedule.pause(world.schedule.random.choice((0.05, 0.2, 1.0)))
+
+    def _report(self, run: str, epoch: int) -> wire.ReportRequest:
+        return wire.ReportRequest(
+            job=JOB, producer=self._name, run=run, epoch=epoch, scopes=["s"], names=[f"w{epoch}"], scope_index=[0],
+            end_times=[epoch], segments=["a"], substream_index=[0], segment_index=[0], xor=[0], sent=[1], received=[1],
+            entry_count=1, commit=True,
+            promises=[wire.Promise(frontier=wire.Frontier(front=self._name, time=epoch))],
+        )  # fmt: skip
+
+
+def hand_over(world: World) -> None:
+    """Ask again and again for a hand-over while all reporters have a run, and cancel it: none of them closes."""
+    random = world.schedule.random
+    for asked in range(1_000_000):
+        world.schedule.pause(random.choice((0.5, 2.0)))
+        request = wire.DrainRequest(job=JOB, deployment="d", drain_id=str(asked), mode=wire.DRAIN_MODE_HAND_OVER)
+
+        async def ask(serving: Serving, request: wire.DrainRequest = request) -> None:
+            if world.running.issuperset(PRODUCERS):
+                await serving.command(Method.DRAIN, request)
+
+        with suppress(Refused, Lost):
+            world.call(ask)
+        world.schedule.pause(random.choice((0.5, 2.0)))
+        with suppress(Refused):
+            world.insist(Method.CANCEL_DRAIN, wire.CancelDrainRequest(job=JOB, deployment="d"))

@@ -1,0 +1,64 @@
+"""What clients know of the jobs' logs, and what no answer may contradict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tracker.core import Tracker
+
+JOB = "job"
+PRODUCERS = ("p", "q")
+
+
+class FoundOut(AssertionError):  # noqa: N818 - what happens to a tracker
+    """A tracker has broken a promise."""
+
+
+class Lost(Exception):  # noqa: N818 - what happens to a call
+    """A call has had no answer: it may have been carried out."""
+
+
+@dataclass
+class Log:
+    """What clients know of one log."""
+
+    events: dict[int, str] = field(default_factory=dict)
+    committed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The newest event that was seen."""
+        return max(self.events, default=0)
+
+
+@dataclass
+class Status:
+    """An answer to a look-up."""
+
+    log_id: str
+    last: int
+    committed: dict[str, int]
+    events: dict[int, str]
+
+
+def status_of(tracker: Tracker, after: int = 0) -> Status | None:
+    """Return the job's state, with the events after one; None: there is no such job."""
+    if JOB not in tracker.jobs():
+        return None
+    last = tracker.last_seq(JOB) or 0
+    events, _ = tracker.events(JOB, min(after, last))
+    producers = {each.producer: each.committed_epoch for each in tracker.job_status(JOB).producers}
+    return Status(
+        tracker.log_id(JOB),
+        last,
+        {name: -1 if epoch is None else epoch for name, epoch in producers.items()},
+        {event.seq: str(event.body) for event in events},
+    )
+
+
+def check_event(body: str) -> None:
+    """Find out an end that comes before all was reported, or a hand-over that is over though nobody has closed."""
+    if body.startswith("Ended(segment='a'") and f" elements={len(PRODUCERS)}," not in body:
+        raise FoundOut(f"a false end: {body}")
+    if body.startswith("Drained("):
+        raise FoundOut(f"a hand-over is over, and no reporter has closed: {body}")
