@@ -108,7 +108,18 @@ class Tracker:
 
         journal.follow = shown  # type: ignore[method-assign]
 
-    def start(self, accept_loss: bool = False) -> None:
+    def _show_replay(self, journal: Journal) -> None:
+        """Let a replay take time, in which its process can end."""
+        replaying = journal.replaying
+
+        def shown(number: int) -> None:
+            replaying(number)
+            if number:
+                self.world.replays(self)
+
+        journal.replaying = shown  # type: ignore[method-assign]
+
+    def start(self, accept_loss: bool = False, set_aside: frozenset[int] = frozenset()) -> None:
         """Start the program."""
         self.process = Process(self.place)
         self.error, self.ended, self.leads, self._following = None, False, False, None
@@ -116,7 +127,7 @@ class Tracker:
 
         def work() -> None:
             try:
-                run_loop(self.world.schedule, lambda: self._serve(process, accept_loss))
+                run_loop(self.world.schedule, lambda: self._serve(process, accept_loss, set_aside))
             except (JournalError, Refused) as error:
                 self.error = error
             finally:
@@ -154,7 +165,7 @@ class Tracker:
             return journal, None
         return None, None
 
-    async def _serve(self, process: Process, accept_loss: bool) -> None:
+    async def _serve(self, process: Process, accept_loss: bool, set_aside: frozenset[int]) -> None:
         world = self.world
         self.loop = asyncio.get_running_loop()
         self.stop = stop = asyncio.Event()
@@ -163,9 +174,10 @@ class Tracker:
             journal, followed = await self._own(accept_loss)
             if journal is None:
                 return
+            self._show_replay(journal)
             try:
                 state, number = await asyncio.to_thread(
-                    recover, journal, _DAY, world.wall(), accept_loss, frozenset(), followed
+                    recover, journal, _DAY, world.wall(), accept_loss, set_aside, followed
                 )
             except JournalLockedError:
                 await asyncio.to_thread(journal.close)

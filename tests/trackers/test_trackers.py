@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.journal.redis_server import RedisServer, needs_redis
-from tracker.journal import Recovery
-from tracker.journal.comparing import Relation
-from tracker.journal.redis import log
+from tracker.server import lanes
 
 from .files import Sqlite
 from .judging import FoundOut
+from .plants import PLANTS
 from .schedule import StuckError, installed
 from .stores import Objects, Redis
 from .world import World
@@ -34,7 +33,7 @@ def play_objects(seed: int, marks: Path, losses: bool) -> World:
     """Play a seed over an object store."""
     marks.mkdir()
     world = World(seed, lambda schedule, weather: Objects(schedule, weather, str(marks)), losses=losses)
-    return _play(world)
+    return _play(world, seed)
 
 
 def play_redis(seed: int, port: int, losses: bool) -> World:
@@ -44,7 +43,7 @@ def play_redis(seed: int, port: int, losses: bool) -> World:
     with ExitStack() as stack:
         stack.callback(world.store.close)
         stack.enter_context(world.store.interrupted())
-        return _play(world)
+        return _play(world, seed)
 
 
 def play_sqlite(seed: int, base: Path, losses: bool) -> World:
@@ -54,13 +53,16 @@ def play_sqlite(seed: int, base: Path, losses: bool) -> World:
     with ExitStack() as stack:
         stack.callback(world.store.close)
         stack.enter_context(world.store.interrupted())
-        return _play(world)
+        return _play(world, seed)
 
 
-def _play(world: World) -> World:
+def _play(world: World, seed: int) -> World:
     logging.disable(logging.CRITICAL)
     try:
-        with installed(world.schedule, _PACKAGES):
+        with installed(world.schedule, _PACKAGES), pytest.MonkeyPatch.context() as change:
+            if seed % 2:  # all commands are carried out in threads
+                change.setattr(lanes, "LONG", -1)
+                change.setattr(lanes, "_VERY_LONG", -1)
             world.run()
     except (FoundOut, StuckError) as found:
         raise AssertionError("\n".join([str(found), *world.story[:60]])) from found
@@ -99,26 +101,24 @@ def test_over_redis_whatever_is_acknowledged_stays(redis_server: RedisServer, se
 
 # ---------------------------------------------------------------- whether a fault would be found
 
+SOON = ("S1: a tracker compares nothing", "S6: a log that vanishes is not noticed")  # after a seed or a few
+
 
 @needs_redis
-def test_a_tracker_that_compares_nothing_is_found_out(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "plant", [each if each in SOON else pytest.param(each, marks=pytest.mark.slow) for each in PLANTS]
+)
+def test_a_mend_that_is_taken_out_is_found_out(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: str
 ) -> None:
-    monkeypatch.setattr(log, "compare", lambda known, shown: (Relation.SAME, 0))
+    store, losses, take_out = PLANTS[plant]
+    take_out(monkeypatch)
     for seed in range(1_000):
         try:
-            play_redis(seed, redis_server.port, losses=True)
-        except AssertionError:
-            return
-    pytest.fail("1,000 runs have not found it")
-
-
-@pytest.mark.slow
-def test_a_log_that_keeps_its_id_after_a_loss_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recovery, "tail_lost", False)
-    for seed in range(1_000):
-        try:
-            play_objects(seed, tmp_path / str(seed), losses=True)
+            if store == "redis":
+                play_redis(seed, redis_server.port, losses)
+            else:
+                {"objects": play_objects, "file": play_sqlite}[store](seed, tmp_path / str(seed), losses)
         except AssertionError:
             return
     pytest.fail("1,000 runs have not found it")

@@ -55,6 +55,8 @@ class World:
         self.trackers = [Tracker(self, place) for place in PLACES]
         self.running: set[str] = set()  #: reporters that have opened a run in the log that is served
         self._served = ""
+        self._doomed = 0  # how many more records are replayed until a process ends in that
+        self._vanished: list[Process] = []  # those that led when all of their log was lost
         self.defined = False
         self.damaged = False
         self.accepted = False
@@ -85,7 +87,7 @@ class World:
         """
         random = self.schedule.random
         self.schedule.pause(random.choice((0, 0.001, 0.02)))
-        serving = self.serving.get(random.choice(PLACES))
+        serving, vanished = self.serving.get(random.choice(PLACES)), self._vanished
         if serving is None or (not self.calm and random.random() < 0.03):
             raise Lost
         box: list[tuple[Any, BaseException | None]] = []
@@ -105,6 +107,8 @@ class World:
             raise Lost
         self._top = max(self._top, serving.number)
         value, failure = box[0]
+        if failure is None and vanished is self._vanished and serving.process in vanished:
+            raise FoundOut("a leader answers though its log has vanished")
         if isinstance(failure, Refused) and failure.code != "UNAVAILABLE":
             raise failure
         if failure is not None:
@@ -121,6 +125,13 @@ class World:
         """Note that a reporter has opened a run in a log."""
         if log_id == self._served:
             self.running.add(producer)
+
+    def replays(self, tracker: Tracker) -> None:
+        """Let time pass for a tracker that replays a record, or end its process."""
+        self._doomed -= 1
+        if self._doomed == 0:
+            tracker.kill()
+        self.schedule.pause(self.schedule.random.choice((0, 0, 0.01)))
 
     def insist(self, method: Method, request: Any) -> Any:
         """Repeat a command until it is answered."""
@@ -177,18 +188,21 @@ class World:
                     tracker.ended = True
                 if not tracker.ended:
                     continue
-                accept = False
+                accept, aside = False, frozenset[int]()
                 if isinstance(tracker.error, JournalLossError):
                     if not self.damaged:
                         raise FoundOut(f"a start was refused, and nothing was lost: {tracker.error}")
                     accept = self.calm or self.schedule.random.random() < 0.3
+                    if accept and self.schedule.random.random() < 0.3:
+                        aside = frozenset({max(1, self._top - self.schedule.random.randint(0, 8))})
                     if accept:
                         self._settled()
                 if isinstance(tracker.error, RestoreUnfinishedError):
                     self.operator.restore()
                 self._forgive()
-                self.note(f"start {tracker.place}{' and accept the loss' if accept else ''} ({tracker.error})")
-                tracker.start(accept)
+                how = f" and accept the loss, without {[*aside]}" if accept else ""
+                self.note(f"start {tracker.place}{how} ({tracker.error})")
+                tracker.start(accept, aside)
 
     def torment(self, faults: int) -> None:
         """Do harm, so many times; then let everything come to rest."""
@@ -196,7 +210,7 @@ class World:
         copies = [self.store.copy()]
         for _ in range(faults):
             self.schedule.pause(random.choice((0.0, 0.1, 0.5, 2.0)) + random.random())
-            kinds = ["kill leader"] * 3 + ["kill any"] * 3 + ["stop", "away", "kill all"]
+            kinds = ["kill leader"] * 3 + ["kill any"] * 3 + ["stop", "away", "kill all", "kill twice"]
             kinds += ["restore", "restore", "kill operator", "back up"] if self.operator.kept else ["back up"] * 4
             if self.losses:
                 kinds += ["older", "empty", "partly"]
@@ -208,7 +222,8 @@ class World:
                     tracker.kill()
             elif kind == "kill any":
                 random.choice(self.trackers).kill()
-            elif kind == "kill all":
+            elif kind in ("kill all", "kill twice"):
+                self._doomed = random.randint(1, 8) if kind == "kill twice" else 0
                 for tracker in self.trackers:
                     tracker.kill()
             elif kind == "stop" and leaders:
@@ -238,12 +253,16 @@ class World:
                 tracker.kill()
         self.operator.kill()
         self.damaged, self._unsettled, self._damaged_at = True, True, self.schedule.now
+        self._vanished = []
         if kind == "older":
             self.store.put_back(self.schedule.random.choice(copies))
         elif kind == "empty":
             self.store.put_back({})
         else:
-            self.note(f"lost {self.store.lose(self.schedule.random)}")
+            lost = self.store.lose(self.schedule.random)
+            self.note(f"lost {lost}")
+            if lost == "log":
+                self._vanished = [tracker.process for tracker in leaders]
 
     def _settled(self) -> None:
         """An operator has decided, or nobody could."""

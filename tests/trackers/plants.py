@@ -1,0 +1,75 @@
+"""Mends that can be taken out, to see that a simulation finds what they mend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracker.journal import LeftOut, Recovery, sqlite
+from tracker.journal.comparing import Relation
+from tracker.journal.redis import RedisJournal, confirming, lease, log, scripts
+from tracker.journal.redis.top import Top
+from tracker.server import backups
+from tracker.server.sequencer import Sequencer
+
+
+def _compares_nothing(change: pytest.MonkeyPatch) -> None:
+    change.setattr(log, "compare", lambda known, shown: (Relation.SAME, 0))
+
+
+def _keeps_marks(change: pytest.MonkeyPatch) -> None:
+    def came(self: Any, pending: Any, number: int, done: asyncio.Future[Any]) -> None:
+        del self._under_way[number]
+        error = done.exception()
+        self._answered(pending, None if error is not None else done.result(), error)
+
+    change.setattr(Sequencer, "_came", came)
+
+
+def _leaves_out_by_number(change: pytest.MonkeyPatch) -> None:
+    change.setattr(LeftOut, "__eq__", lambda self, other: self[0] == other[0])
+    change.setattr(LeftOut, "__hash__", lambda self: hash(self[0]))
+
+
+def _notes_no_restore(change: pytest.MonkeyPatch) -> None:
+    change.setattr(sqlite, "NOTE", "-nothing")
+    change.setattr(RedisJournal, "_restoring", property(lambda self: True, lambda self, value: None), raising=False)
+
+
+def _fences_all(change: pytest.MonkeyPatch) -> None:
+    change.setattr(backups, "DrainMode", SimpleNamespace(HAND_OVER=None))
+
+
+def _sees_no_vanished_log(change: pytest.MonkeyPatch) -> None:
+    change.setattr(scripts, "APPEND", scripts.APPEND.replace(" or redis.call('EXISTS', KEYS[1]) == 0", ""))
+    shows = SimpleNamespace(read=lambda *shown: replace(Top.read(*shown), has_log=True))
+    change.setattr(confirming, "Top", shows)
+    change.setattr(lease, "Top", shows)
+
+
+def _makes_no_top_again(change: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK", "CLAIM"):
+        change.setattr(scripts, name, getattr(scripts, name).replace("if not top[1] and", "if false and"))
+
+
+def _keeps_log_ids(change: pytest.MonkeyPatch) -> None:
+    change.setattr(Recovery, "tail_lost", False)
+
+
+#: The stores, whether they lose what they had, and how the mend is taken out.
+PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
+    "S1: a tracker compares nothing": ("redis", True, _compares_nothing),
+    "S1: a log keeps its id after a loss": ("objects", True, _keeps_log_ids),
+    "S2: marks outlast answers": ("file", False, _keeps_marks),
+    "S3: records are left out by their number": ("file", True, _leaves_out_by_number),
+    "S4: a restore leaves no note in a file": ("file", False, _notes_no_restore),
+    "S4: a restore leaves no note in Redis": ("redis", False, _notes_no_restore),
+    "S5: a restore ends all runs in a hand-over": ("file", False, _fences_all),
+    "S6: a log that vanishes is not noticed": ("redis", True, _sees_no_vanished_log),
+    "S6: the end of a log is not made again": ("redis", True, _makes_no_top_again),
+}
