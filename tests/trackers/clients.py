@@ -54,7 +54,9 @@ class Producer:
         assert isinstance(opened, Opened)
         world.runs(self._name, log_id)
         committed = -1 if opened.committed_epoch is None else opened.committed_epoch
-        known = world.logs.setdefault(log_id, Log()).committed.get(self._name, -1)
+        log = world.logs.setdefault(log_id, Log())
+        log.runs[self._name] = self._runs
+        known = log.committed.get(self._name, -1)
         if committed < known:
             raise FoundOut(f"{self._name} had epoch {known} committed in log {log_id}, and its newest is {committed}")
         for epoch in range(committed + 1, self._epochs):

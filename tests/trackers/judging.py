@@ -24,6 +24,7 @@ class Log:
 
     events: dict[int, str] = field(default_factory=dict)
     committed: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -38,6 +39,7 @@ class Status:
     log_id: str
     last: int
     committed: dict[str, int]
+    runs: dict[str, int]  #: the newest of each reporter
     events: dict[int, str]
 
 
@@ -47,11 +49,12 @@ def status_of(tracker: Tracker, after: int = 0) -> Status | None:
         return None
     last = tracker.last_seq(JOB) or 0
     events, _ = tracker.events(JOB, min(after, last))
-    producers = {each.producer: each.committed_epoch for each in tracker.job_status(JOB).producers}
+    producers = tracker.job_status(JOB).producers
     return Status(
         tracker.log_id(JOB),
         last,
-        {name: -1 if epoch is None else epoch for name, epoch in producers.items()},
+        {each.producer: -1 if each.committed_epoch is None else each.committed_epoch for each in producers},
+        {each.producer: int(each.run.rpartition(".")[2]) for each in producers if "." in each.run},
         {event.seq: str(event.body) for event in events},
     )
 

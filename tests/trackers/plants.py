@@ -57,6 +57,10 @@ def _makes_no_top_again(change: pytest.MonkeyPatch) -> None:
         change.setattr(scripts, name, getattr(scripts, name).replace("if not top[1] and", "if false and"))
 
 
+def _asks_no_role(change: pytest.MonkeyPatch) -> None:
+    change.setattr(confirming.Confirming, "_check_role", lambda self, role: None)
+
+
 def _keeps_log_ids(change: pytest.MonkeyPatch) -> None:
     change.setattr(Recovery, "tail_lost", False)
 
@@ -72,4 +76,5 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S5: a restore ends all runs in a hand-over": ("file", False, _fences_all),
     "S6: a log that vanishes is not noticed": ("redis", True, _sees_no_vanished_log),
     "S6: the end of a log is not made again": ("redis", True, _makes_no_top_again),
+    "S7: a demoted master confirms who leads": ("redis", False, _asks_no_role),
 }

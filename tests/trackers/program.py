@@ -206,8 +206,7 @@ class Tracker:
         journal.when_gone(gone_from)
         sequencer.start()
         self.leads = True
-        if JOB in state.tracker.jobs():
-            world.serves(state.tracker.log_id(JOB))
+        world.serves(state.tracker.log_id(JOB) if JOB in state.tracker.jobs() else "")
         world.serving[self.place] = Serving(self.loop, process, state, sequencer, leadership)
         world.led += 1
         await stop.wait()

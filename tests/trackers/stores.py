@@ -6,6 +6,7 @@ Redis is a real server, whose connections are interrupted; its keys' times to li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -23,9 +24,10 @@ from tracker.journal.redis import RedisAddress, RedisJournal
 from tracker.server import backups
 from tracker.server.backups import Restored
 
-from .schedule import Schedule
+from .schedule import Process, Schedule
 
 LEASE_S = 2.0
+_WRITES = re.compile(rb"\r\n(EVAL|EVALSHA|SET|DEL|HSET|HDEL|XADD|XDEL|XTRIM|SADD|SREM|RENAME)\r\n")
 _OUTSIDE = "outside"  # the name of connections that are not the trackers'
 
 
@@ -202,6 +204,7 @@ class Redis:
         self._schedule = schedule
         self._weather = weather
         self._ends: dict[str, float] = {}
+        self._cut_off: dict[Process, float] = {}  # processes that reach only a demoted master, and until when
         schedule.passed = self._pass
 
     def journal(self) -> FollowableJournal:
@@ -229,6 +232,18 @@ class Redis:
     def read(self) -> Checked:
         return Checked([made(backups.of_journal(self.where))], "journal")
 
+    def demote(self, process: Process, seconds: float) -> None:
+        """Let a process reach only a master that is one no longer, as it was when it was demoted."""
+        if any(self._schedule.now < until for until in self._cut_off.values()):
+            return
+        for name in self._names():
+            self._client.copy(name, name, destination_db=1, replace=True)
+        self._cut_off[process] = self._schedule.now + seconds
+
+    def _database(self) -> int:
+        """Return where the keys are for the process that asks."""
+        return int(self._schedule.now < self._cut_off.get(self._schedule.process, 0))
+
     def clear(self) -> None:
         """Remove all keys."""
         self._ends.clear()
@@ -237,6 +252,8 @@ class Redis:
 
     def close(self) -> None:
         """Remove all keys, and disconnect."""
+        self.clear()
+        self._client.execute_command("SELECT", 1)
         self.clear()
         self._client.close()
 
@@ -275,6 +292,16 @@ class Redis:
                 self.disconnect()
                 raise redis.ConnectionError("the request was lost")
             data = b"".join(command) if isinstance(command, list) else bytes(command)
+            if (database := store._database()) and _WRITES.search(data):
+                raise redis.ReadOnlyError("READONLY You can't write against a read only replica.")
+            self.asks_role = bool(database) and b"ROLE" in data
+            if not self._sock:
+                self.database = 0
+            if database != getattr(self, "database", 0):
+                self.connect()
+                send(self, self.pack_command("SELECT", database), check_health=False)
+                read(self)
+                self.database = database
             self.leases = b":lease" in data
             return send(self, command, check_health)
 
@@ -282,7 +309,11 @@ class Redis:
             if self.client_name == _OUTSIDE or not store._schedule.is_inside:
                 return read(self, *arguments, **options)
             try:
-                return read(self, *arguments, **options)
+                answer = read(self, *arguments, **options)
+                if getattr(self, "asks_role", False):
+                    self.asks_role = False
+                    return [b"slave"]
+                return answer
             finally:
                 if getattr(self, "leases", False):
                     self.leases = False

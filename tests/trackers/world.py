@@ -21,7 +21,7 @@ from .judging import PRODUCERS, FoundOut, Log, Lost, Status, check_event
 from .operating import Operator
 from .program import Serving, Tracker
 from .schedule import Process, Schedule
-from .stores import LEASE_S, Store, Weather
+from .stores import LEASE_S, Redis, Store, Weather
 
 PLACES = ("one", "two")
 _SETTLED_S = 0.2  # seconds since the last damage, which could have taken a note away
@@ -118,7 +118,7 @@ class World:
     def serves(self, log_id: str) -> None:
         """Note that a tracker serves a log."""
         if log_id != self._served:
-            self._served = log_id
+            self._served, self._top = log_id, 1
             self.running.clear()
 
     def runs(self, producer: str, log_id: str) -> None:
@@ -145,11 +145,11 @@ class World:
         """Look again and again at what the trackers answer, and hold it against all that was known before."""
         while True:
             self.schedule.pause(self.schedule.random.choice((0.05, 0.3, 1.0)))
-            known = {log_id: (log.last, dict(log.committed)) for log_id, log in self.logs.items()}
+            known = {log_id: (log.last, dict(log.committed), dict(log.runs)) for log_id, log in self.logs.items()}
             # Who starts on an emptied store knows of nothing until a tracker that knows has had time to look.
             may_know = not self._unsettled or self.schedule.now - self._damaged_at > 2 * LEASE_S
             had = self.defined and not self.accepted and may_know
-            after = self.schedule.random.choice((0, max((last for last, _ in known.values()), default=0)))
+            after = self.schedule.random.choice((0, max((last for last, _, _ in known.values()), default=0)))
             try:
                 status: Status | None = self.call(partial(Serving.look, after=after))
             except Lost:
@@ -157,14 +157,17 @@ class World:
             except Refused as refused:
                 raise FoundOut(f"a look-up was refused: {refused}") from refused
             if status is None:
-                if had:
+                if had and not self.accepted:
                     raise FoundOut("a tracker serves without the job, and nobody has accepted a loss")
                 continue
-            self._judge(status, *known.get(status.log_id, (0, {})))
+            self._judge(status, *known.get(status.log_id, (0, {}, {})))
 
-    def _judge(self, status: Status, last: int, committed: dict[str, int]) -> None:
+    def _judge(self, status: Status, last: int, committed: dict[str, int], runs: dict[str, int]) -> None:
         if status.last < last:
             raise FoundOut(f"log {status.log_id} ends with event {status.last}, and event {last} had been seen")
+        for producer, run in runs.items():
+            if status.runs.get(producer, 0) < run:
+                raise FoundOut(f"run {run} of {producer} was opened in log {status.log_id}, and is not there")
         for producer, epoch in committed.items():
             if status.committed.get(producer, -1) < epoch:
                 raise FoundOut(f"epoch {epoch} of {producer} was acknowledged in log {status.log_id}, and is not there")
@@ -212,6 +215,8 @@ class World:
             self.schedule.pause(random.choice((0.0, 0.1, 0.5, 2.0)) + random.random())
             kinds = ["kill leader"] * 3 + ["kill any"] * 3 + ["stop", "away", "kill all", "kill twice"]
             kinds += ["restore", "restore", "kill operator", "back up"] if self.operator.kept else ["back up"] * 4
+            if isinstance(self.store, Redis):
+                kinds.append("demote")
             if self.losses:
                 kinds += ["older", "empty", "partly"]
             kind = random.choice(kinds)
@@ -230,6 +235,10 @@ class World:
                 tracker = random.choice(leaders)
                 if tracker.stop is not None and not tracker.ended:
                     tracker.loop.call_soon_threadsafe(tracker.stop.set)
+            elif kind == "demote" and isinstance(self.store, Redis):
+                for tracker in leaders:
+                    self.store.demote(tracker.process, 8 * LEASE_S)
+                self.schedule.pause(random.choice((0.0, 8 * LEASE_S)) if leaders else 0)
             elif kind == "back up":
                 self.operator.back_up()
             elif kind == "restore":
@@ -266,14 +275,14 @@ class World:
 
     def _settled(self) -> None:
         """An operator has decided, or nobody could."""
-        self.accepted, self._unsettled, self._top = True, False, 0
+        self.accepted, self._unsettled = True, False
 
     def restored(self, log_id: str, status: Status) -> None:
         """Note that the journal continues with a backup, under another log's id."""
         if log_id in self.logs:
             raise FoundOut(f"a backup was restored, and its log has the id of one that was known: {log_id}")
         self.logs[log_id] = Log(dict(status.events), dict(status.committed))
-        self._unsettled, self._top = False, 1
+        self._unsettled = False
 
     def must_be_noted(self, error: JournalGoneError) -> None:
         """A tracker has found that the store has lost records, and ends: has it written that down?"""
@@ -286,6 +295,7 @@ class World:
         if self._unsettled and not self.store.has_note() and max(each.knows for each in self.trackers) < self._top:
             self.note("nobody knows")
             self._settled()
+            self._top = 1
             self.logs.clear()
 
     # ---------------------------------------------------------------- a run
@@ -299,13 +309,10 @@ class World:
         """
         outside = Process("outside")
         producers = [Producer(self, name, self._epochs) for name in PRODUCERS]
-        for work in (
-            *(each.run for each in producers),
-            partial(hand_over, self),
-            self.watch,
-            self.watch,
-            self.supervise,
-        ):
+        works = [*(each.run for each in producers), self.watch, self.watch, self.supervise]
+        if not self.losses:  # else it may be that nobody knows of a run
+            works.append(partial(hand_over, self))
+        for work in works:
             self.schedule.start(outside, work)
         self.schedule.start(outside, lambda: self.torment(faults))
         try:
