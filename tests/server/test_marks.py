@@ -14,14 +14,14 @@ import pytest
 
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
-from tracker.journal import LeftOut, Record, SqliteJournal, open_journal
+from tracker.journal import LeftOut, Record, SqliteJournal, follow_journal, open_journal
 from tracker.server import lanes, sequencer
 from tracker.server.clock import Clock
 from tracker.server.joblabels import JobLabels
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
 from tracker.server.measures import Measures
-from tracker.server.replayable import recover
+from tracker.server.replayable import Followed, ReplayableState, recover
 from tracker.server.sequencer import Sequencer
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
@@ -124,3 +124,33 @@ def test_a_record_with_the_number_of_one_that_was_set_aside_and_lost_is_replayed
             numbered = enumerate(recovery.records, recovery.number + 1)
             left = [record for number, record in numbered if LeftOut.of(number, record) not in recovery.set_aside]
     assert left == old[:2] + new
+
+
+@pytest.mark.parametrize("kind", ["objects", pytest.param("redis", marks=needs_redis)])
+def test_a_standby_goes_on_though_what_follows_was_removed_behind_a_newer_snapshot(
+    tmp_path: Path, directory: Place, kind: str
+) -> None:
+    with ExitStack() as stack:
+        where = directory.address()
+        if kind == "redis":
+            server = RedisServer(tmp_path / "redis")
+            stack.callback(server.kill)
+            where = server.address()
+        leader = stack.enter_context(closing(open_journal(where)))
+        state, number = recover(leader, 10**18, 10**18)
+        standby = follow_journal(where)
+        assert standby is not None
+        stack.callback(standby.close)
+        dump, following = standby.follow()
+        followed = ReplayableState(dump)
+        for each, record in following.records():
+            followed.replay(each, record)
+        for _ in range(4):
+            number = leader.append([Record(Method.TICK, 2 * 10**18, b"\0")])
+            leader.snapshot(number, state.dump())
+        leader.append([Record(Method.TICK, 2 * 10**18, b"\0")])  # which removes what no snapshot needs
+        leader.close()
+        while not standby.try_to_own():
+            pass
+        _, last = recover(standby, 10**18, 10**18, followed=Followed(standby, followed, following.place))
+        assert last == number + 2

@@ -262,4 +262,7 @@ class FollowableJournal(Journal, Protocol):
         Args:
             accept_loss: also repair and report damage that has cost acknowledged records.
             followed: what was read already: the recovery has the records after it, and no state.
+
+        Raises:
+            LostTrackError: the log does not continue there; recover without it.
         """

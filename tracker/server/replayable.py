@@ -266,12 +266,15 @@ def recover(
         tracker.journal.JournalLossError: acknowledged records would be lost, and `accept_loss` is False.
         tracker.journal.JournalError: a newer version of the program wrote a record.
     """
-    place = None if followed is None else followed.place
-    recovery = (
-        journal.recover(accept_loss)
-        if followed is None or place is None
-        else followed.journal.recover(accept_loss, place)
-    )
+    recovery = None
+    if followed is not None and followed.place is not None:
+        try:
+            recovery = followed.journal.recover(accept_loss, followed.place)
+        except LostTrackError as lost_track:
+            log.info("what was followed does not count any more; all is recovered: %s", lost_track)
+            followed = None
+    if recovery is None:
+        recovery = journal.recover(accept_loss)
     for damage in recovery.damage:
         log.error(
             "the journal was damaged: %s",
@@ -279,7 +282,7 @@ def recover(
             extra={"file": damage.file, "record": damage.record, "lost": damage.lost, "set_aside": damage.set_aside},
         )
     left_out = _left_out(recovery, accept_loss, set_aside)
-    restored = ReplayableState(recovery.state) if followed is None or place is None else followed.state
+    restored = followed.state if followed is not None and followed.place else ReplayableState(recovery.state)
     number, replayed, lost = recovery.number, 0, recovery.tail_lost
     for number, record in enumerate(recovery.records, recovery.number + 1):
         if LeftOut.of(number, record) in recovery.set_aside:

@@ -175,6 +175,8 @@ class ObjectsJournal:
                 survey, kept = self._survey(int(start.entry), start.number, claim)
             except CutError as error:
                 raise LostTrackError(f"what was read of {self._where} was given up: {error}; start again") from error
+            if survey.problem is not None and any(each.position > int(start.entry) for each in self._snapshots.all()):
+                raise LostTrackError(f"what follows in {self._where} was removed, since a newer snapshot covers it")
         noted = self._log.noted_loss()
         damage += self._damage_of_the_log(survey, noted)
         if not accept_loss and any(each.lost != 0 for each in damage):

@@ -22,6 +22,7 @@ from ..interface import (
     JournalError,
     JournalGoneError,
     JournalLossError,
+    LostTrackError,
     Place,
     Record,
     Recovery,
@@ -138,6 +139,8 @@ class RedisJournal:
         reading = self._log.read(entry, number)
         for _ in reading:
             pass
+        if followed is not None and reading.problem is not None and self._newest_snapshot(aside)[1] > number:
+            raise LostTrackError(f"what follows in {self._keys.address} was removed, since a newer snapshot covers it")
         found_wrong = [*damage, *self._damage_of_the_log(reading, top, aside)]
         if not accept_loss and any(each.lost != 0 for each in found_wrong):
             raise self._loss(found_wrong)
