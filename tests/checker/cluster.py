@@ -13,8 +13,8 @@ from typing import Final
 import redis
 
 from tests.checker.history import History
-from tests.checker.store import RedisStore
-from tests.checker.weather import Weather
+from tests.checker.store import Disk, RedisStore
+from tests.checker.weather import RECOVERING, Weather
 from tests.client.processes import Line, Server
 from tracker.client import TrackerClient, TrackerUnavailable
 
@@ -62,6 +62,12 @@ class Place:
         words = self.last_words
         return self.server.is_running and "standing by" in words and "msg=serving" not in words
 
+    @property
+    def recovers(self) -> bool:
+        """Whether it has got the journal, and does not serve yet."""
+        words = self.last_words
+        return self.server.is_running and RECOVERING in words and "msg=serving" not in words
+
     def restart(self, *more: str) -> None:
         """Starts it again."""
         self._read = len(self.server.log)
@@ -95,17 +101,33 @@ class Cluster:
         self._history = history
         self._ends = threading.Event()
         self.store = RedisStore(directory / "redis") if kind == "redis" else None
+        self.data = directory.absolute() / "data"  #: where the journal's files are, unless it is in Redis
+        self.data.mkdir()
+        self._disk: Disk | None = None
+        self._options = options
         self.places: list[Place] = []
         for number in range(PLACES):
             wire = None if self.store is None else self.store.line()
-            where = f"sqlite:{directory / 'tracker.db'}"
-            if kind == "objects":
-                where = f"file://{directory.absolute()}/objects?marks={directory.absolute()}/marks&{options}"
-            if wire is not None:
-                where = f"redis://{wire.address}/0?{options}"
+            where = self.journal if wire is None else self._redis(wire.address)
             self.places.append(Place(number, directory / str(number), where, wire, 2 * groups, plant))
         self._lock = threading.RLock()
         self._managing = threading.Thread(target=self._manage, name="service manager", daemon=True)
+
+    @property
+    def journal(self) -> str:
+        """The journal's address, past all lines."""
+        if self.store is not None:
+            return self._redis(f"127.0.0.1:{self.store.server.port}")
+        objects = f"file://{self.data}/objects?marks={self.data.parent}/marks&{self._options}"
+        return objects if self.kind == "objects" else f"sqlite:{self.data / 'tracker.db'}"
+
+    def _redis(self, address: str) -> str:
+        return f"redis://{address}/0?{self._options}"
+
+    @property
+    def awaits_backup(self) -> bool:
+        """Whether the journal was set aside for a backup that is not in its place yet."""
+        return (self.data / "tracker.db-restoring").exists() if self.store is None else self.store.awaits_backup
 
     def start(self) -> None:
         """Starts the trackers; one of them leads."""
@@ -162,6 +184,29 @@ class Cluster:
             return client.server_info().leader
         return False
 
+    # ---------------------------------------------------------------- the disk
+
+    def use_a_small_disk(self) -> None:
+        """Moves the journal to a small file system of its own; to be called before there is data."""
+        if self.store is not None:
+            self.store.use_a_small_disk()
+        else:
+            self._disk = Disk(self.data)
+
+    def fill_the_disk(self) -> None:
+        """Leaves no room on the journal's disk."""
+        if self.store is not None:
+            self.store.fill_the_disk()
+        elif self._disk is not None:
+            self._disk.fill()
+
+    def free_the_disk(self) -> None:
+        """Gives it room again."""
+        if self.store is not None:
+            self.store.free_the_disk()
+        elif self._disk is not None:
+            self._disk.free()
+
     # ---------------------------------------------------------------- starting and ending
 
     def down(self, place: Place, work: Callable[[], None]) -> None:
@@ -210,7 +255,7 @@ class Cluster:
         """Ends all faults of lines, processes and clocks; those of Redis are `RedisStore`'s."""
         for place in self.places:
             for line in [*place.lines, *([place.wire] if place.wire else [])]:
-                line.refuses = False
+                line.refuses, line.delay = False, 0.0
                 line.release()
             place.weather.set()
             with self._lock:
@@ -219,6 +264,8 @@ class Cluster:
                 place.is_down, place.sleeps = False, 0
         if self.store is not None:
             self.store.heal()
+        elif self._disk is not None:
+            self._disk.free()
 
     def end(self) -> None:
         """Ends everything."""
@@ -231,3 +278,5 @@ class Cluster:
                 line.close()
         if self.store is not None:
             self.store.end()
+        elif self._disk is not None:
+            self._disk.end()

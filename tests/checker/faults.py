@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeAlias
 
 from tests.checker.cluster import Cluster, Place
-from tests.checker.store import RedisStore
-from tests.client.processes import Line
+from tests.checker.store import Disk, RedisStore
+from tests.client.processes import TRACKER, Line
+from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 
 Options: TypeAlias = dict[str, Any]
 #: Strikes; returns what was found out, and what ends the fault.
@@ -19,6 +23,8 @@ REDIS: Final = ("redis",)
 OBJECTS: Final = ("objects",)
 ANY: Final = ("redis", "sqlite", "objects")
 LEASE_S: Final = 1.0  # of the checked trackers
+_LOOK_S: Final = 0.005
+_ANSWER_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,121 @@ def _clock(cluster: Cluster, target: str, options: Options) -> tuple[dict[str, A
     return {"place": place.number}, place.weather.set
 
 
+def _slow_redis(cluster: Cluster, target: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
+    place = cluster.place(target)
+    lines = [line for each in cluster.places for line in _wires(each)] if options["everyone"] else _wires(place)
+    for line in lines:
+        line.delay = options["seconds"]
+
+    def end() -> None:
+        for line in lines:
+            line.delay = 0.0
+
+    return {"place": place.number}, end
+
+
+def _half_open(cluster: Cluster, target: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Leaves connections half open for good: nobody is told later, either."""
+    place = cluster.place(target)
+    for line in [*_wires(place), *place.lines[:: options["every"]]]:
+        line.forget(options["callers"])
+    return {"place": place.number}, _nothing
+
+
+def _meanwhile(
+    work: Callable[[threading.Event, dict[str, Any]], None],
+) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Does work that takes a while beside other faults; it notes what it finds out, and ends when it is told to."""
+    found: dict[str, Any] = {}
+    ends = threading.Event()
+    thread = threading.Thread(target=work, args=[ends, found], daemon=True)
+    thread.start()
+
+    def end() -> None:
+        ends.set()
+        thread.join()
+
+    return found, end
+
+
+def _kill_heirs(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Kills the leader, and then those who follow it, while they recover."""
+
+    def kill(place: Place) -> None:
+        cluster.down(place, place.server.kill)
+
+    def work(ends: threading.Event, found: dict[str, Any]) -> None:
+        leader = cluster.place("leader")
+        kill(leader)
+        cluster.up(leader)
+        found["in recovery"] = 0
+        while found["in recovery"] < options["times"] and not ends.wait(_LOOK_S):
+            heir = next((place for place in cluster.places if place.recovers), None)
+            if heir is not None:
+                time.sleep(options["after"])
+                found["in recovery"] += heir.recovers
+                kill(heir)
+                cluster.up(heir)
+
+    return _meanwhile(work)
+
+
+def _move(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Has the leader hand over, or stop, and kills one of both meanwhile."""
+
+    def work(ends: threading.Event, found: dict[str, Any]) -> None:
+        leader = cluster.place("leader")
+        if options["by"] == "stop":
+            cluster.down(leader, leader.server.ask_to_stop if leader.server.is_running else _nothing)
+            cluster.up(leader)
+        else:
+            with TrackerClient(leader.server.address, timeout=_ANSWER_S, retry_for=0) as client:
+                try:
+                    found["to"] = client.move_leader()
+                except (TrackerError, TrackerUnavailable) as error:
+                    found["error"] = str(error)[:200]
+        struck = {"leader": leader, "standby": cluster.places[1 - leader.number]}.get(options["kill"])
+        if struck is not None:
+            ends.wait(options["after"])
+            cluster.down(struck, struck.server.kill)
+            ends.wait()
+            cluster.up(struck)
+
+    return _meanwhile(work)
+
+
+def _restore(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Moves the journal into a backup and back; the restore is killed, and repeated if no tracker starts after it."""
+    for place in cluster.places:
+        cluster.down(place, place.server.kill)
+    found: dict[str, Any] = {}
+    if cluster.store is None or cluster.store.answers:
+        file = str(cluster.data / "backup")
+        restore = [*TRACKER, "restore", file, "--journal", cluster.journal, "--same-log", "--replace"]
+        backup = [*TRACKER, "backup", file, "--journal", cluster.journal, "--final"]
+        made = subprocess.run(backup, check=False, capture_output=True, text=True)
+        if made.returncode == 0:
+            process = subprocess.Popen(restore, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while process.poll() is None and not cluster.awaits_backup:
+                time.sleep(0.0005)
+            time.sleep(options["after"])
+            process.kill()
+            found["killed"] = process.wait() < 0
+            place = cluster.places[0]
+            place.restart()  # by somebody who does not know that the restore was interrupted
+            while place.server.is_running and "msg=serving" not in place.last_words:
+                time.sleep(_LOOK_S)
+            found["refused"] = not place.server.is_running
+            if found["refused"]:
+                found["why"] = place.last_words[-200:]
+                subprocess.run(restore, check=True, capture_output=True)
+        else:
+            found["missed"] = made.stderr[-200:]
+    for place in cluster.places:
+        cluster.up(place)
+    return found, _nothing
+
+
 def _late_objects(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
     for place in cluster.places:
         place.weather.set(late=options["share"])
@@ -188,8 +309,8 @@ def _fill_redis(cluster: Cluster, _: str, __: Options) -> tuple[dict[str, Any], 
 
 
 def _fill_disk(cluster: Cluster, _: str, __: Options) -> tuple[dict[str, Any], Callable[[], None]]:
-    _store(cluster).fill_the_disk()
-    return {}, _store(cluster).free_the_disk
+    cluster.fill_the_disk()
+    return {}, cluster.free_the_disk
 
 
 def _promote(cluster: Cluster, _: str, __: Options) -> tuple[dict[str, Any], Callable[[], None]]:
@@ -213,12 +334,12 @@ def _lose(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], C
     store = _store(cluster)
     if not store.answers:
         return {"missed": True}, _nothing
-    store.keep_a_copy()
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"copied": store.keep_a_copy()}
 
     def end() -> None:
         leader = cluster.leader()
-        if not store.answers or leader is None or not cluster.places[1 - leader.number].stands_by:
+        stands_by = leader is not None and cluster.places[1 - leader.number].stands_by
+        if leader is None or not stands_by or store.last <= found["copied"] or not store.has_been_read():
             found["missed"] = True
             return
         cluster.accepts_loss = True
@@ -236,7 +357,7 @@ def _losing(*hows: str) -> Kind:
         REDIS,
         (0.8, 2),
         lambda random: {"how": random.choice(hows), "dead": random.random() < 0.5},
-        weight=0.5,
+        weight=0.3,
         alone=True,
     )
 
@@ -259,6 +380,40 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "cut journal": Kind(_cut_journal, REDIS, (LONG[0], 6 * LEASE_S), _cut_options, 3),
     "isolate": Kind(_isolate, REDIS, LONG, _cut_options, 2),
+    "slow redis": Kind(
+        _slow_redis,
+        REDIS,
+        (3, 7),
+        lambda random: {"seconds": random.choice([0.1, 5.0]), "everyone": random.random() < 0.5},
+    ),
+    "half open": Kind(
+        _half_open,
+        ANY,
+        (0, 0),
+        lambda random: {"callers": random.random() < 0.5, "every": random.choice([1, 2])},
+        weight=1.5,
+    ),
+    "kill heirs": Kind(
+        _kill_heirs, ANY, (4, 8), lambda random: {"times": 2, "after": random.choice([0, 0.005, 0.02, 0.05])}
+    ),
+    "move": Kind(
+        _move,
+        ANY,
+        (1, 3),
+        lambda random: {
+            "by": random.choice(["move", "move", "stop"]),
+            "kill": random.choice(["", "leader", "standby"]),
+            "after": random.choice([0, 0.05, 0.2, 0.5]),
+        },
+    ),
+    "restore": Kind(
+        _restore,
+        ("redis", "sqlite"),
+        (0, 0),
+        lambda random: {"after": random.choice([0, 0, 0.005, 0.02])},
+        weight=0.3,
+        alone=True,
+    ),
     "reset": Kind(_reset, ANY, (0.1, 2)),
     "clock": Kind(_clock, ANY, (0.5, 5), lambda random: {"seconds": random.choice([-3600, -5, 5, 30, 3600])}, 2),
     "late objects": Kind(_late_objects, OBJECTS, (2, 6), lambda random: {"share": random.choice([0.1, 0.3, 0.6])}, 3),
@@ -268,10 +423,10 @@ KINDS: Final[dict[str, Kind]] = {
     "fill redis": Kind(_fill_redis, REDIS, (0.5, 3)),
     "fill disk": Kind(
         _fill_disk,
-        REDIS if RedisStore.can_have_a_disk() else (),
+        ANY if Disk.can_be_had() else (),
         (0.5, 2),
         weight=0.5,
-        prepare=lambda cluster: _store(cluster).use_a_small_disk(),
+        prepare=lambda cluster: cluster.use_a_small_disk(),
     ),
     "promote": Kind(_promote, REDIS, (0, 0), weight=0.5, prepare=lambda cluster: _store(cluster).add_replica()),
     "promote older": Kind(

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.checker.plants import PLANTS
-from tests.checker.weather import Weather
+from tests.checker.weather import Weather, tell_of_recoveries
 from tracker.cli.main import main as cli
 from tracker.server import app
 
@@ -28,6 +28,7 @@ def main() -> int:
         PLANTS[given.plant].sow()
     weather = Weather(given.weather)
     weather.reach_the_store()
+    tell_of_recoveries()
     app.run = partial(app.run, wall=weather.now)
     return cli(given.arguments)
 

@@ -112,7 +112,7 @@ def draw(
         lasts = round(random.uniform(*kind.lasts), 2)
         target = random.choices(["leader", "standby", "0", "1"], [6, 1, 1, 1])[0]
         if kind.alone:
-            at += _ALONE_S
+            at = max([at, *(each.at + each.lasts for each in faults)]) + _ALONE_S
         faults.append(Fault(name, round(at, 2), lasts, target, kind.options(random)))
         if name in _REPLACING:
             names.remove(name)

@@ -6,15 +6,19 @@ kinds of findings, of which one at least must come out.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tracker.contract.commands import Command, Report
+from tracker.core import Refused
 from tracker.journal import JournalGoneError, Record, Recovery
 from tracker.journal.comparing import Known, Relation, Shown
 from tracker.journal.redis import journal as redis_journal
@@ -28,6 +32,8 @@ from tracker.server.watching import Readers
 from tracker.wire.codec import Method
 
 _LATE_S: Final = 0.5  # from an acknowledgement that comes too early to the write
+_PATIENCE_S: Final = 0.2  # for the journal's answer
+_SLOW_S: Final = 0.5  # for each record of a replay
 _BETWEEN_S: Final = 0.2  # from a look at the lease to the write
 _KINDS_OF_TWO_LEADERS: Final = ("two leaders", "stale", "lost", "two events with one number", "an event that is gone")
 
@@ -179,6 +185,42 @@ def _accepting() -> None:
     owning.follow_journal = lambda _: None
 
 
+def _impatient() -> None:
+    confirm: Any = Leadership.confirm
+
+    async def confirmed(leadership: Leadership) -> None:
+        with suppress(TimeoutError, Refused):
+            await asyncio.wait_for(confirm(leadership), _PATIENCE_S)
+
+    Leadership.confirm = confirmed  # type: ignore[method-assign]
+
+
+def _marked() -> None:
+    carrying: Any = redis_journal.RedisJournal.carrying
+    replaying: Any = redis_journal.RedisJournal.replaying
+    noted: deque[int] = deque(maxlen=30)
+
+    def carries_all(journal: Any, numbers: Sequence[int]) -> None:
+        noted.extend(numbers)
+        carrying(journal, list(noted))
+
+    def replays_slowly(journal: Any, number: int) -> None:
+        replaying(journal, number)
+        time.sleep(_SLOW_S if number else 0)
+
+    redis_journal.RedisJournal.carrying = carries_all  # type: ignore[method-assign]
+    redis_journal.RedisJournal.replaying = replays_slowly  # type: ignore[method-assign]
+
+
+def _hurried() -> None:
+    made: Any = redis_journal.RedisJournal.__init__
+
+    def ignores_restores(journal: Any, *more: Any, **named: Any) -> None:
+        made(journal, *more, **named | {"restoring": True})
+
+    redis_journal.RedisJournal.__init__ = ignores_restores  # type: ignore[method-assign]
+
+
 _BOTH: Final = {"requests": True, "answers": True, "late": True}
 _ANSWERS: Final = {"requests": False, "answers": True, "late": False, "everyone": True}
 
@@ -233,6 +275,24 @@ PLANTS: Final[dict[str, Planted]] = {
         _accepting,
         [("older redis", 3.0, 1.5, {"how": "older", "dead": False})],
         ("a loss that nobody accepted",),
+    ),
+    "impatient look-ups": Planted(
+        "a look-up is answered if the journal is slow to tell who leads",
+        _impatient,
+        [("slow redis", 1.5, 7.0, {"seconds": 5.0, "everyone": False})],
+        ("stale", "two leaders"),
+    ),
+    "marks that stay": Planted(
+        "a command that was answered stays noted as one under way, and is left out after two kills",
+        _marked,
+        [("kill heirs", at, 6.0, {"times": 1, "after": 0.2}) for at in (2.0, 9.0)],
+        ("lost", "not what the model has", "two events with one number", "an event that is gone"),
+    ),
+    "half a restore": Planted(
+        "a tracker starts on a journal that was set aside for a backup",
+        _hurried,
+        [("restore", 3.0, 0.0, {"after": 0})],
+        ("lost", "another log without a loss"),
     ),
     "counted twice": Planted(
         "a repeated report counts again",

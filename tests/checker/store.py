@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +17,43 @@ from tests.journal.redis_server import RedisServer, replica_of
 
 _DISK: Final = "64m"  # of a file system that is filled
 _KEY: Final = "{tracker}"
+_LOOK_S: Final = 0.02
+_PATIENT_S: Final = 5.0  # for a standby that reads the log
 _STEP: Final = 10_000  # bytes less, until it has to remove something
 _DATA: Final = "appendonlydir"
+
+
+class Disk:
+    """A small file system, which can be filled.
+
+    Args:
+        directory: where it is; what was there is hidden.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(directory)], check=True)
+
+    @staticmethod
+    def can_be_had() -> bool:
+        """Whether a file system can be made here."""
+        return os.geteuid() == 0
+
+    def fill(self) -> None:
+        """Leaves no room on it."""
+        with (self._directory / "filler").open("wb") as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
+
+    def free(self) -> None:
+        """Gives it room again."""
+        (self._directory / "filler").unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Takes it away."""
+        subprocess.run(["umount", "--lazy", str(self._directory)], check=False)
 
 
 class RedisStore:
@@ -32,7 +68,7 @@ class RedisStore:
         self._copy = directory / "copy"
         self._count = 0
         self._lines: list[Line] = []
-        self._disk: Path | None = None
+        self._disk: Disk | None = None
         self.server = RedisServer(self._new_directory())
         self._sleeps = 0  # how many faults have put it to sleep
         self.replica: RedisServer | None = None
@@ -74,6 +110,11 @@ class RedisStore:
         """Who holds the lease, as the tracker has written it."""
         return self.server.client().get(f"{_KEY}:lease")
 
+    @property
+    def awaits_backup(self) -> bool:
+        """Whether the journal was set aside for a backup that is not in its place yet."""
+        return bool(self.server.client().hexists(f"{_KEY}:top", "restoring"))
+
     def end_lease(self) -> None:
         """Ends the lease at once, as a jump of this machine's clock does."""
         self.server.client().pexpire(f"{_KEY}:lease", 1)
@@ -91,33 +132,24 @@ class RedisStore:
             with suppress(redis.RedisError):
                 self.server.client().config_set("maxmemory", "0")
 
-    @staticmethod
-    def can_have_a_disk() -> bool:
-        """Whether a file system can be made here that is small enough to be filled."""
-        return os.geteuid() == 0
-
     def use_a_small_disk(self) -> None:
         """Moves to a small file system of its own; to be called before there is data."""
         self.server.kill()
-        self._disk = self._new_directory()
-        self._disk.mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(self._disk)], check=True)
-        self.server = RedisServer(self._disk)
+        directory = self._new_directory()
+        self._disk = Disk(directory)
+        self.server = RedisServer(directory)
         for line in self._lines:
             line.lead_to(f"127.0.0.1:{self.server.port}")
 
     def fill_the_disk(self) -> None:
         """Leaves it no room on its disk. A server that syncs each write ends then."""
         assert self._disk is not None
-        with (self._disk / "filler").open("wb") as file, suppress(OSError):
-            while True:
-                file.write(bytes(1 << 16))
-                file.flush()
+        self._disk.fill()
 
     def free_the_disk(self) -> None:
         """Gives it room again, and starts it if it has ended."""
         assert self._disk is not None
-        (self._disk / "filler").unlink(missing_ok=True)
+        self._disk.free()
         self.start_again()
 
     def start_again(self) -> None:
@@ -128,14 +160,32 @@ class RedisStore:
 
     # ---------------------------------------------------------------- what is lost
 
-    def keep_a_copy(self) -> None:
-        """Keeps its data as they are now."""
+    @property
+    def last(self) -> int:
+        """The newest record that it has."""
+        return self._last(self.server)
+
+    def keep_a_copy(self) -> int:
+        """Keeps its data as they are now; returns the newest record, which may have come a moment later."""
         self.server.freeze()
         try:
             shutil.rmtree(self._copy, ignore_errors=True)
             shutil.copytree(self.server.directory / _DATA, self._copy)
         finally:
             self.server.thaw()
+        return self.last
+
+    def has_been_read(self) -> bool:
+        """Waits until a standby has looked at the log again, twice; returns whether it has."""
+        looks, until = self._looks(), time.monotonic() + _PATIENT_S
+        while self._looks() < looks + 3:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def _looks(self) -> int:
+        return int(self.server.client().info("commandstats").get("cmdstat_xrange", {"calls": 0})["calls"])
 
     def lose(self, how: str) -> int:
         """Loses data while nobody is connected; returns how many records are lost.
@@ -147,12 +197,12 @@ class RedisStore:
         for line in self._lines:
             line.refuses = True
             line.cut()
-        had = self._last(self.server)
+        had = self.last
         getattr(self, f"_lose_{how.replace(' ', '_')}")()
         client = self.server.client()
         kept = max((int(entry.partition("-")[2]) for entry in client.hkeys(f"{_KEY}:snapshots")), default=0)
         if client.exists(f"{_KEY}:log"):
-            kept = self._last(self.server) or had  # its end can be found again
+            kept = self.last or had  # its end can be found again
         for line in self._lines:
             line.refuses = False
         return had - kept
@@ -227,7 +277,7 @@ class RedisStore:
     def heal(self) -> None:
         """Ends all faults of the server."""
         if self._disk is not None:
-            (self._disk / "filler").unlink(missing_ok=True)
+            self._disk.free()
         self._sleeps = 0
         if self.server.is_running:
             self.server.thaw()
@@ -242,4 +292,4 @@ class RedisStore:
         if self._replication is not None:
             self._replication.close()
         if self._disk is not None:
-            subprocess.run(["umount", "--lazy", str(self._disk)], check=False)
+            self._disk.end()

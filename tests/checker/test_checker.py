@@ -29,6 +29,17 @@ def test_a_leader_is_cut_off_killed_and_put_to_sleep(tmp_path: Path) -> None:
 
 
 @needs_redis
+def test_redis_comes_back_older_without_the_leader_after_a_hand_over_over_half_open_lines(tmp_path: Path) -> None:
+    faults = (
+        Fault("half open", 0.3, 0.0, "leader", {"callers": False, "every": 1}),
+        Fault("move", 0.8, 0.5, "leader", {"by": "move", "kill": "", "after": 0}),
+        Fault("older redis", 3.0, 1.0, "leader", {"how": "older", "dead": True}),
+    )
+    outcome = run(Plan(1, 5, faults, Size(groups=1, producers=2, epochs=12)), tmp_path / "run")
+    assert not outcome.verdict.findings, outcome.verdict.shown()
+
+
+@needs_redis
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(6))

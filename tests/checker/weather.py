@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import random
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from typing import Any, Final
 
 from tracker.journal.objects.store import NoAnswerError
 from tracker.journal.objects.stored import StoredObjects
+from tracker.server.readiness import Readiness
 
 _FORM: Final = struct.Struct("qd")  # the clock's offset in ns; the share of requests that come late
 _LATEST_S: Final = 2.0
+RECOVERING: Final = "the checker: it recovers now"  # in the log
 
 
 class Weather:
@@ -70,6 +73,17 @@ class Weather:
             raise NoAnswerError("the checker lets this request come late")
 
         StoredObjects._write = late  # type: ignore[method-assign]
+
+
+def tell_of_recoveries() -> None:
+    """Notes in the log of this process when it has got the journal."""
+    recovering: Any = Readiness.recovering
+
+    def told(readiness: Readiness) -> None:
+        print(RECOVERING, file=sys.stderr, flush=True)
+        recovering(readiness)
+
+    Readiness.recovering = told  # type: ignore[method-assign]
 
 
 def _later(request: Callable[[], None]) -> None:

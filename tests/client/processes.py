@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -138,6 +139,8 @@ class Line:
         self._requests.set()
         self._answers.set()
         self.refuses = False  #: whether new callers are turned away
+        self.delay = 0.0  #: seconds for which bytes are under way
+        self._forgotten: set[socket.socket] = set()  # ends that do not learn that the other one has gone
         self._sign = b""
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -174,11 +177,22 @@ class Line:
         """Ends all connections; what was held back is lost. New ones work."""
         self._sign = b""
         sockets, self._sockets = self._sockets, []
+        self._forgotten.clear()
         for end in sockets:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
         self.release()
+
+    def forget(self, callers: bool) -> None:
+        """Ends all connections for one side; the other one is not told, and talks to nobody. New ones work.
+
+        Args:
+            callers: whether those who called are told, and not the server.
+        """
+        told, kept = self._sockets[not callers :: 2], self._sockets[callers::2]
+        self._forgotten.update(kept)
+        self._drop(*told)
 
     def close(self) -> None:
         self._listener.close()
@@ -209,13 +223,15 @@ class Line:
                     self._requests.wait()
                     if self._sign and self._sign in data:
                         self._answers.clear()
+                time.sleep(self.delay)
                 sink.sendall(data)
         self._drop(source, sink)
 
     def _drop(self, *ends: socket.socket) -> None:
         for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            if end not in self._forgotten:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
 
 
 class Silence:
