@@ -1,4 +1,4 @@
-# What a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
+# What a newcomer needs: `make demo` and `make test`. `make help` lists more, `make help-all` all.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -14,10 +14,13 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor demo demo-delays demo-kafka demo-state test test-fast test-spark test-slow test-bounds test-oldest test-matrix bench exactness exactness-peers load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
+.PHONY: help help-all install doctor demo demo-delays demo-kafka demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest test-matrix bench exactness exactness-peers load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+help-all: ## the other targets, too
+	@grep -hE '^[a-z-]+:.*#[#-] ' $(MAKEFILE_LIST) | sed -E 's/:.*#[#-] /\t/' | expand -t 16
 
 install: $(STAMP) ## make .venv with everything
 
@@ -38,20 +41,20 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that is killed on the way
 	@$(BIN)/python -m examples.flights.demo
 
-demo-delays: $(STAMP) ## two weeks of the flights in hourly steps: how soon each result is out, as a table and a picture
+demo-delays: $(STAMP) #- two weeks of the flights in hourly steps: how soon each result is out, as a table and a picture
 	@$(BIN)/python -m examples.flights.delays
 
-demo-failover: $(STAMP) ## the flights while the leader of two trackers with a journal in Redis is killed every ten seconds
+demo-failover: $(STAMP) #- the flights while the leader of two trackers with a journal in Redis is killed every ten seconds
 	@$(BIN)/python -m examples.flights.failover
 
-demo-hand-over: $(STAMP) ## the flights in three deployments that hand over, the last one with another shape of state
+demo-hand-over: $(STAMP) #- the flights in three deployments that hand over, the last one with another shape of state
 	@$(BIN)/python -m examples.flights.hand_over
 
-demo-kafka: $(STAMP) ## flights over Kafka into PostgreSQL, with a retry loop, while everything is killed
+demo-kafka: $(STAMP) #- flights over Kafka into PostgreSQL, with a retry loop, while everything is killed
 	@bash scripts/fetch_jars.sh >/dev/null
 	@$(BIN)/python -m examples.flights_kafka.demo
 
-demo-state: $(STAMP) ## rows of keyed state over time, ended by the tracker, by a time to live and by a watermark, as a picture
+demo-state: $(STAMP) #- rows of keyed state over time, ended by the tracker, by a time to live and by a watermark, as a picture
 	@$(BIN)/python -m examples.state.demo
 
 # Half of what a JVM with Spark costs to start; without it the tests are slower, and nothing else.
@@ -61,18 +64,23 @@ $(CLASSES): $(STAMP)
 	@$(BIN)/python -m tests.spark.archive $@ >/dev/null 2>&1 || true
 	@touch $@
 
-test: $(CLASSES) ## everything that has to hold, except what takes very long
+test: $(CLASSES) ## every rule, in some ten minutes
 	@$(DOCTESTS)
-	@$(PYTEST) $(PARALLEL) tests -m "not slow"
+	@$(PYTEST) $(PARALLEL) tests -m "not slow and not thorough"
+
+test-thorough: $(CLASSES) #- what takes longer: kills at every step, drawn lives, every type, chaos
+	@$(PYTEST) $(PARALLEL) tests -m "thorough and not slow"
+
+test-all: test test-thorough ## both
 
 test-fast: $(STAMP) ## without Spark
 	@$(DOCTESTS)
 	@$(PYTEST) $(PARALLEL) tests -m "not slow and not spark"
 
-test-spark: $(CLASSES) ## only Spark
+test-spark: $(CLASSES) #- only Spark
 	@$(PYTEST) $(PARALLEL) tests -m "spark and not slow"
 
-test-slow: $(CLASSES) ## the long simulations and failure runs
+test-slow: $(CLASSES) #- the long simulations and failure runs
 	@$(PYTEST) tests -m slow
 
 .cache/airflow/.installed .cache/dagster/.installed: .cache/%/.installed: requirements/%.txt integrations/%/pyproject.toml pyproject.toml
@@ -82,10 +90,10 @@ test-slow: $(CLASSES) ## the long simulations and failure runs
 	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e . -e integrations/$*
 	@touch $@
 
-integrations: $(STAMP) .cache/airflow/.installed .cache/dagster/.installed ## the packages for orchestrators, in a real Airflow and a real Dagster
+integrations: $(STAMP) .cache/airflow/.installed .cache/dagster/.installed #- the packages for orchestrators, in a real Airflow and a real Dagster
 	@$(PYTEST) tests/integrations
 
-test-bounds: $(STAMP) ## the client with the lowest and the highest versions of what it needs
+test-bounds: $(STAMP) #- the client with the lowest and the highest versions of what it needs
 	@$(BIN)/python scripts/test_bounds.py
 
 # The oldest Python that is supported, as far as this machine has one: Debian 12's own has no filters of `tarfile`.
@@ -96,16 +104,16 @@ OLDEST ?= /usr/bin/python3
 	@PIP_CONSTRAINT=constraints.txt .cache/oldest/bin/python -m pip install --quiet --disable-pip-version-check -e '.[server,notify,load,spark,demo,dev]'
 	@touch $@
 
-test-oldest: $(STAMP) .cache/oldest/.installed ## what needs no Spark query, on the system's own Python; OLDEST=PATH: on another one
+test-oldest: $(STAMP) .cache/oldest/.installed #- what needs no Spark query, on the system's own Python; OLDEST=PATH: on another one
 	@.cache/oldest/bin/python -m pytest $(PARALLEL) tests/core tests/upgrade tests/journal tests/spark/test_unpacking.py -m "not slow"
 
-test-matrix: $(STAMP) ## Spark's private interfaces, and some Spark tests, on every supported Spark; ARGS="4.1"
+test-matrix: $(STAMP) #- Spark's private interfaces, and some Spark tests, on every supported Spark; ARGS="4.1"
 	@$(BIN)/python scripts/test_matrix.py $(ARGS)
 
 bench: $(STAMP) ## entries per second and notification latency; ARGS="--quick"
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-exactness: $(STAMP) ## what windows hold in Spark, with and without the tracker, and in other engines; ARGS="--engines spark,ours --quick"
+exactness: $(STAMP) #- what windows hold in Spark, with and without the tracker, and in other engines; ARGS="--engines spark,ours --quick"
 	@$(BIN)/python -m benchmarks.exactness $(ARGS)
 
 EXACTNESS := flink beam bytewax
@@ -115,7 +123,7 @@ $(EXACTNESS:%=.cache/exactness/%/.installed): .cache/exactness/%/.installed: req
 	@.cache/exactness/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-exactness-peers: $(EXACTNESS:%=.cache/exactness/%/.installed) ## the other engines of `make exactness` (2 GB in .cache)
+exactness-peers: $(EXACTNESS:%=.cache/exactness/%/.installed) #- the other engines of `make exactness` (2 GB in .cache)
 	@bash scripts/fetch_jars.sh broker flink streams >/dev/null
 
 load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
@@ -127,63 +135,63 @@ chaos: $(STAMP) ## kill everything at random while a job runs, and hold the resu
 image: ## build the container image with ENGINE (docker), and name it IMAGE
 	@$(ENGINE) build --tag $(IMAGE) .
 
-failover: $(STAMP) ## how long clients are without service when the leader is lost, as a table; ARGS="--faults 300"
+failover: $(STAMP) #- how long clients are without service when the leader is lost, as a table; ARGS="--faults 300"
 	@$(BIN)/python -m tests.checker.takeovers $(ARGS)
 
 checker: $(STAMP) ## let everything fail under two trackers while clients work, and judge what they saw; ARGS="--minutes 60 --seed 7"
 	@$(BIN)/python -m tests.checker $(ARGS)
 
-image-check: ## build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
+image-check: #- build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
 	@$(PYTHON) -m scripts.image_check $(ARGS)
 
-chart-check: $(STAMP) ## render the Helm chart with each of its sets of values and validate it, and deploy/compose.yaml
+chart-check: $(STAMP) #- render the Helm chart with each of its sets of values and validate it, and deploy/compose.yaml
 	@$(BIN)/python -m scripts.chart_check $(ARGS)
 
-dist-check: ## build sdist and wheel, and try each extra in an environment of its own; ARGS="server spark"
+dist-check: #- build sdist and wheel, and try each extra in an environment of its own; ARGS="server spark"
 	@$(PYTHON) -m scripts.release.dist_check $(ARGS)
 
-sbom: ## list what each extra is made of, as CycloneDX, in dist/
+sbom: #- list what each extra is made of, as CycloneDX, in dist/
 	@$(PYTHON) -m scripts.release.sbom
 
-release-check: ## the version is the same everywhere, TAG is its tag, and the changelog has nothing unreleased
+release-check: #- the version is the same everywhere, TAG is its tag, and the changelog has nothing unreleased
 	@$(PYTHON) -m scripts.release.versions --tag "$(TAG)"
 
-workflows-check: ## lint the host's workflows with actionlint and zizmor
+workflows-check: #- lint the host's workflows with actionlint and zizmor
 	@$(PYTHON) -m scripts.release.workflows
 
-jars: ## fetch Kafka's broker and connector, once
+jars: #- fetch Kafka's broker and connector, once
 	@bash scripts/fetch_jars.sh
 
-papers: $(STAMP) ## the papers' experiments: messages, bytes and delays, against punctuations
+papers: $(STAMP) #- the papers' experiments: messages, bytes and delays, against punctuations
 	@$(BIN)/python -m experiments.traffic --plots docs/images
 
-mutants: $(STAMP) ## change the code in one place after the other, and list what no test notices; ARGS="--area core"
+mutants: $(STAMP) #- change the code in one place after the other, and list what no test notices; ARGS="--area core"
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-lint: $(STAMP) ## ruff, the protobuf lint, and Prometheus' own check of the alerts
+lint: $(STAMP) #- ruff, the protobuf lint, and Prometheus' own check of the alerts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/buf lint proto
 	@if command -v promtool >/dev/null; then cd deploy/prometheus && promtool check config prometheus.yml >/dev/null; \
 	  else echo "deploy/prometheus is not checked: promtool is missing (apt-get install prometheus)"; fi
 
-dashboards: $(STAMP) ## write Grafana's dashboards, deploy/grafana/dashboards, from scripts/dashboards
+dashboards: $(STAMP) #- write Grafana's dashboards, deploy/grafana/dashboards, from scripts/dashboards
 	@$(BIN)/python -m scripts.dashboards $(ARGS)
 
-format: $(STAMP) ## rewrite the code as the linter wants it
+format: $(STAMP) #- rewrite the code as the linter wants it
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-types: $(STAMP) ## mypy --strict
+types: $(STAMP) #- mypy --strict
 	@$(BIN)/mypy --strict $(PACKAGES:%=-p %)
 
-proto: $(STAMP) ## generate the stubs from proto/
+proto: $(STAMP) #- generate the stubs from proto/
 	@$(BIN)/python scripts/generate_stubs.py
 
-proto-check: $(STAMP) ## the committed stubs are those that proto/ gives
+proto-check: $(STAMP) #- the committed stubs are those that proto/ gives
 	@$(BIN)/python scripts/generate_stubs.py --check
 
-docs-check: $(STAMP) ## docs: links resolve, Python compiles, command lines are taken
+docs-check: $(STAMP) #- docs: links resolve, Python compiles, command lines are taken
 	@$(BIN)/python scripts/check_docs.py
 
 check: lint types proto-check docs-check ## all checks that run no test
@@ -197,5 +205,5 @@ site: .cache/site/.installed ## the documentation and the API reference as one s
 	@NO_MKDOCS_2_WARNING=1 .cache/site/bin/python -m mkdocs build --strict --quiet
 	@echo "made site/; to search in it: python3 -m http.server --bind 127.0.0.1 --directory site"
 
-clean: ## remove what was made, the environment too
+clean: #- remove what was made, the environment too
 	@rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse metastore_db derby.log

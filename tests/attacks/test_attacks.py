@@ -30,6 +30,7 @@ def attack(servers: Servers, directory: Path, name: str, scale: float, seconds: 
     assert seen.journal < 40
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_takes_the_server_from_nobody(servers: Servers, tmp_path: Path, name: str) -> None:
     attack(servers, tmp_path, name, 0.02, 0.1)

@@ -40,6 +40,7 @@ def servers() -> Iterator[Servers]:
         yield servers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in EVERY if name.startswith("HTTP/2")])
 def test_no_attack_on_http2_takes_the_tracker_from_others(servers: Servers, tmp_path: Path, name: str) -> None:
     seen = run(servers, tmp_path, name, 1.0, 1.0, "memory", front=True)

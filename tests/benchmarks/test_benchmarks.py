@@ -64,6 +64,7 @@ def test_scrapes_with_reports_beside_them() -> None:
     assert measured == ["a scrape", "a scrape's answer", *reports]
 
 
+@pytest.mark.thorough
 def test_what_metrics_and_tls_cost() -> None:
     command = [sys.executable, "-m", "benchmarks.protection", "--runs", "1", "--seconds", "0.3", "--rounds", "20"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)

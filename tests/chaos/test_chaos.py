@@ -13,6 +13,7 @@ from tests.chaos.rounds import Round
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(3600)  # killed drivers take long to come back on a busy machine
 def test_a_job_in_which_everything_is_killed_once_releases_what_a_batch_computes(tmp_path: Path) -> None:
     kinds = ["kill worker", "kill executor", "kill driver", "kill tracker", "cut network"]

@@ -70,6 +70,7 @@ def called(command: str, address: str, job: str) -> list[str]:
     return [command, job, *COMMANDS[command][0], "--server", address]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_no_changes_nothing_and_a_yes_is_carried_out(address: str, job: str, command: str) -> None:
     with TrackerClient(address) as client:

@@ -60,6 +60,7 @@ LOOKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["table", "wide", "json"])
 @pytest.mark.parametrize("name", LOOKS)
 def test_an_answer(asked: Shell, name: str, form: str) -> None:
@@ -83,6 +84,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error(asked: Shell, name: str) -> None:
     arguments, status = ERRORS[name]

@@ -70,6 +70,7 @@ def journal(path: Path) -> int:
     return sum(file.stat().st_size for file in path.glob("tracker.db*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("remember", [None, MOMENT], ids=["for ever", "for a second"])
 @pytest.mark.parametrize("batches", [200, pytest.param(10_000, marks=pytest.mark.slow)])

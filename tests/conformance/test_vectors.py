@@ -68,6 +68,7 @@ def server(request: pytest.FixtureRequest, servers: Servers, tmp_path_factory: p
     return servers.start(tmp_path_factory.mktemp("server"), request.param)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.stem)
 def test_over_grpc(server: Server, vector: Path) -> None:
     driver = Driver(server.stub, vector.stem)
@@ -94,6 +95,7 @@ def run_with_kills(servers: Servers, directory: Path, vectors: list[Path], strid
 
 # Recovery is from the whole log, or from snapshots that are kept as often as can be. Some 170 servers are started one
 # after the other where each command is followed by a kill, which takes a busy machine longer than other tests may take.
+@pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("first", "stride", "arguments"),
@@ -112,6 +114,7 @@ def test_killed_after_commands_it_goes_on(
     run_with_kills(servers, tmp_path, VECTORS[first::6], stride, *arguments)
 
 
+@pytest.mark.thorough
 def test_stopped_in_the_middle_it_goes_on_from_its_snapshot(servers: Servers, tmp_path: Path) -> None:
     """A graceful stop leaves a snapshot of the whole state; so half of each vector is recovered from one."""
     told = {vector.stem: lines(vector) for vector in VECTORS}

@@ -236,6 +236,7 @@ def compare(walk: Walk, tracker: Any) -> None:
         walk.of(job, loaded._jobs[name])
 
 
+@pytest.mark.thorough
 def test_every_field_survives_a_dump_and_load() -> None:
     walk = walked()
     objects = {each for each, told in walk.seen.items() if "object" in told}

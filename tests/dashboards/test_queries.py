@@ -98,6 +98,7 @@ def unanswered(scene: Scene, names: Sequence[str], variables: Mapping[str, str])
     }
 
 
+@pytest.mark.thorough
 def test_each_query_gets_data(tmp_path: Path) -> None:
     with (
         Scene(tmp_path, "--snapshot-every", "0") as scene,

@@ -21,6 +21,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "examples.flights.demo", *map(str, arguments)]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_replay_with_a_killed_tracker_is_exact_and_leaves_nothing_behind(tmp_path: Path) -> None:
     temporary, artifacts = tmp_path / "tmp", tmp_path / "artifacts"
@@ -88,6 +89,7 @@ def test_the_journal_survives_a_kill_and_the_port_stays(tmp_path: Path) -> None:
         assert list(client.jobs())
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize("moment", ["starting Spark", pytest.param("rows replayed", marks=pytest.mark.slow)])
 def test_an_interrupted_demonstration_cleans_up(tmp_path: Path, moment: str) -> None:

@@ -70,6 +70,7 @@ def shown_in(printed: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_spark_quickstart_ends_by_itself_and_releases_each_shops_day_once(server: Server) -> None:
     """The README's program for Spark, ready to run: berlin does not wait for lima, and the drain ends what is open."""

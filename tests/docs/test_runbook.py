@@ -6,6 +6,8 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from examples.services.processes import free_port
 from tests.security.quick_start import QuickStart
 from tests.security.secured import Secured
@@ -25,6 +27,7 @@ def throw_away(client: TrackerClient, job: str) -> str:
     return job
 
 
+@pytest.mark.thorough
 def test_every_command_of_the_runbook_runs_on_a_tracker_with_tls_and_tokens(tmp_path: Path) -> None:
     http, relay = free_port(), free_port()
     start = QuickStart(

@@ -21,6 +21,7 @@ WAYS: dict[str, Callable[[Run], Messages]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("segments_apart", [False, True], ids=["one segment", "a segment for each edge"])
 @pytest.mark.parametrize("kind", Kind)

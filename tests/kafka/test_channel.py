@@ -118,6 +118,7 @@ def test_rows_that_are_doubled_on_purpose_change_nothing(
     pipeline.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_without_deduplication_doubled_rows_do_damage(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
 ) -> None:

@@ -55,6 +55,7 @@ def newest(path: Path) -> Any:
     return json.loads(max(path.glob("version-*.json")).read_text())
 
 
+@pytest.mark.thorough
 def test_each_row_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(1)
     sent: list[tuple[float, Record]] = []

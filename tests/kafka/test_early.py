@@ -41,6 +41,7 @@ def counted(values: list[dict[str, Any]]) -> Counts:
     return {key: (value["n"], value["amount"]) for key, value in kept(values).items()}
 
 
+@pytest.mark.thorough
 def test_of_each_key_the_newest_record_is_what_a_batch_gives_until_the_final_one_takes_its_place(
     spark: SparkSession, tracker: Server, job: str, broker: Kafka, topic: str, feed: Feed, tmp_path: Path
 ) -> None:

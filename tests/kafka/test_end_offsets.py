@@ -82,6 +82,7 @@ def finished(tracking: Tracking) -> bool:
     return tracking.client.job(tracking.job).fronts[0].finished
 
 
+@pytest.mark.thorough
 def test_a_hand_off_finishes_where_it_ended_when_it_began_although_no_record_has_the_last_offset(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, job: str, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from tests.model.reference import ReferenceTracker
 VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.jsonl"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_the_model_agrees_with_the_vector(path: Path) -> None:
     driver = Driver(ReferenceTracker("log"))

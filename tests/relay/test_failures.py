@@ -47,6 +47,7 @@ def check_exact(client: TrackerClient, done: list[int]) -> None:
         assert account.xor == xor
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "victim", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("relay", "tracker")), "both"]
 )

@@ -314,6 +314,7 @@ def _refused(call: Callable[[], object]) -> str:
     return f"{error.value.code().name} {error.value.details()}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["commits", "streams", "watches"])
 def test_not_only_reports_count_against_what_it_may_hold(what: str, server: Server, tmp_path: Path) -> None:
     """The tracker stands still, and everybody goes on asking."""

@@ -65,6 +65,7 @@ def must_be_exact(events: list[Event], last: int) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_servers_are_killed_while_the_job_runs(mortal: list[Server]) -> None:
     last = 150
     with ShardedClient(listed(mortal), "global") as client, ThreadPoolExecutor(2) as pool:
@@ -84,6 +85,7 @@ def test_servers_are_killed_while_the_job_runs(mortal: list[Server]) -> None:
             must_be_exact(events.result(), last)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("call", ["report", "commit"])
 def test_a_producer_is_killed_when_a_shard_has_heard_it_and_another_has_not(

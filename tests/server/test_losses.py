@@ -36,6 +36,7 @@ def has_file(replica: RedisServer) -> bool:
     return not info["aof_rewrite_in_progress"] and not info["aof_rewrite_scheduled"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("comes_back", ["a lagging replica", "an older file", "a file of an earlier term", "empty"])
 def test_a_loss_that_only_the_standby_can_know_is_written_down_and_has_to_be_accepted(
     redis: RedisServer, tmp_path: Path, comes_back: str

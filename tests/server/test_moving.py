@@ -71,6 +71,7 @@ def work(server: str, number: int, stop: threading.Event) -> int:
     return done
 
 
+@pytest.mark.thorough
 def test_two_moves_while_clients_work_and_no_call_fails(pair: Pair) -> None:
     """The second move brings the leader back: the first one stands by after it has handed over."""
     stop = threading.Event()

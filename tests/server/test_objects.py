@@ -34,6 +34,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     pair.end()
 
 
+@pytest.mark.thorough
 def test_what_was_acknowledged_survives_the_death_of_the_tracker_and_of_the_store(tracker: Server, s3: S3) -> None:
     with TrackerClient(tracker.address, retry_for=300) as client:
         start(client)
@@ -65,6 +66,7 @@ def test_a_second_tracker_on_the_same_journal_is_refused(tracker: Server, bucket
     assert "is in use by another tracker (process" in second.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.slow)])
 def test_the_standby_takes_over_and_nothing_is_lost_or_doubled(pair: Pair, end: str) -> None:
     leader, other = pair.servers

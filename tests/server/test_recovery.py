@@ -252,6 +252,7 @@ def served(tmp_path: Path, offset: Path) -> Iterator[TrackerStub]:
         process.wait()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("days", [30, -30])
 def test_timers_go_on_whatever_the_clock_does(tmp_path: Path, days: int) -> None:
     """It jumps and comes back, within a run and over restarts: what expires does, and no event is lost."""

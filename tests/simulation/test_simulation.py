@@ -65,6 +65,7 @@ def test_a_core_that_loses_count_is_found_out_by_its_invariants() -> None:
         _run(range(100))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", [rule.name for rule in fields(ALL_RULES)])
 def test_a_broken_rule_is_found_out(rule: str) -> None:
     for seed in range(1000):  # most show within a few

@@ -61,6 +61,7 @@ def test_a_replay_by_key_changes_nothing_whatever_is_null(spark: SparkSession, d
         assert found == sorted([(*key, n) for key in keys], key=repr)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", [("a", "x"), ("a", None), (None, None)])
 def test_an_early_row_replaces_an_older_one_and_no_final_one_whatever_is_null(
     spark: SparkSession, database: tuple[Connect, str], key: tuple[str | None, str | None]
@@ -105,6 +106,7 @@ VALUES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", VALUES)
 def test_what_starts_can_be_written_and_what_cannot_be_written_does_not_start(
     spark: SparkSession, database: tuple[Connect, str], kind: str
@@ -140,6 +142,7 @@ def test_a_table_that_is_not_as_declared_is_refused_at_the_start(
         Tables(connect, Table("declared", key=key), placeholder=placeholder).check(rows)
 
 
+@pytest.mark.thorough
 def test_a_key_without_the_revision_is_refused_where_there_are_revisions(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

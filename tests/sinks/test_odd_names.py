@@ -70,6 +70,7 @@ def in_sql(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+@pytest.mark.thorough
 def test_tables_and_columns_may_have_any_name(spark: SparkSession, database: Database) -> None:
     columns = ", ".join(f"{in_sql(name)} text" for name in COLUMNS)
     keys = ", ".join(map(in_sql, COLUMNS[:20]))
@@ -141,6 +142,7 @@ def without_nul(names: Names, length: int) -> None:
     names.tenants = [tenant.replace("\0", "0") for tenant in names.tenants]
 
 
+@pytest.mark.thorough
 def test_tenants_and_texts_with_nul_pass_through_a_channel_of_tables(
     spark: SparkSession, tracker: Server, database: Database, feed: Feed, tmp_path: Path, job: str
 ) -> None:
@@ -165,6 +167,7 @@ def test_tenants_and_texts_with_nul_pass_through_a_channel_of_tables(
     assert tracking.client.job(job).in_flight == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("routed", [False, True], ids=["channel", "route"])
 def test_a_text_that_json_would_alter_fails_before_it_is_published_and_the_advice_repairs_it(
     spark: SparkSession, tracker: Server, database: Database, feed: Feed, tmp_path: Path, job: str, routed: bool

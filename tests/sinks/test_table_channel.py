@@ -154,6 +154,7 @@ def test_a_driver_killed_around_the_databases_commit_sends_each_row_once(
     assert ask(connect, orphans) == [(0,)]
 
 
+@pytest.mark.thorough
 def test_rows_of_attempts_that_did_not_become_the_epoch_are_never_read(
     spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
 ) -> None:
@@ -189,6 +190,7 @@ def test_rows_of_attempts_that_did_not_become_the_epoch_are_never_read(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_what_has_been_received_goes_but_for_the_epoch_that_its_sender_may_repeat(
     spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
 ) -> None:
@@ -210,6 +212,7 @@ def test_what_has_been_received_goes_but_for_the_epoch_that_its_sender_may_repea
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_values_arrive_as_they_were_sent_also_in_a_plain_stream(
     spark: SparkSession, tracker: Server, postgres: Postgres, feed: Feed, tmp_path: Path, job: str
 ) -> None:

@@ -259,6 +259,7 @@ def test_numbers_beside_decimals_and_values_that_do_not_vary_are_as_sparks_own(
         compare(values(spark, kind, batches), made, tmp_path / str(number), batches)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "draws"),
     [

@@ -90,6 +90,7 @@ def follow(command: list[str]) -> None:
     subprocess.run([*TRACKER, *command], check=True, capture_output=True, timeout=60)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_was_restored_from_a_backup_is_refused_and_the_advice_works(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_checkpoint_that_was_restored_from_a_backup_is_refused_and_the_advice_
     assert kept.results() == [("a", 0, 2), ("a", 1, 2), ("a", 2, 2)]
 
 
+@pytest.mark.thorough
 def test_after_a_checkpoint_was_lost_either_advice_works(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -143,6 +145,7 @@ def test_after_a_checkpoint_was_lost_either_advice_works(
     assert kept.results() == [("a", 0, 2), ("a", 1, 2)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["deleted", pytest.param("restored from a backup", marks=pytest.mark.slow)])
 def test_a_tracker_that_forgot_is_noticed_by_every_query_and_the_advice_works(
     how: str, spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
@@ -239,6 +242,7 @@ def test_a_nightly_run_that_comes_less_often_than_the_retention_releases_what_en
     assert kept.results() == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_release_that_was_away_for_long_finds_its_ends(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, lost: bool

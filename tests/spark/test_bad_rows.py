@@ -136,6 +136,7 @@ def failing(tracking: Tracking) -> str:
     return str(failed.value)
 
 
+@pytest.mark.thorough
 @ways("release-executors")
 def test_bad_rows_fail_the_batch_with_nothing_published_and_the_advice_repairs_it(life: Life) -> None:
     feed, path = life.feed, life.path
@@ -170,6 +171,7 @@ def test_bad_rows_fail_the_batch_with_nothing_published_and_the_advice_repairs_i
     assert life.results() == sorted(expected)
 
 
+@pytest.mark.thorough
 @ways("release-driver", "channel-executors")
 def test_bad_rows_are_set_aside_with_their_reason_and_the_rest_of_their_substream_ends(life: Life) -> None:
     feed = life.feed

@@ -276,6 +276,7 @@ def batch_of(spark: SparkSession, feed: Feed, length: str) -> list[tuple[Any, ..
     return sorted(found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "way", ["files", *(pytest.param(way, marks=pytest.mark.slow) for way in ("direct", "executors"))]
 )

@@ -40,6 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return made
 
 
+@pytest.mark.thorough
 def test_a_batch_makes_no_column_that_the_one_before_has_made(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, calls: Counter[str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_tables_snapshot_ends_with_its_last_row_and_what_follows_is_no_part_of
             tracking.process_all_available()
 
 
+@pytest.mark.thorough
 def test_a_first_table_of_one_row_has_no_mark_of_its_end_and_is_finished_by_a_call(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_drain_releases_what_was_read_and_the_next_deployment_goes_on(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_drain_is_confirmed_when_results_are_out_and_goes_on_with_the_next_driver(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_drain_is_confirmed_when_results_are_out_and_goes_on_with_the_next_dri
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_drain_that_is_cancelled_in_time_leaves_the_job_to_be_started_again(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_drain_that_is_cancelled_in_time_leaves_the_job_to_be_started_again(
         assert [(when.hour, kind, n) for _, when, kind, n in rows] == [(0, "x", 2), (0, "y", 1)]
 
 
+@pytest.mark.thorough
 def test_a_driver_that_dies_in_the_last_step_of_a_drain_has_its_results_written_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_a_batch_that_fails_while_a_drain_waits_for_it_is_brought_to_its_end_fir
     assert it.receipts() == [("a", 2), ("b", 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("routed", "epoch"),
     [pytest.param(False, 0, marks=pytest.mark.slow), (False, 1), pytest.param(True, 1, marks=pytest.mark.slow)],
@@ -194,6 +195,7 @@ def test_what_a_sender_that_died_has_published_is_sent_before_its_job_is_drained
     assert it.by_tenant() == [("a", epoch + 1), ("b", 1), ("b", 2)]
 
 
+@pytest.mark.thorough
 def test_a_batch_that_has_published_nothing_is_left_to_the_next_deployment(
     it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +260,7 @@ class Acting:
         return self._said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "paused",
     ["-1.json", pytest.param("1.json", marks=pytest.mark.slow)],

@@ -64,6 +64,7 @@ def test_a_drain_is_heard_of_though_its_event_was_dropped_while_the_line_was_dow
     assert len(heard) == told
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.slow), "stands still"])
 def test_stop_ends_an_acknowledgement_that_the_tracker_does_not_take(

@@ -348,6 +348,7 @@ def middle(group: FinishedGroup, rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 61))])
 def test_a_drawn_life_has_the_results_of_a_batch(
     spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path, seed: int

@@ -68,6 +68,7 @@ def some(rng: random.Random, number: int, tenants: str, lasts: str = "") -> list
     return [*rows, *(row(number + 10 + place, 59, tenant, "x", last=True) for place, tenant in enumerate(lasts))]
 
 
+@pytest.mark.thorough
 def test_an_early_row_is_what_a_batch_makes_of_all_rows_up_to_its_moment(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -232,6 +233,7 @@ def test_a_snapshot_of_an_older_moment_does_not_take_the_place_of_a_newer_one(
     assert spark.read.parquet(str(newest)).count() == 9
 
 
+@pytest.mark.thorough
 def test_no_early_row_is_of_rows_that_were_late_so_each_has_a_final_one(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +317,7 @@ def test_several_outputs_of_one_release_show_early_rows_each_in_its_way(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts", [1, pytest.param(25, marks=pytest.mark.slow)])
 def test_wherever_the_driver_dies_the_final_rows_stand_and_no_early_one_goes_back(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path, parts: int

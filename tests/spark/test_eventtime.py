@@ -126,6 +126,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_texts_of_durations_mean_what_they_mean_to_spark(spark: SparkSession) -> None:
     moment = spark.createDataFrame([(0,)], "micros long").select(F.timestamp_micros("micros").alias("at"))
     wide = "1000 days"
@@ -290,6 +291,7 @@ def local_row(row_id: int, local: str, last: bool = False) -> dict[str, Any]:
     return {**made, "local": local, "day": local[:10]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["local", "day"])
 def test_windows_over_a_wall_clock_and_over_dates_come_out_as_sparks_own(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any, kind: str
@@ -353,6 +355,7 @@ def test_days_of_a_schedule_are_the_windows_days_east_of_greenwich(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_restart_in_another_zone_moves_nothing_or_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any
 ) -> None:

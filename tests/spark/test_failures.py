@@ -88,6 +88,7 @@ def expected(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
     return sorted(tuple(r) for r in table.select(*COLUMNS).collect())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probe", [pytest.param("driver", marks=pytest.mark.slow), "executors"])
 def test_a_tracker_that_is_killed_and_comes_back_is_waited_for(
     spark: SparkSession, mortal_tracker: Server, feed: Feed, tmp_path: Path, job: str, probe: str

@@ -147,6 +147,7 @@ KINDS: dict[Callable[[Job], None], list[str]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "manager"),
@@ -224,6 +225,7 @@ def test_where_no_query_was_nothing_is_made(tmp_path: Path) -> None:
 SOME, ALL = 41, 1
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "stride"),

@@ -32,6 +32,7 @@ def released(tracking: Tracking, path: Path) -> list[tuple[str, int, int]]:
     return [(r[0], r[1].hour * 60 + r[1].minute, r[2]) for r in rows_of(path / "out", tracking.spark, *COLUMNS)]
 
 
+@pytest.mark.thorough
 def test_the_slowest_partition_holds_and_the_allowed_delay_is_waited_for(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_the_slowest_partition_holds_and_the_allowed_delay_is_waited_for(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_each_scope_may_follow_its_own_clock(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -71,6 +73,7 @@ def test_a_partition_that_was_not_declared_fails_the_batch(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_sources_that_never_meet_do_not_hold_each_other(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def it(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Pat
     return Job(spark, tracker, job, feed, tmp_path)
 
 
+@pytest.mark.thorough
 def test_windows_that_are_open_stay_open_and_the_next_deployment_goes_on(it: Job) -> None:
     tracking = it.start("1")
     it.put(row(1, 1), row(2, 2, kind="y"), row(3, 70))
@@ -449,6 +450,7 @@ def test_what_is_released_into_a_channel_stays_in_its_state(it: Job) -> None:
 # ---------------------------------------------------------------- other aggregates
 
 
+@pytest.mark.thorough
 def test_aggregates_may_be_renamed_moved_and_left_out_and_a_new_one_is_refused_by_name(it: Job) -> None:
     """All of them bigints, or halves of one: a column that was taken for another would not be noticed."""
 

@@ -23,6 +23,7 @@ from tracker.client import Ended, JobSpec, ShardedClient, TrackerClient, Tracker
 NAMED = Substreams(None, "string", "name", "string", 0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 30))])
 def test_each_end_is_acted_on_once_whatever_the_release_goes_through(
     tracker: Server, job: str, tmp_path: Path, seed: int

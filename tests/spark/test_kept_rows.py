@@ -54,6 +54,7 @@ def batch(feed: Feed, spark: SparkSession) -> DataFrame:
     return feed.batch(spark).withColumn("window", F.window("ts", "1 hour"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names", [("lists", "percentiles"), pytest.param(("doubled", "plain"), marks=pytest.mark.slow)]
 )
@@ -175,6 +176,7 @@ def fails(rows: DataFrame) -> DataFrame:
     return rows.select("tenant", F.raise_error(F.concat(F.lit("no "), "tenant")).cast("long").alias("amount"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -109,6 +109,7 @@ def by_batch(feed: Feed, spark: SparkSession, condition: str = "true") -> list[t
 SHOWN = ("tenant", "window.start", "what", "n", "total", "newest")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
 def test_state_stands_until_its_substream_has_ended_and_no_late_row_brings_it_back(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
@@ -143,6 +144,7 @@ def test_state_stands_until_its_substream_has_ended_and_no_late_row_brings_it_ba
     tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
 def test_ends_that_are_more_than_a_page_of_events_are_all_in_the_next_batch(
     spark: SparkSession, feed: Feed, tmp_path: Path
@@ -189,6 +191,7 @@ def drawn(rng: random.Random, feed: Feed) -> None:
         rows = rows[size:]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_final_rows_are_those_of_a_batch_wherever_the_driver_dies(
@@ -220,6 +223,7 @@ def test_final_rows_are_those_of_a_batch_wherever_the_driver_dies(
     assert tracking.late(str(tmp_path / "cp")).count() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
 def test_a_drain_makes_final_rows_of_what_there_is_and_the_next_deployment_begins_anew(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.spark
 LOW = ("max_promises=700", "max_report_substreams=900", "max_report_entries=1000", "max_message_bytes=60000")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("probe", "number", "times", "limits"),
     [

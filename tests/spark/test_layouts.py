@@ -97,6 +97,7 @@ def belonging(rows: DataFrame) -> list[Any]:
     return sorted(rows.select("id", "_tracker.scope", "_tracker.name", "_tracker.end", "ts", "tenant").collect())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "where",
     [
@@ -153,6 +154,7 @@ def test_only_what_plans_prove_is_taken_for_unchanged(spark: SparkSession, step:
     assert passed_on(rows, step(rows), {"tenant", "ts", TRACKER}) is known
 
 
+@pytest.mark.thorough
 def test_files_have_no_place_for_another_substream_if_no_step_has_changed_what_columns_tell(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

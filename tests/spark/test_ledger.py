@@ -114,6 +114,7 @@ def without_tenant(row_id: int) -> dict[str, Any]:
     return {**row(row_id, 5), "tenant": None}
 
 
+@pytest.mark.thorough
 def test_filters_retries_give_ups_late_rows_bad_rows_and_a_revision_add_up_and_a_planted_loss_is_named(
     running: Job, tracker: Server
 ) -> None:

@@ -50,6 +50,7 @@ def threads() -> list[str]:
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tracking-"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stopped", "left"])
 def test_what_was_stopped_takes_no_part_in_the_next_ones_drain(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, how: str
@@ -89,6 +90,7 @@ def test_a_run_that_was_superseded_writes_nothing_in_a_drain(
     two.stop()
 
 
+@pytest.mark.thorough
 def test_lives_leave_nothing_behind(spark: SparkSession, job: str, feed: Feed, tmp_path: Path) -> None:
     """Spark itself keeps a socket for each query with `foreachBatch`; a life may leave no more than such a query."""
 
@@ -275,6 +277,7 @@ def test_stop_returns_while_the_tracker_is_away_and_the_next_life_goes_on(
     assert [n for *_, n in rows_of(tmp_path / "out", spark, *COLUMNS)] == [2]
 
 
+@pytest.mark.thorough
 def test_stop_returns_while_the_tracker_is_away_in_the_middle_of_a_batch(
     spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def dying_at(step: int, spark: SparkSession, address: str, job: str, path: Path)
     return driver.dead or dies_at is None
 
 
+@pytest.mark.thorough
 def test_a_driver_that_dies_changes_nothing(spark: SparkSession, tracker: Server, job: str, tmp_path: Path) -> None:
     assert dying_at(25, spark, tracker.address, job, tmp_path)
 
@@ -132,6 +133,7 @@ def test_a_driver_may_die_at_any_step(spark: SparkSession, tracker: Server, job:
         step += 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", [False, True], ids=["in one run", "by the next run"])
 @pytest.mark.parametrize("kind", ["marker", "manifest"])
 def test_a_file_that_was_replaced_after_spark_has_read_it_is_part_of_no_complete_load(
@@ -181,6 +183,7 @@ def test_a_file_that_was_replaced_after_spark_has_read_it_is_part_of_no_complete
     assert "such as 1.parquet, have changed since Spark found them to read them" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_manifest_and_a_control_table_end_what_they_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

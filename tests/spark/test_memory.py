@@ -46,6 +46,7 @@ def has_a_watermark(tracking: Tracking, spark: SparkSession, feed: Feed, path: P
     return writer.option("checkpointLocation", path / "cp").start()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start", [sends, releases, has_a_watermark], ids=lambda start: start.__name__)
 def test_a_query_that_has_ended_is_forgotten(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, start: Callable[..., StreamingQuery]

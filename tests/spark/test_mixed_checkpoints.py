@@ -54,6 +54,7 @@ def _with_sparks_part_of_earlier_batches(checkpoint: Path, copies: list[Path]) -
     shutil.copytree(tracker, checkpoint / "tracker")
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_with_a_part_that_is_gone_or_of_another_time_is_refused_and_whole_it_goes_on(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def _refused_without(lost: Path, start: Callable[[], Tracking]) -> None:
     aside.rename(lost)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("expected", [None, 3])
 def test_a_query_that_only_sends_needs_its_notes_and_counts_too(
     spark: SparkSession,
@@ -140,6 +142,7 @@ def test_a_query_that_only_sends_needs_its_notes_and_counts_too(
     assert rows_of(tmp_path / "out", spark, "tenant", "rows") == [("a", 3)]
 
 
+@pytest.mark.thorough
 def test_what_was_set_aside_and_reopened_is_there_or_the_query_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

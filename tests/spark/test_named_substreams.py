@@ -94,6 +94,7 @@ def test_files_loads_sessions_and_blocks_end_by_themselves(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_transactions_count_may_come_in_its_own_stream(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_transactions_count_may_come_in_its_own_stream(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_hours_and_their_day_are_released_each_from_a_source_of_its_own(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

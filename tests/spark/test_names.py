@@ -20,6 +20,7 @@ from tests.spark.odd_names import ODD, Names, live
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 20))])
 def test_drawn_names_live_through_everything(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seed: int

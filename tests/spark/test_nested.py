@@ -70,6 +70,7 @@ def test_a_piece_is_known_to_the_tracker_as_its_windows() -> None:
     assert Substreams.from_json(json.loads(json.dumps(rule.to_json()))) == rule
 
 
+@pytest.mark.thorough
 @spark_test
 @pytest.mark.parametrize(
     ("way", "levels", "seed"),
@@ -135,6 +136,7 @@ def test_each_level_equals_a_batch_and_no_day_comes_before_its_hours(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @spark_test
 @pytest.mark.parametrize("restarts", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_row_that_is_late_for_its_hour_is_in_no_day(

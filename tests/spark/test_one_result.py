@@ -69,6 +69,7 @@ def late_of(tracking: Tracking, checkpoint: Path) -> dict[str, int]:
     return late
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("probe", "filtered", "restarts", "seed"),
     [
@@ -182,6 +183,7 @@ def test_what_comes_of_a_name_after_the_retention_is_late_and_makes_no_second_re
     assert late_of(tracking, tmp_path / "cp") == {"a": 2}
 
 
+@pytest.mark.thorough
 def test_what_a_drain_has_closed_says_so_and_the_rest_of_it_too(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def started(tracking: Tracking, spark: SparkSession, place: dict[str, Path]) -> 
     writer.option("late_path", place["late"]).option("early_path", place["early"]).start(place["results"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("one", "other"), list(combinations(PLACES, 2)))
 @pytest.mark.parametrize("how", ["same", "inside", "around", "linked"])
 def test_two_places_of_a_query_that_collide_are_refused_before_anything_is_written(
@@ -68,6 +69,7 @@ def test_a_channel_has_a_directory_of_its_own(
         sending.option("checkpointLocation", tmp_path / "cp").start()
 
 
+@pytest.mark.thorough
 def test_a_hidden_directory_may_lie_among_results(tracking: Tracking, spark: SparkSession, tmp_path: Path) -> None:
     """Spark's users keep a checkpoint as ``_checkpoint`` in the directory of results."""
     place = {name: tmp_path / name for name in PLACES}

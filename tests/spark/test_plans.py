@@ -39,6 +39,7 @@ def run_elsewhere(feed: Feed, directory: Path, *plans: Any) -> None:
     assert done.returncode == 0, (directory / "plans.log").read_text()[-3000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.slow)])
 def test_queries_are_made_of_their_plans_in_another_process(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: Any

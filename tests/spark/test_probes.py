@@ -37,6 +37,7 @@ def counts(tracking: Tracking) -> dict[str, tuple[int, int, int]]:
     return total
 
 
+@pytest.mark.thorough
 def test_a_task_that_is_retried_and_rows_that_are_dropped_are_counted_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_batch_that_runs_its_plan_twice_is_counted_once(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_rows_of_no_substream_fail_the_batch_and_say_why(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def accounts(tracking: Tracking) -> list[SubstreamStatus]:
     return list(tracking.client.substreams(tracking.job, include_ended=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("probe", "partitions"),
     [
@@ -121,6 +122,7 @@ def test_whatever_a_function_reads_every_window_ends_with_all_its_rows(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.slow)])
 def test_a_step_that_cuts_rows_off_loses_no_mark_and_no_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: Any
@@ -157,6 +159,7 @@ def test_a_step_that_cuts_rows_off_loses_no_mark_and_no_count(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_frontier_is_right_whatever_was_read(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def by_hour(rows: DataFrame, label: str) -> dict[tuple[str, Any], tuple[int, int
     return {(tenant, window.end): (count, xor) for tenant, window, count, xor in grouped.collect()}
 
 
+@pytest.mark.thorough
 def test_a_receipt_agrees_with_the_raw_input_the_results_and_the_offsets(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_receipt_agrees_with_the_raw_input_the_results_and_the_offsets(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_receipt_of_what_came_through_a_channel_says_what_was_sent_on_the_way(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

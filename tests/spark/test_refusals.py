@@ -28,6 +28,7 @@ def tracking(spark: SparkSession, tracker: Server, job: str) -> Iterator[Trackin
     tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -132,6 +133,7 @@ RESULTS: dict[str, Callable[[TrackedStream], tuple[list[Column], dict[str, Colum
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("shape", "named"),
     [

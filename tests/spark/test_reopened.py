@@ -54,6 +54,7 @@ def shown(rows: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, rows.select("kind", "n", "total").collect()))
 
 
+@pytest.mark.thorough
 def test_rows_of_a_released_time_are_in_nothing_that_is_made_of_the_next_one_beside_what_was_open_all_along(
     spark: SparkSession, it: Job, feed: Feed, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_rows_of_a_released_time_are_in_nothing_that_is_made_of_the_next_one_bes
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_driver_that_has_released_a_name_releases_it_again_and_sets_no_row_of_the_next_time_aside(
     it: Job, feed: Feed
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_driver_that_has_released_a_name_releases_it_again_and_sets_no_row_of_
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_rows_of_a_name_that_is_not_forgotten_yet_are_late(it: Job, feed: Feed) -> None:
     tracking, released = it.start("1 hour")
     feed.put(row(1, 1, kind="x", amount=100, last=True))

@@ -84,6 +84,7 @@ def test_a_window_waits_for_its_rows_in_the_loop_and_what_is_given_up_is_account
     queries.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_ends_come_from_the_source_downwards_and_the_loop_ends_before_what_it_feeds(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_ends_come_from_the_source_downwards_and_the_loop_ends_before_what_it_fe
     queries.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_drain_waits_for_the_loop(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path) -> None:
     queries = Job(spark, tracker.address, job, feed, tmp_path)
     queries.start()

@@ -78,6 +78,7 @@ def running(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path
     running.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_what_came_late_is_reopened_once_and_comes_out_as_a_numbered_revision(running: Job) -> None:
     assert running.late == []
     running.put(row(1, 5, amount=10), row(2, 6, "b", last=True), row(3, 8, last=True))

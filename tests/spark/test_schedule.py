@@ -59,6 +59,7 @@ def tracking(request: pytest.FixtureRequest, spark: SparkSession, tracker: Serve
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_silent_tenant_is_seen_and_counts_may_come_while_the_query_runs(
     tracking: Tracking, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_silent_tenant_is_seen_and_counts_may_come_while_the_query_runs(
         tracking.expect(source, [("never", at(0), 1)])
 
 
+@pytest.mark.thorough
 def test_a_control_file_is_read_while_nothing_else_happens_and_after_a_restart(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

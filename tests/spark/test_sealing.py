@@ -39,6 +39,7 @@ def fails_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         raise RuntimeError("the first attempt fails")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seal", "counted"), [pytest.param(True, 2, marks=pytest.mark.slow), (False, 3)])
 def test_an_attempt_that_spark_dropped_counts_only_if_batches_are_not_sealed(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seal: bool, counted: int
@@ -91,6 +92,7 @@ def test_what_a_failed_batch_had_staged_is_revoked_and_its_replay_counts_once(
     assert calls == [3, 3]
 
 
+@pytest.mark.thorough
 def test_a_sealed_release_is_exact(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path) -> None:
     tracking = Tracking(spark, job, tracker.address, probe="executors")
     source = tracking.source(

@@ -78,6 +78,7 @@ def failing(kind: str, path: Path) -> Any:
     return Tables(connect, by_tenant, epochs=None, placeholder="?")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [

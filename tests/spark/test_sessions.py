@@ -85,6 +85,7 @@ def test_a_step_is_known_to_the_tracker_as_all_stretches_that_have_it() -> None:
 # ---------------------------------------------------------------- against Spark's batch
 
 
+@pytest.mark.thorough
 @spark_test
 @pytest.mark.parametrize(
     ("way", "step", "seed"),
@@ -147,6 +148,7 @@ def test_sessions_equal_sparks_own_however_rows_come(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @spark_test
 def test_a_tenants_session_comes_out_when_it_is_over_and_two_rows_a_gap_apart_are_one(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
@@ -186,6 +188,7 @@ def test_a_tenants_session_comes_out_when_it_is_over_and_two_rows_a_gap_apart_ar
     tracking.stop()
 
 
+@pytest.mark.thorough
 @spark_test
 @pytest.mark.parametrize("restarts", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_late_row_joins_no_session_and_is_set_aside_once(
@@ -343,6 +346,7 @@ def test_a_step_that_changes_the_time_fails_its_batch_and_loses_nothing(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @spark_test
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("kind", ["timestamp", pytest.param("timestamp_ntz", marks=pytest.mark.slow)])

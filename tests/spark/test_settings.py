@@ -104,6 +104,7 @@ SETTINGS = {
 QUICK = ("files",)  # the others take as long, and are the slow ones
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS]
 )
@@ -145,6 +146,7 @@ def test_a_part_of_the_state_that_is_missing_fails_its_batch_whatever_is_passed_
     assert rows_of(tmp_path / "out", spark, "n") == []
 
 
+@pytest.mark.thorough
 def test_named_substreams_do_not_depend_on_what_timestamp_means(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any
 ) -> None:

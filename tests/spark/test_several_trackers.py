@@ -235,6 +235,7 @@ COLUMNS = ("tenant", "window.end", "kind", "rows", "amount")
 TENANTS = "acgbfh"  #: two at each of three trackers
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_job_over_several_trackers_releases_what_a_batch_computes_though_one_dies_and_the_driver(
     spark: SparkSession, mortal_trackers: list[Server], servers: str, job: str, feed: Feed, tmp_path: Path

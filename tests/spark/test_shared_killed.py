@@ -37,6 +37,7 @@ def expected(spark: SparkSession, feed: Feed, length: str) -> list[tuple[Any, ..
     return sorted(made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("length", "steps"),
     [

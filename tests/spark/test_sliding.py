@@ -24,6 +24,7 @@ WINDOWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("draws", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_rows_windows_are_sparks_own(spark: SparkSession, conf: Any, draws: int) -> None:
@@ -45,6 +46,7 @@ def test_a_rows_windows_are_sparks_own(spark: SparkSession, conf: Any, draws: in
         assert got == expected, (kind, width, every, offset)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "way", ["files", *(pytest.param(way, marks=pytest.mark.slow) for way in ("direct", "executors"))]
 )

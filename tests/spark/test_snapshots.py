@@ -130,6 +130,7 @@ def coarser(state: DataFrame) -> DataFrame:
     )
 
 
+@pytest.mark.thorough
 def test_an_upgrade_that_no_hand_over_allows_goes_by_export_mapping_and_import(it: Job) -> None:
     tracking = it.first_half()
     snapshot = it.snapshots.export(tracking)
@@ -192,6 +193,7 @@ def test_an_unchanged_release_needs_no_mapping_and_the_checkpoint_it_left_cannot
         it.start("2", "cp2")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mapping", "dropping", "message"),
     [
@@ -266,6 +268,7 @@ def test_a_table_of_it_is_whole_or_an_error(taken: tuple[Job, Snapshot], tmp_pat
         newer.state(it.spark)
 
 
+@pytest.mark.thorough
 def test_a_job_that_runs_is_paused_for_a_cut_through_all_its_queries_and_goes_on(it: Job) -> None:
     """Rows keep coming meanwhile. The cut is a prefix of the source's batches, and the state is all of it."""
     tracking = it.start("1", "cp2")
@@ -469,6 +472,7 @@ def test_of_a_batch_that_has_begun_to_release_and_was_not_committed_there_is_no_
 # ---------------------------------------------------------------- processes that die
 
 
+@pytest.mark.thorough
 def test_killed_in_any_step_of_an_export_there_is_no_snapshot_and_it_is_repeated(it: Job) -> None:
     tracking = it.first_half()
     it.snapshots.export(tracking)
@@ -487,6 +491,7 @@ def test_killed_in_any_step_of_an_export_there_is_no_snapshot_and_it_is_repeated
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_killed_in_any_step_of_an_import_nothing_is_there_and_it_is_repeated(it: Job) -> None:
     tracking = it.first_half()
     snapshot = it.snapshots.export(tracking)
@@ -634,6 +639,7 @@ def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypat
     assert sorted(map(tuple, bills.collect())) == [("a", 2, 2), ("a", 5, 5), ("b", 2, 2), ("d", 2, 2)]
 
 
+@pytest.mark.thorough
 def test_the_windows_of_another_source_go_on_as_they_are(it: Job) -> None:
     """Orders become daily; clicks, of other tenants, stay hourly and take in rows of the hours that are open."""
     clicks = Feed(it.path / "clicks")

@@ -60,6 +60,7 @@ def collected(rows: DataFrame) -> list[Any]:
     return sorted(map(tuple, rows.select("tenant", "window.start", "kind", "rows", "amount", "mean").collect()))
 
 
+@pytest.mark.thorough
 def test_it_is_what_a_batch_over_what_is_open_gives_and_stays_so_while_the_query_goes_on(
     it: Job,
 ) -> None:
@@ -83,6 +84,7 @@ def test_it_is_what_a_batch_over_what_is_open_gives_and_stays_so_while_the_query
     assert list((it.checkpoint / "tracker" / "readers").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_version_that_goes_while_it_is_linked_is_not_half_read(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     tracking, released = it.start()
     for number in range(3):

@@ -156,6 +156,7 @@ def shop(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: P
     return Shop(spark, tracker.address, job, feed, tmp_path)
 
 
+@pytest.mark.thorough
 def test_each_output_equals_a_batch_over_all_rows_whatever_the_restart(shop: Shop, feed: Feed) -> None:
     rng = random.Random(7)
     tracking = shop.start()
@@ -177,6 +178,7 @@ def test_each_output_equals_a_batch_over_all_rows_whatever_the_restart(shop: Sho
     assert (status.open_substreams, status.in_flight) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_the_source_is_read_once_for_all(shop: Shop, spark: SparkSession, feed: Feed) -> None:
     read = spark.sparkContext.accumulator(0)
 
@@ -197,6 +199,7 @@ def test_the_source_is_read_once_for_all(shop: Shop, spark: SparkSession, feed: 
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_late_rows_are_set_aside_once(shop: Shop, feed: Feed) -> None:
     tracking = shop.start()
     feed.put(row(1, 1), row(2, 2, "b"), row(3, 3, last=True))
@@ -323,6 +326,7 @@ def die_in_turn(shop_at: Callable[[int], Shop], drains: bool, parts: int, first:
         run(number, dies_at)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("drains", "parts"),
     [(False, 2), pytest.param(False, 25, marks=pytest.mark.slow), pytest.param(True, 25, marks=pytest.mark.slow)],

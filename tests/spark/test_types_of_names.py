@@ -57,6 +57,7 @@ def rows_of(spark: SparkSession, kind: str) -> DataFrame:
         pytest.skip(f"this Spark has no {kind}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("place", ["scope", "substream"])
 def test_a_text_names_what_spark_groups_as_one(spark: SparkSession, kind: str, place: str) -> None:
@@ -80,6 +81,7 @@ def test_a_text_names_what_spark_groups_as_one(spark: SparkSession, kind: str, p
     assert sorted(shown.collect()) == sorted(grouped.collect())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("source", "given", "named"),
     [
@@ -146,6 +148,7 @@ def tracking(spark: SparkSession, tracker: Server, job: str) -> Iterator[Trackin
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_zeros_of_either_sign_are_one_result(tracking: Tracking, spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.sql("select explode(array(0.0D, -0.0D, 1.5D)) as value, timestamp'2024-01-01 00:00:00' as ts")
     rows.coalesce(1).write.parquet(str(tmp_path / "raw"))

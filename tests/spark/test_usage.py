@@ -202,6 +202,7 @@ def test_another_graph_needs_another_deployment(
         start("other", "1")
 
 
+@pytest.mark.thorough
 def test_force_takes_over_a_changed_graph_and_says_what_it_abandons(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,6 +223,7 @@ def test_force_takes_over_a_changed_graph_and_says_what_it_abandons(
     )
 
 
+@pytest.mark.thorough
 def test_a_query_that_has_become_another_one_is_refused_with_every_difference(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

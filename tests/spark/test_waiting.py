@@ -17,6 +17,7 @@ from tests.spark.waiting import soon
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_who_waits_gets_complete_results_or_the_reason(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

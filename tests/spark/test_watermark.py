@@ -217,6 +217,7 @@ def test_deduplication_keeps_rows_on_the_edge_and_forgets_what_is_over(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_unmatched_rows_of_an_outer_join_come_out_when_both_sides_are_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def forms(spark: SparkSession, feed: Feed) -> dict[str, Any]:
     return {name: expression_form(rows, make()) for name, make in EXPRESSIONS.items()}
 
 
+@pytest.mark.thorough
 def test_an_expression_has_one_form_at_each_start_and_no_two_have_the_same(
     spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ OTHERS: dict[str, Make] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", OTHERS)
 def test_a_changed_expression_is_refused_at_a_restart_and_an_unchanged_one_goes_on(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, place: str

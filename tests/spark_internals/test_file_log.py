@@ -21,6 +21,7 @@ def read_all(spark: SparkSession, place: Path, checkpoint: Path) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("compact_interval", [2, 3, 100])
 def test_a_file_that_has_changed_since_spark_found_it_is_told_from_all_others(
     spark: SparkSession, tmp_path: Path, compact_interval: int

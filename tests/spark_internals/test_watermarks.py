@@ -14,6 +14,7 @@ from tests.spark.feed import START, Feed, row
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_marks_move_the_watermark_and_are_seen_by_no_operator(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     marks = Feed(tmp_path / "marks")
     data, moving = feed.stream(spark), marks.stream(spark)

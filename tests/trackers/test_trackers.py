@@ -77,6 +77,7 @@ FEW_AND_MANY = pytest.mark.parametrize(
 KILLS_AND_LOSSES = pytest.mark.parametrize("losses", [False, True], ids=["kills", "losses"])
 
 
+@pytest.mark.thorough
 @FEW_AND_MANY
 @KILLS_AND_LOSSES
 def test_over_an_object_store_whatever_is_acknowledged_stays(tmp_path: Path, seeds: range, losses: bool) -> None:
@@ -91,6 +92,7 @@ def test_over_a_file_whatever_is_acknowledged_stays(tmp_path: Path, seeds: range
     assert led > 2 * len(seeds), "the trackers hardly ever led, so nothing was tried"
 
 
+@pytest.mark.thorough
 @needs_redis
 @FEW_AND_MANY
 @KILLS_AND_LOSSES

@@ -63,6 +63,7 @@ def tracker(left: Left) -> Iterator[LocalTracker]:
         yield tracker
 
 
+@pytest.mark.thorough
 def test_every_job_goes_on_where_it_was(left: Left, tracker: LocalTracker) -> None:
     """The second half of each vector gets the answers and events that it would have got from one server alone."""
     with grpc.insecure_channel(tracker.address) as channel:
