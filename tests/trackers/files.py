@@ -112,7 +112,7 @@ class Sqlite:
     def interrupted(self) -> Iterator[None]:
         """Let others go on, and processes end, before and after every use of a file."""
         new = {
-            "os": _Module(os, self._paused, close=self._close),
+            "os": _Module(os, self._paused, close=self._close, fsync=lambda _: None),  # the machine lives
             "fcntl": _Module(fcntl, self._paused, flock=self._flock),
             "sqlite3": _Module(sqlite3, self._paused, connect=self._connect),
             "ctypes": SimpleNamespace(py_object=self._kept.append, pythonapi=SimpleNamespace(Py_IncRef=lambda _: None)),
@@ -161,7 +161,7 @@ class Sqlite:
         def execute(sql: str, *values: Any) -> Any:
             if sql in ("BEGIN IMMEDIATE", "COMMIT") and self._weather.before():
                 raise sqlite3.OperationalError("disk I/O error")
-            result = connection.execute(sql, *values)
+            result = connection.execute(sql.replace("synchronous=FULL", "synchronous=OFF"), *values)
             self._schedule.pause(0)
             return result
 
