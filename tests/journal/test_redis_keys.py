@@ -112,3 +112,19 @@ def test_a_master_that_its_replicas_have_left_does_not_confirm_who_leads(
         journal.close()
     finally:
         replica.kill()
+
+
+def test_a_loss_that_was_noted_of_a_log_which_is_longer_now_needs_consent(server: RedisServer) -> None:
+    journal, _, _ = opened(server.address())
+    journal.append(records(3))
+    journal.close()
+    server.client().hset("{tracker}:top", "lost", 2)
+    with pytest.raises(JournalLossError, match="--accept-loss"):
+        opened(server.address())
+    journal, recovery, found = opened(server.address(), accept_loss=True)
+    assert (found, recovery.tail_lost) == (records(3), True)
+    journal.append(records(1, start=3))
+    journal.close()
+    journal, recovery, _ = opened(server.address())
+    assert recovery.damage == ()
+    journal.close()

@@ -170,7 +170,7 @@ class RedisJournal:
         if problem is None and reading.number < top.last:
             problem = "its end is missing"
         missing = max(top.last, top.lost) - reading.number
-        if problem is None and missing <= 0:
+        if problem is None and missing <= 0 and not top.lost:
             return []
         kept = f"{aside}:log" if reading.problem is not None else ""
         reason = problem or "the server has lost the end of the log, which was noted"
