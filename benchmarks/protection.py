@@ -31,7 +31,7 @@ from examples.services.processes import free_port
 from tracker.cli.tables import print_pairs, print_table
 from tracker.client.credentials import VARIABLES
 from tracker.load.machine import machine
-from tracker.load.processes import Server
+from tracker.load.running import Server
 from tracker.security.minting import entry, new_token
 
 _ENTRIES: Final = 10_000

@@ -9,23 +9,55 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from spark_client.datasource.commits import await_commits
 from spark_client.datasource.merging import Offset, kept_from, offset_of, oldest, place_of, read_between
 from spark_client.datasource.options import ReaderOptions, explained
 from spark_client.datasource.rows import WOKEN, event_row
 from spark_client.errors import TrackingError
-from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.spark_internals.checkpoints import last_commit, query_id
 from spark_client.spark_internals.readers import LastingReader
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
 from tracker.client import Advanced, Drained, Event
 
+# A source of rows says where the run ends when it begins. The source that wakes a release says so last: the ends that a
+# batch brings about come when the tracker has learnt that Spark has committed it, and a last batch releases them.
+
+_LOOK_EVERY = 0.02  #: seconds between two looks at what the tracker has learnt of
+_SELDOM = 0.5  #: seconds that this grows to
+
 _FEW: Final = 10  #: events that are looked at first for a wake-up; ten times as many next, if none is wanted
 _MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;
 _OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is less
 
 _Rows = tuple[Iterator[tuple[Any, ...]], Offset]
+
+
+def await_commits(client: JobClient, job: str, checkpoint: Path, seconds: float) -> None:
+    """Waits until the tracker has learnt of all that Spark has committed of a query.
+
+    Args:
+        client: of the job.
+        job: that it is of.
+        checkpoint: the query's.
+        seconds: after which it is not waited for any more: its driver follows it, and may have died.
+    """
+    last = last_commit(checkpoint)
+    query = query_id(checkpoint)
+    if last is None or query is None:
+        return
+    until, pause = time.monotonic() + seconds, _LOOK_EVERY
+    while time.monotonic() < until:
+        staged = [
+            epoch
+            for producer in client.job(job).producers
+            if producer.producer == query
+            for epoch in producer.staged_epochs
+        ]
+        if not any(epoch <= last for epoch in staged):
+            return
+        time.sleep(pause)
+        pause = min(2 * pause, _SELDOM)
 
 
 @dataclass(frozen=True)

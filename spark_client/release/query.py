@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +33,6 @@ from spark_client.plan.belonging import no_revision
 from spark_client.plan.outputs import Counted
 from spark_client.plan.substreams import Substream
 from spark_client.release.epoch_ends import EpochEnds, RecentlyEnded, Taken, elements_of, result_of
-from spark_client.release.exchanges import exchanging
 from spark_client.release.inbox import Inbox
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
@@ -40,6 +40,36 @@ from spark_client.release.revisions import Revisions, numbered
 from spark_client.release.single import SingleRelease
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import publishing_after
+
+# What crosses them is partial aggregates, far fewer than rows. Spark's own operators exchange in as many partitions as
+# the session says; adaptive execution would merge them afterwards, at the price of a job more for each exchange. Here
+# it is known beforehand about how much will cross.
+
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+_ROWS: Final = 50_000  #: that one partition takes
+
+
+@contextmanager
+def exchanging(spark: SparkSession, rows: int | None) -> Iterator[None]:
+    """Plans that are run inside exchange about so many rows; never in more partitions than the session says.
+
+    Args:
+        spark: the session that runs them.
+        rows: that will cross an exchange; None: not known.
+
+    >>> with exchanging(spark, rows=10_000):                                              # doctest: +SKIP
+    ...     rows.groupBy("key").count().write.parquet(path)
+    """
+    before = {key: str(spark.conf.get(key)) for key in (_PARTITIONS, _ADAPTIVE)}
+    wanted = spark.sparkContext.defaultParallelism if rows is None else -(-rows // _ROWS)
+    spark.conf.set(_PARTITIONS, max(1, min(wanted, int(before[_PARTITIONS]))))
+    spark.conf.set(_ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
 
 
 class ReleaseQuery:

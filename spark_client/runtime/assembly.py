@@ -11,8 +11,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from spark_client.channels.channel import Channel
-from spark_client.channels.routes import RoutedOutput
-from spark_client.channels.sending import ChannelOutput
+from spark_client.channels.sending import ChannelOutput, RoutedOutput
 from spark_client.counting.livefronts import LiveFront, live
 from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe
@@ -27,9 +26,8 @@ from spark_client.release.receipts import Receipts
 from spark_client.release.revisions import Revisions
 from spark_client.release.single import SingleRelease
 from spark_client.runtime.batches import BatchQuery
-from spark_client.runtime.forwarding import Forward
 from spark_client.runtime.keyed import KeyedQuery
-from spark_client.runtime.processor import BatchProcessor
+from spark_client.runtime.processor import BatchProcessor, Forward
 from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import (
     Destination,

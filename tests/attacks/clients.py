@@ -8,7 +8,7 @@ from typing import cast
 import grpc
 
 from tests.server.processes import Server
-from tracker.client.authorizing import AuthorizingChannel
+from tracker.client.connection import AuthorizingChannel
 from tracker.client.credentials import Bearer, Credentials
 from tracker.security.minting import entry, new_token
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from tracker.core import accounts, cells, ends, layouts, log, sparsecells, views
+from tracker.core import accounts, cells, ends, log, sparsecells, views
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def small_pages() -> Iterator[None]:
     with (
         mock.patch.object(accounts, "PAGE_BITS", 1),
         mock.patch.object(accounts, "PAGE", 2),
-        mock.patch.object(layouts, "DENSE", 1),
+        mock.patch.object(accounts, "DENSE", 1),
         mock.patch.object(sparsecells, "BLOCK", 2),
         mock.patch.object(cells, "_FEW", 0),
         mock.patch.object(ends, "_FEW", 0),

@@ -9,7 +9,7 @@ import pytest
 from tracker.contract.events import Advanced, Body, Drained, Ended, Event, Late
 from tracker.contract.values import Reason
 from tracker.core import dropped as module
-from tracker.core.codec_log import dump_dropped, load_dropped
+from tracker.core.codec import dump_dropped, load_dropped
 from tracker.core.dropped import Dropped
 from tracker.core.filters import EventFilter
 

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = "spark_client"
-_LONGEST = 400  #: lines of a module
-_LARGEST = 350  #: lines of a class
+_LONGEST = 700  #: lines of a module
+_LARGEST = 450  #: lines of a class
 
 _GROUND = {"errors", "advice"}  #: modules of no room: every room may know what is raised, and with which advice
 #: What each room may import, itself and the ground apart.

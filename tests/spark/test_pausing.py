@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from spark_client import Tracking
-from spark_client.api.resting import at_rest
+from spark_client.api.snapshots import at_rest
 from spark_client.errors import TrackingError
 from spark_client.release.exporting import has_gone_on
 from spark_client.runtime.pausing import paused

@@ -17,15 +17,54 @@ from numpy.typing import NDArray
 
 from tracker.contract.values import NO_END_TIME
 
-from .cells import SENT, U8, Entries, Rows, all_of, any_of, extended
-from .layouts import cells_for, relaid
+from .cells import AT_ONCE, SENT, U8, Cells, Entries, Rows, all_of, any_of, extended
+from .densecells import DenseCells
 from .lifecycle import ENDED, KNOWN, NAMED, PARTLY_ENDED, Lifecycle
 from .names import NameTable
+from .sparsecells import SparseCells
+
+DENSE = 8  #: up to so many segments each row has all its cells
 
 PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
 
 BY_DRAIN = 16  #: beside the number of an end's Reason: only a front's finish in a drain closed the substream
+
+
+def cells_for(segments: int) -> Cells:
+    """Return empty cells in the layout for so many segments."""
+    return DenseCells(segments) if segments <= DENSE else SparseCells(segments)
+
+
+def relaid(
+    old: Cells, rows: Rows, reasons: NDArray[np.uint8], capacity: int, segments: int, kept: Sequence[tuple[int, int]]
+) -> Cells:
+    """The cells for another graph.
+
+    Args:
+        old: the cells for the graph before.
+        rows: all that are known.
+        reasons: for each the number of the reason why it has ended on segments that are new; 0: it has not.
+        capacity: how many rows to have room for.
+        segments: how many there are now.
+        kept: (old number, new number) of the segments that stay.
+    """
+    cells = cells_for(segments)
+    cells.grow(capacity)
+    number = np.full(old.segments, -1, np.int64)
+    for before, after in kept:
+        number[before] = after
+    step = max(1, AT_ONCE // max(segments, old.segments))
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        index, at, words = old.touched(part)
+        stays = number[at] >= 0
+        cells.put(part[index[stays]], number[at[stays]], words[stays])
+        ended = np.repeat(reasons[start : start + step], segments).reshape(-1, segments)
+        for before, after in kept:
+            ended[:, after] = old.reasons(part, np.full(len(part), before))
+        cells.set_reasons(part, ended)
+    return cells
 
 
 class Accounts:

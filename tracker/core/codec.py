@@ -21,7 +21,6 @@ from tracker.contract.commands import Spec
 from tracker.contract.values import DrainMode, DrainState, Mode, Ordering
 
 from .accounts import Accounts, Entries, Rows
-from .codec_log import dump_log, dump_subscriptions, load_log, load_subscriptions
 from .codec_promises import (
     dump_closes,
     dump_expectations,
@@ -32,16 +31,83 @@ from .codec_promises import (
     load_tentative,
 )
 from .drains import DrainRecord
+from .dropped import Dropped
+from .filters import EventFilter
 from .graph import Graph
 from .job import Job
 from .lifecycle import CLOSED, ENDED, KNOWN
+from .log import EventLog
 from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Pledge, Producer, StagedReport
 from .remembered import Newest, Numbers
+from .subscriptions import Subscription, Subscriptions
 from .tombstones import Tombstones
 
 Values: TypeAlias = dict[str, Any]
 IdsOf: TypeAlias = Callable[[Rows], Rows]
 RowsOf: TypeAlias = Callable[[Any], Rows]
+
+
+def dump_log(log: EventLog) -> dict[str, Any]:
+    return {
+        "log_id": log.log_id,
+        "first_seq": log._first,
+        "events": log._events[log._passed :],
+        "retained": [[seq, *kept] for seq, kept in log.retained._events.items()],
+        "dropped": dump_dropped(log.dropped),
+    }
+
+
+def load_log(values: dict[str, Any]) -> EventLog:
+    """Who waits for what is retained is found when the subscriptions are loaded."""
+    log = EventLog(values["log_id"])
+    log._first = values["first_seq"]
+    # Version 0.1 dumped neither of the two: whatever was before the first event had been dropped.
+    log.dropped = load_dropped(values["dropped"]) if "dropped" in values else Dropped(values["first_seq"] - 1)
+    for seq, *kept in values.get("retained", ()):
+        log.retained.add(seq, tuple(kept), 0)
+    log._events = list(map(tuple, values["events"]))
+    return log
+
+
+def dump_dropped(dropped: Dropped) -> list[Any]:
+    places = [[segment, scope, seq] for (segment, scope), seq in dropped._places.items()]
+    return [dropped.last, dropped._everywhere, places, list(dropped._segments.items())]
+
+
+def load_dropped(values: list[Any]) -> Dropped:
+    last, everywhere, places, segments = values
+    dropped = Dropped(last)
+    dropped._everywhere = everywhere
+    dropped._places = {(segment, scope): seq for segment, scope, seq in places}
+    dropped._segments = dict(map(tuple, segments))
+    return dropped
+
+
+def dump_subscriptions(subscriptions: Subscriptions) -> list[Any]:
+    """What each waits for follows from the log."""
+    return [
+        [
+            each.name,
+            sorted(each.wanted.segments),
+            sorted(each.wanted.scopes),
+            each.acknowledged,
+            each.max_age,
+            each.max_events,
+            each.created,
+            each.last_ack,
+            each.expired,
+            each.expired_because,
+        ]
+        for each in subscriptions._by_name.values()
+    ]
+
+
+def load_subscriptions(log: EventLog, values: list[Any]) -> Subscriptions:
+    subscriptions = Subscriptions(log)
+    for name, segments, scopes, *rest in values:
+        subscriptions.restore(Subscription(name, EventFilter(segments, scopes), *rest))
+    subscriptions.release_unclaimed()
+    return subscriptions
 
 
 def dump_job(job: Job) -> Values:

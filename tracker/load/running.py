@@ -21,7 +21,6 @@ import numpy as np
 from tracker.client import JobSpec, TrackerClient
 from tracker.load import procfs
 from tracker.load.plan import Plan, graph
-from tracker.load.processes import bare_server
 from tracker.load.results import Latency, Result, Sample, evaluate
 from tracker.load.scenario import Scenario, ScenarioError
 from tracker.load.servers import Remote, Target
@@ -33,6 +32,64 @@ _SAMPLE_S: Final = 1.0
 _RECENT_S: Final = 5.0  # the last seconds, which a line of progress covers
 _READY_S: Final = 60.0  # the time for processes to start
 _LEAVE_S: Final = 10.0  # the time for processes to end
+
+
+class Server:
+    """A server process that listens.
+
+    Attributes:
+        address: where it listens.
+        log: what it has logged; empty until it has ended.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self._process = process
+        self.address = address
+        self.log = ""
+
+    def processor_seconds(self) -> float:
+        """Returns the processor time that all its threads have used, in seconds; 0 if the system has no /proc."""
+        status = Path(f"/proc/{self._process.pid}/stat")
+        if not status.exists():
+            return 0.0
+        fields = status.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def bare_server() -> Iterator[Server]:
+    """Runs a gRPC server that does nothing, while the context lasts."""
+    with server_process(["tracker.load.bare"]) as server:
+        yield server
+
+
+@contextmanager
+def server_process(module: list[str]) -> Iterator[Server]:
+    """Runs a Python module that serves, as a process, while the context lasts.
+
+    Args:
+        module: its name and its arguments.
+
+    Raises:
+        RuntimeError: it has not started.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen([sys.executable, "-m", *module], stdout=subprocess.PIPE, stderr=log, text=True)
+        server = None
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line.startswith("listening on "):
+                log.seek(0)
+                raise RuntimeError(f"the server has not started: {log.read()}")
+            server = Server(process, line.split()[-1])
+            yield server
+        finally:
+            process.terminate()
+            process.communicate()
+            if server is not None:
+                log.seek(0)
+                server.log = log.read()
 
 
 @dataclass(frozen=True, slots=True)

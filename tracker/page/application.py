@@ -8,22 +8,37 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracker.contract.refusal import Refused
 from tracker.contract.survey import OpenSubstream, Wanted
 
 from .feed import Feeds, written
-from .headers import SafeHeaders
 from .overview import Json, glance, open_substream
 from .source import Access, Everybody, Source
 from .streaming import BEAT, Streams, sent
 from .writing import event, explanation
+
+#: Scripts, styles and requests of this address only, none inline, and no text that becomes HTML.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
 
 _FILES: Final = Path(__file__).parent / "static"
 _PAGE: Final = 50  #: jobs, substreams or events in one answer
@@ -35,6 +50,34 @@ _STREAMS: Final = 100  #: browsers that are kept up to date at a time
 _DIGITS: Final = 20  #: of a number in a request
 _LONGEST_TEXT: Final = 2_000  #: characters that are searched for
 _STATUS: Final = {"NOT_FOUND": 404, "INVALID_ARGUMENT": 400, "UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 503}
+
+
+class SafeHeaders:
+    """Adds the headers to every answer of an application.
+
+    Args:
+        app: the application.
+        cache: for how long browsers may keep an answer: the value of ``Cache-Control``.
+    """
+
+    def __init__(self, app: ASGIApp, cache: str) -> None:
+        self._app = app
+        self._cache = cache
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers["cache-control"] = self._cache
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+    @classmethod
+    def of(cls, cache: str) -> list[Middleware]:
+        """The same as middleware of a route."""
+        return [Middleware(cls, cache=cache)]
 
 
 class Page:

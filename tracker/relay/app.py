@@ -21,13 +21,31 @@ from tracker.web.application import application
 from .batching import Budget
 from .listening import bound
 from .metrics import RelayMetrics
-from .readiness import Readiness
 from .service import SERVICE, Relay
 from .upstream import Upstream
 
 log = logging.getLogger("tracker.relay")
 
 _GRACE_S = 10.0  # seconds that reports under way get when the relay stops
+
+
+class Readiness:
+    """Tells whether the relay serves and can reach the tracker.
+
+    Args:
+        upstream: the tracker.
+
+    Attributes:
+        serving: whether the relay accepts calls.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.serving = False
+        self._upstream = upstream
+
+    def missing(self) -> str:
+        """Return why the relay is not ready; "" if it is."""
+        return self._upstream.missing() if self.serving else "the relay is starting or stopping"
 
 
 @dataclass(frozen=True, slots=True)

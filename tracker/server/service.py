@@ -8,10 +8,11 @@ receives each message and bounds the memory; on the wire this makes no differenc
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -29,6 +30,7 @@ from tracker.wire import codec
 from tracker.wire.codec import Method
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
+from tracker.wire.refusals import refuse
 
 from .administration import Administration
 from .admission import Admission
@@ -40,9 +42,10 @@ from .limits import Limits
 from .lookups import Handler, Lookups, asked_by
 from .measures import Measures
 from .notices import Notices
-from .refusing import abort, refusal, rejected
 from .sequencer import Sequencer, stopping
 from .watching import Readers
+
+log = logging.getLogger("tracker.service")
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 
@@ -50,6 +53,33 @@ _LARGE_SPEC = 10_000  # bytes: the answer to the definition of a larger job is p
 _AHEAD = 64  # how many reports of one stream may wait for the journal
 _OK, _CANCELLED = "OK", "CANCELLED"  # codes of calls that were answered, or left by their callers
 _REFUSED = "REFUSED"  # the outcome of a report that was
+
+
+def refusal(error: Exception) -> Refused:
+    """Return what a caller is told about an error: the refusal itself, or that the server has a fault."""
+    if isinstance(error, Refused):
+        # Its frames hold the request, and gRPC keeps the error until the next garbage collection.
+        error.__traceback__ = None
+        return error
+    log.error("a call failed", exc_info=error)
+    error.__traceback__ = None
+    return Refused(Refusal.FAULT, f"an internal error in the server ({type(error).__name__}); see the server's log")
+
+
+async def abort(context: Context, error: Exception) -> NoReturn:
+    """End a call with what its caller is told about an error."""
+    refused = refusal(error)
+    await refuse(context, grpc.StatusCode[refused.code], refused.reason, str(refused), refused.retry_after)
+
+
+def rejected(refused: Refused) -> columns_pb2.ReportResponse:
+    """Return the answer to a report of a stream that is refused, while the stream goes on."""
+    return columns_pb2.ReportResponse(
+        outcome=wire.ReportResponse.REJECTED,
+        error_code=grpc.StatusCode[refused.code].value[0],
+        error_reason=refused.reason,
+        error_message=str(refused),
+    )
 
 
 class _Stop:
