@@ -54,7 +54,7 @@ _OWNER: Final = re.compile(r"belongs to producer '([^']+)'")
 
 
 def advice(reason: str, message: str, job: str, options: str) -> str:
-    """What to do about a refusal; empty: nothing is known that helps.
+    """Return what to do about a refusal; empty: nothing is known that helps.
 
     Args:
         reason: the refusal's.
@@ -76,7 +76,7 @@ def advice(reason: str, message: str, job: str, options: str) -> str:
 
 
 def explained(error: Exception, job: str = "", options: str = "") -> TrackingError:
-    """The error that a user sees, with what to do.
+    """Return the error that a user sees, with what to do.
 
     Args:
         error: a refusal, or that the tracker cannot be reached; what was explained already stays as it is.

@@ -85,7 +85,7 @@ class Assembly:
     places: Places = field(default_factory=Places)
 
     def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> QueryPlan:
-        """The plan of the query that a writer describes.
+        """Return the plan of the query that a writer describes.
 
         Args:
             writer: it.
@@ -116,7 +116,7 @@ class Assembly:
     def _plan(
         self, writer: TrackedWriter, checkpoint: Path, options: Mapping[str, str], to: Destination, name: str = ""
     ) -> QueryPlan:
-        """The plan of a query that passes its rows on, or of one release."""
+        """Return the plan of a query that passes its rows on, or of one release."""
         release = writer.release
         late = local_path(options.get("late_path") or checkpoint / "tracker" / "late", "late_path")
         check_store(late, "late_path")
@@ -142,7 +142,7 @@ class Assembly:
         )
 
     def query(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> tuple[FunctionQuery, Start]:
-        """Makes the query that a writer describes, and what starts it. The job is defined already.
+        """Make the query that a writer describes, and what starts it. The job is defined already.
 
         Args:
             writer: it.
@@ -172,7 +172,7 @@ class Assembly:
         return tracked, _start(writer, read, tracked, checkpoint)
 
     def native(self, reads: Sequence[Readable], checkpoint: Path) -> NativeQuery:
-        """Makes a query that Spark runs with its own stateful operators. The job is defined already.
+        """Make a query that Spark runs with its own stateful operators. The job is defined already.
 
         Args:
             reads: the streams that it is made of.
@@ -188,11 +188,11 @@ class Assembly:
         return NativeQuery([Read(rows.plan, rows.front) for rows in reads], checkpoint, opens)
 
     def events(self, **options: str) -> DataFrame:
-        """The job's events as a streaming DataFrame, with options of the source ``tracker``."""
+        """Return the job's events as a streaming DataFrame, with options of the source ``tracker``."""
         return events_of(self.settings, self.spark, **options)
 
     def watermarked(self, rows: Readable, time: str, over: TimeSemantics) -> DataFrame:
-        """The rows of a stream under the exact watermark.
+        """Return the rows of a stream under the exact watermark.
 
         Args:
             rows: of the stream.
@@ -220,14 +220,15 @@ class Assembly:
         return with_progress(data, advanced, time, over, segment, rule)
 
     def _kept_events(self, kinds: str, segment: str, subscription: str, **options: str) -> DataFrame:
-        """The events of a segment, which the tracker keeps while the query is away."""
+        """Return the events of a segment, which the tracker keeps while the query is away."""
         options = {"kinds": kinds, "segments": json.dumps([segment]), "subscription": subscription, **options}
         if self.settings.max_away is not None:
             options["max_away"] = str(self.settings.max_away / timedelta(days=1))
         return self.events(**options)
 
     def _with_state(self, rows: Readable, keyed: KeyedPlan, checkpoint: Path) -> DataFrame:
-        """What comes of a stream's rows and of the ends of its substreams, with the state of a user's processor."""
+        """Return what comes of a stream's rows and of the ends of its substreams, with the state of a user's
+        processor."""
         stream = rows.plan
         segment, front, direction = stream.segment, stream.input.front, stream.input.direction
         probe = runtime.probe_of(self.settings, keyed.rule, segment, direction, None, self.definition.largest)
@@ -239,7 +240,7 @@ class Assembly:
         return with_ends(keyed, stream.apply(counted).where(requirement(keyed.rule)), ends)
 
     def _destination(self, writer: TrackedWriter, checkpoint: Path, name: str = "") -> Destination:
-        """Where the rows go: what cannot be written there is refused."""
+        """Return where the rows go: what cannot be written there is refused."""
         if writer.routes:
             return ToChannels(tuple(writer.routes), writer.ordinal)
         if writer.to_sink is not None:
@@ -265,7 +266,7 @@ class Assembly:
         return to
 
     def _check_declared(self, plan: QueryPlan, tracked: FunctionQuery, kept: Mapping[str, int]) -> None:
-        """Whether the query is still what it was when it wrote its checkpoint.
+        """Check whether the query is still what it was when it wrote its checkpoint.
 
         Args:
             plan: of the query.
@@ -298,12 +299,12 @@ class Assembly:
 
 
 def _note(checkpoint: Path, name: str = "") -> Path:
-    """Where a query, or one of its releases, has written down what it is."""
+    """Return where a query, or one of its releases, has written down what it is."""
     return kept_at(checkpoint, name) / "query.json"
 
 
 def _next_epoch(checkpoint: Path) -> int:
-    """The epoch after the last one that Spark has committed."""
+    """Return the epoch after the last one that Spark has committed."""
     last = last_commit(checkpoint)
     return 0 if last is None else last + 1
 
@@ -314,12 +315,12 @@ def _out_of_the_job(to: Destination) -> ToSink | ToFunction | ToFiles:
 
 
 def state_segment(release: ReleasePlan) -> str:
-    """The segment that stands for a release's state."""
+    """Return the segment that stands for a release's state."""
     return state_of(release.stream.segment)
 
 
 def check_zone(rows: Readable) -> None:
-    """Refuses a time zone under which rows belong elsewhere than when their source was declared.
+    """Refuse a time zone under which rows belong elsewhere than when their source was declared.
 
     Raises:
         UsageError: it has changed.
@@ -354,7 +355,7 @@ def _warn_of_no_front(rows: Readable) -> None:
 
 
 def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
-    """Reads what the plan needs: of a source that is released as it is, only the columns that are used."""
+    """Read what the plan needs: of a source that is released as it is, only the columns that are used."""
     source = plan.stream.input
     if not isinstance(reader, SourceReader) or not isinstance(source, Source):
         return reader

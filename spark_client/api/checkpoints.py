@@ -22,7 +22,7 @@ class Checkpoints:
     spark: SparkSession
 
     def late(self, checkpoint: str, late_path: str | None = None) -> DataFrame:
-        """What a query has set aside: late rows, and rows of no substream: `LATE_SCHEMA`, with ``revision``.
+        """Return what a query has set aside: late rows, and rows of no substream: `LATE_SCHEMA`, with ``revision``.
 
         Args:
             checkpoint: of the query, which need not run.
@@ -37,7 +37,7 @@ class Checkpoints:
         return late_rows(self.spark, path, local_path(late_path or path / "tracker" / "late", "late_path"))
 
     def early(self, checkpoint: str, early_path: str | None = None, *, release: str = "") -> DataFrame:
-        """The newest early results of a release that writes files: one row for each key of what is open yet.
+        """Return the newest early results of a release that writes files: one row for each key of what is open yet.
 
         They are of the moment in which this is called: call it again for newer ones. A reader of both reads these
         first, then the final ones, and takes the final one of a key that is in both.

@@ -134,7 +134,7 @@ class Declarations(StatefulDeclarations):
         return TrackedStream(self, Readable(Stream(origin), reader.native(), reader, live(chosen, self.spark)))
 
     def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
-        """A channel of files between two queries.
+        """Return a channel of files between two queries.
 
         Args:
             segment: that its rows travel.
@@ -155,7 +155,7 @@ class Declarations(StatefulDeclarations):
         placeholder: str = "%s",
         keep: bool = False,
     ) -> TableChannel:
-        """A table of a database between two queries.
+        """Return a table of a database between two queries.
 
         Args:
             segment: that its rows travel.
@@ -183,7 +183,7 @@ class Declarations(StatefulDeclarations):
         deduplicate: bool = True,
         options: Mapping[str, str] | None = None,
     ) -> KafkaChannel:
-        """A Kafka topic between two queries: written at least once, received once.
+        """Return a Kafka topic between two queries: written at least once, received once.
 
         Args:
             segment: that its rows travel.
@@ -229,7 +229,7 @@ class Declarations(StatefulDeclarations):
         on_overflow: OnOverflow = "fail",
         early: Duration | None = None,
     ) -> Released:
-        """An aggregation by substream and keys whose rows come out once, when their substream has ended.
+        """Return an aggregation by substream and keys whose rows come out once, when their substream has ended.
 
         Or, with `columns`, the rows themselves: kept until then, for a function over all of them (`Released.apply`).
 
@@ -260,7 +260,7 @@ class Declarations(StatefulDeclarations):
         return Released(stream, plan)
 
     def write_together(self, outputs: Outputs) -> SeveralWriter:
-        """Begins the output of one query that makes several releases of one stream, or writes one to several places.
+        """Begin the output of one query that makes several releases of one stream, or write one to several places.
 
         Each batch is read and counted once, and acts on the same ends for all. Each output has each result once.
 

@@ -27,7 +27,7 @@ def end_offsets(
     keep: str | os.PathLike[str],
     options: Mapping[str, str] | None = None,
 ) -> EndOffsets:
-    """The end offsets of a topic as of the first call: trusts that nothing of the hand-off is written after it.
+    """Return the end offsets of a topic as of the first call: trusts that nothing of the hand-off is written after it.
 
     Spark's own source asks the brokers, by a query that reads nothing; so no other client of Kafka is needed.
 

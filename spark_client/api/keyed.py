@@ -62,7 +62,7 @@ class KeyedWriter(TrackedWriter):
         self.keyed = keyed
 
     def option(self, key: str, value: Any) -> KeyedWriter:
-        """One option: of a release's, all but those that are about its own state."""
+        """Return one option: of a release's, all but those that are about its own state."""
         if key.lower() in ("compact_from", "seal"):
             raise UsageError(f"option({key!r}) is of queries whose state and reports are this package's; leave it out")
         super().option(key, value)
@@ -84,14 +84,14 @@ class KeyedWriter(TrackedWriter):
 
 
 def schema_of(keyed: KeyedPlan, rows: Readable) -> T.StructType:
-    """Of the results of keyed state of some rows."""
+    """Return the schema of the results of keyed state of some rows."""
     tracked = F.col(TRACKER)
     own = keyed.rule.result_columns(tracked["scope"], tracked[keyed.rule.keys[1]])
     return T.StructType([*rows.df.select(*own).schema.fields, *keyed.made.fields])
 
 
 def declared(stream: TrackedStream, processor: Any, schema: T.StructType | str) -> KeyedResults:
-    """Declares keyed state.
+    """Declare keyed state.
 
     Raises:
         UsageError: something does not fit, or this Spark does not have it.
@@ -118,7 +118,7 @@ def declared(stream: TrackedStream, processor: Any, schema: T.StructType | str) 
 
 
 def check_provider(spark: SparkSession) -> None:
-    """Refuses a session whose state store has no keyed state.
+    """Refuse a session whose state store has no keyed state.
 
     Raises:
         UsageError: it is not that of RocksDB.

@@ -28,7 +28,7 @@ class Reader(Protocol):
     """Makes what a query reads."""
 
     def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
-        """The stream, for batches that this package processes.
+        """Return the stream, for batches that this package processes.
 
         Args:
             wake_ups: a stream whose rows only make a batch happen.
@@ -37,7 +37,7 @@ class Reader(Protocol):
         ...
 
     def native(self) -> DataFrame:
-        """The tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
+        """Return the tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
         ...
 
     def places(self) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ class SourceReader:
         return [("the source's path", path) for path in paths_read(self.df)]
 
     def pruned(self, used: frozenset[str] | None) -> SourceReader:
-        """Reads only the columns that are used, if it is known which: what makes substreams and labels is kept.
+        """Read only the columns that are used, if it is known which: what makes substreams and labels is kept.
 
         Spark cannot see through `foreachBatch` which columns are used there, and would read all of them.
 
@@ -133,7 +133,7 @@ class Readable:
 
 
 def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> DataFrame:
-    """A job's events as a streaming DataFrame.
+    """Return a job's events as a streaming DataFrame.
 
     Args:
         settings: of the job.
@@ -149,7 +149,8 @@ def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> Dat
 
 
 def wake_ups(plan: QueryPlan, spark: SparkSession) -> DataFrame | None:
-    """The stream that makes a batch of a release happen when something has ended; None: the query releases nothing.
+    """Return the stream that makes a batch of a release happen when something has ended; None: the query releases
+    nothing.
 
     Args:
         plan: of the query.

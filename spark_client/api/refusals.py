@@ -35,7 +35,7 @@ _OF_WATERMARKS: Final = (
 
 
 def check_session(spark: Any) -> None:
-    """Refuses what is no classic session.
+    """Refuse what is no classic session.
 
     Raises:
         UsageError: it is one of Spark Connect, or none.
@@ -50,7 +50,7 @@ def check_session(spark: Any) -> None:
 
 
 def check_option(key: str, value: Any) -> None:
-    """Refuses options under which Spark commits a batch otherwise than tracking relies on.
+    """Refuse options under which Spark commits a batch otherwise than tracking relies on.
 
     Raises:
         UsageError: it is asynchronous progress tracking.
@@ -63,7 +63,7 @@ def check_option(key: str, value: Any) -> None:
 
 
 def check_operators(df: DataFrame) -> None:
-    """Refuses operators, and settings of the session, under which the tracker's watermark is not exact.
+    """Refuse operators, and settings of the session, under which the tracker's watermark is not exact.
 
     Raises:
         UsageError: one keeps or drops rows by their own time, under a watermark over windows; the newest of several
@@ -81,7 +81,7 @@ def check_operators(df: DataFrame) -> None:
 
 
 def check_trigger(trigger: Mapping[str, Any]) -> None:
-    """Refuses triggers that make no batches of their own.
+    """Refuse triggers that make no batches of their own.
 
     Raises:
         UsageError: it is continuous, or in real time, or there are several.
@@ -100,7 +100,7 @@ def check_start(
     started: Iterable[TrackedQuery],
     spark: SparkSession,
 ) -> None:
-    """Refuses a query that cannot run beside those that were started before.
+    """Refuse a query that cannot run beside those that were started before.
 
     Args:
         reads: the streams that it reads.

@@ -44,7 +44,7 @@ class Released:
         return self.release.columns
 
     def apply(self, function: Callable[[DataFrame], DataFrame], schema: T.StructType | str | None = None) -> Released:
-        """Makes the results by a function of all rows that have ended in a batch, as a DataFrame of Spark.
+        """Make the results by a function of all rows that have ended in a batch, as a DataFrame of Spark.
 
         One batch may end several substreams, or revisions: the function groups, or joins, by their columns, which its
         results have to keep. It is called in the driver; it may be called again when a batch is repeated, and its first
@@ -65,7 +65,7 @@ class Released:
     def applyInPandas(  # noqa: N802 - Spark's name
         self, function: Callable[..., Any], schema: T.StructType | str
     ) -> Released:
-        """Makes the results by a function of the rows of one substream and key, as a frame of pandas.
+        """Make the results by a function of the rows of one substream and key, as a frame of pandas.
 
         Tasks call it, with the keys and the kept columns, or aggregates, in no order. Times are as pandas reads them
         from Arrow: those of a ``timestamp`` have a zone. All rows of a substream and key are in the memory of one task.
@@ -85,7 +85,7 @@ class Released:
     def applyInArrow(  # noqa: N802 - Spark's name
         self, function: Callable[..., Any], schema: T.StructType | str
     ) -> Released:
-        """Makes the results by a function of the rows of one substream and key, as a table of Arrow.
+        """Make the results by a function of the rows of one substream and key, as a table of Arrow.
 
         As `applyInPandas`, with `pyarrow.Table` for a frame: it holds all that Spark holds, whatever its year.
         """
@@ -96,7 +96,7 @@ class Released:
         return Released(self.stream, made)
 
     def state(self, checkpoint: str | os.PathLike[str]) -> DataFrame:
-        """What the results of open substreams are so far: as they would be released if all of them ended now.
+        """Return what the results of open substreams are so far: as they would be released if all of them ended now.
 
         Read when this is called, from the last batch that the query has committed: the DataFrame stays as it is
         whatever the query does then. So call it again for newer results, in each batch of a `foreachBatch` for example.

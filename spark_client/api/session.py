@@ -198,7 +198,7 @@ class Tracking(Declarations, Checkpoints):
         name: str | None = None,
         end_time: datetime | None = None,
     ) -> list[Revision]:
-        """Makes revisions of what came late and is in none yet; the query releases them when it runs.
+        """Make revisions of what came late and is in none yet; the query releases them when it runs.
 
         A row that came late is in one revision of its substream, whoever asks, and however often.
 
@@ -226,7 +226,7 @@ class Tracking(Declarations, Checkpoints):
     # ---------------------------------------------------------------- while it runs
 
     def process_all_available(self) -> None:
-        """Waits until the queries of this session have processed all rows that are there, and the ends this brings.
+        """Wait until the queries of this session have processed all rows that are there, and the ends this brings.
 
         For tests and bounded data, as Spark's own ``processAllAvailable``; it never returns while rows keep coming.
 
@@ -263,7 +263,7 @@ class Tracking(Declarations, Checkpoints):
         through: datetime | date | None = None,
         revise: bool = False,
     ) -> None:
-        """Gives counts to a source whose front is a `Schedule`: how many rows substreams will have.
+        """Give counts to a source whose front is a `Schedule`: how many rows substreams will have.
 
         Before its query is started, or while it runs; before, while, or after the rows come. To give the counts of a
         stream, call it in that stream's ``foreachBatch``.
@@ -289,7 +289,7 @@ class Tracking(Declarations, Checkpoints):
         give(front, [each.run for each in reading], rows, through, revise)
 
     def drain(self, timeout: float | None = None) -> None:
-        """Finishes everything: sources stop between two batches, what was read is released, then all queries stop.
+        """Finish everything: sources stop between two batches, what was read is released, then all queries stop.
 
         Args:
             timeout: seconds.
@@ -301,7 +301,7 @@ class Tracking(Declarations, Checkpoints):
         self._ask_for(DrainMode.FINISH, timeout)
 
     def hand_over(self, timeout: float | None = None) -> None:
-        """Stops everything so that the next deployment goes on with the windows that are open; none is split.
+        """Stop everything so that the next deployment goes on with the windows that are open; none is split.
 
         Sources stop between two batches and do not finish. What was read passes channels and loops, releases keep what
         has not ended in their checkpoints, and all queries stop. Then start the next version with the same checkpoints
@@ -325,7 +325,7 @@ class Tracking(Declarations, Checkpoints):
         self.await_drained(timeout)
 
     def await_drained(self, timeout: float | None = None) -> None:
-        """Waits until a drain or a hand-over, whoever asks for it, is over and the queries here have stopped.
+        """Wait until a drain or a hand-over, whoever asks for it, is over and the queries here have stopped.
 
         Raises:
             TimeoutError: not in time.
@@ -334,7 +334,7 @@ class Tracking(Declarations, Checkpoints):
         self._drains.wait(timeout, self.check)
 
     def check(self) -> None:
-        """Raises what has gone wrong in a query of this session: in the newest run of each.
+        """Raise what has gone wrong in a query of this session: in the newest run of each.
 
         Raises:
             TrackingError: the tracker refused a commit, or Spark's query failed. It begins with what happened and what
@@ -343,7 +343,7 @@ class Tracking(Declarations, Checkpoints):
         self._running.check()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Stops the queries of this session between two batches; nothing ends: they can go on where they were.
+        """Stop the queries of this session between two batches; nothing ends: they can go on where they were.
 
         It can be called twice, from any thread, in a query's own batch (which then goes on to its end), while a query
         starts and while the tracker is away. When it has returned, nothing of this object acts any more, and queries
@@ -361,7 +361,7 @@ class Tracking(Declarations, Checkpoints):
     # ---------------------------------------------------------------- starting
 
     def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
-        """Starts what a writer describes."""
+        """Start what a writer describes."""
         checkpoint = local_path(writer.options_given["checkpointLocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
         check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
@@ -373,7 +373,7 @@ class Tracking(Declarations, Checkpoints):
         return self._launch(tracked, start)
 
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Starts what a `NativeWriter` describes."""
+        """Start what a `NativeWriter` describes."""
         assert writer.checkpoint is not None
         checkpoint = local_path(writer.checkpoint, "checkpointLocation")
         check_start([read.plan for read in writer.reads], checkpoint, writer.name, self._running.queries, self.spark)
@@ -394,5 +394,5 @@ class Tracking(Declarations, Checkpoints):
 
 
 def _duration(spark: SparkSession, name: str, duration: Duration | None) -> timedelta | None:
-    """A rule of the job: a length of time."""
+    """Return a rule of the job: a length of time."""
     return None if duration is None else timedelta(microseconds=durations.length(spark, duration, name))

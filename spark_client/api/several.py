@@ -25,7 +25,7 @@ class Starter(Protocol):
     """What a writer of several outputs needs of a `Tracking`."""
 
     def start(self, writer: SeveralWriter) -> StreamingQuery:
-        """Starts what a `SeveralWriter` describes."""
+        """Start what a `SeveralWriter` describes."""
         ...
 
 
@@ -74,7 +74,7 @@ class SeveralWriter(QueryOptions):
             raise UsageError("a substream leaves one receipt, whatever is made of it: give .receipts(…) to one output")
 
     def start(self) -> StreamingQuery:
-        """Starts the query, once the job is defined and the run is open at the tracker.
+        """Start the query, once the job is defined and the run is open at the tracker.
 
         Raises:
             UsageError: something is missing, or an output cannot be written.
@@ -103,7 +103,7 @@ def _check_names(name: str, given: object, places: Mapping[str, object]) -> None
 
 
 def _check_writer(place: str, writer: TrackedWriter) -> None:
-    """Whether a writer can share its query.
+    """Check whether a writer can share its query.
 
     Raises:
         UsageError: it cannot.

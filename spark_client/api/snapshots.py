@@ -48,7 +48,7 @@ _SUBSTREAMS: Final = "substreams"
 
 
 def at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager[JobStatus]:
-    """The job while nothing of it moves: it was handed over, or is paused.
+    """Return the job while nothing of it moves: it was handed over, or is paused.
 
     Args:
         tracking: of the deployment.
@@ -126,11 +126,12 @@ class Snapshots:
         return f"Snapshots({self._store.location!r})"
 
     def all(self) -> list[Snapshot]:
-        """The complete snapshots that are there, the newest first. What was left half written is not among them."""
+        """Return the complete snapshots that are there, the newest first. What was left half written is not among
+        them."""
         return [Snapshot(stored) for stored in snapshots.complete(self._store)]
 
     def newest(self) -> Snapshot:
-        """The newest complete snapshot.
+        """Return the newest complete snapshot.
 
         Raises:
             UsageError: there is none.
@@ -148,7 +149,7 @@ class Snapshots:
         checkpoints: Sequence[str | os.PathLike[str]] | None = None,
         timeout: float | None = None,
     ) -> Snapshot:
-        """Takes a snapshot of a job when nothing of it is in flight but what releases keep.
+        """Take a snapshot of a job when nothing of it is in flight but what releases keep.
 
         So all that it holds is of one moment, over all queries. A job that was handed over is so. One that runs here is
         brought to rest: its sources' queries begin no batch, what they have sent arrives, the snapshot is taken, and
@@ -226,7 +227,7 @@ class Snapshot:
         return self._stored.manifest
 
     def state(self, spark: SparkSession, of: str | None = None, through: str | None = None) -> DataFrame:
-        """What a release kept: a row for each substream and key of a part of it.
+        """Return what a release kept: a row for each substream and key of a part of it.
 
         The columns are those of the results. An aggregate of which several values are kept is a struct of them (a
         mean: the sum and the count). `_substream` tells whose part a row is.
@@ -244,7 +245,7 @@ class Snapshot:
         return self._table(spark, f"{self._entry(of)['directory']}/{exporting.STATE}", through)
 
     def substreams(self, spark: SparkSession, through: str | None = None) -> DataFrame:
-        """The substreams that the tracker had open, a row for each segment: `SUBSTREAM_SCHEMA`.
+        """Return the substreams that the tracker had open, a row for each segment: `SUBSTREAM_SCHEMA`.
 
         Args:
             spark: a session.
@@ -261,7 +262,7 @@ class Snapshot:
         mapping: Callable[[DataFrame], DataFrame] | None = None,
         dropping: Column | str | None = None,
     ) -> bool:
-        """Makes the checkpoint from which a release goes on, in another shape if need be. Start its query then.
+        """Make the checkpoint from which a release goes on, in another shape if need be. Start its query then.
 
         The query goes on where the exported one stopped, under the same id, so nothing is read twice; of the two
         checkpoints only one can be gone on with. Nothing is there until all is: a call that was killed is repeated.
@@ -331,7 +332,7 @@ class Snapshot:
         return found[0]
 
     def _must_be_current(self, tracking: Starter, entry: Mapping[str, Any]) -> None:
-        """Whether the tracker knows nothing of the query that came after the snapshot.
+        """Check whether the tracker knows nothing of the query that came after the snapshot.
 
         Raises:
             TrackingError: it does, or has another log.
@@ -374,7 +375,7 @@ class Snapshot:
 
 
 def _is_restored(target: Path, mark: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint was made of a snapshot before; else nothing must be there."""
+    """Return whether a checkpoint was made of a snapshot before; else nothing must be there."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         if target.exists():
             target.rmdir()
@@ -392,14 +393,14 @@ def _is_release(checkpoint: Path) -> bool:
 
 
 def _work(checkpoint: Path) -> Path:
-    """Where files are put together that the executors write: beside what they write anyway."""
+    """Return where files are put together that the executors write: beside what they write anyway."""
     path = checkpoint / "tracker" / "readers"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def _must_agree(status: JobStatus, query: str, epoch: int, what: object) -> None:
-    """Whether a query has committed at the tracker what a checkpoint or snapshot has, and no more."""
+    """Check whether a query has committed at the tracker what a checkpoint or snapshot has, and no more."""
     known = next((each for each in status.producers if each.producer == query), None)
     committed = -1 if known is None or known.committed_epoch is None else known.committed_epoch
     if committed != epoch:

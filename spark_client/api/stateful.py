@@ -51,22 +51,22 @@ class StatefulDeclarations(ABC):
 
     @abstractmethod
     def define(self) -> None:
-        """Defines the job at the tracker, with all that is declared; the first start of a query does so."""
+        """Define the job at the tracker, with all that is declared; the first start of a query does so."""
 
     @abstractmethod
     def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
-        """Starts what a writer describes."""
+        """Start what a writer describes."""
 
     @abstractmethod
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Starts what a `NativeWriter` describes."""
+        """Start what a `NativeWriter` describes."""
 
     @abstractmethod
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
         """A query will send rows into a channel: the graph and the channel learn of it."""
 
     def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:
-        """The stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
+        """Return the stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
 
         What Spark's stateful operators make of it comes out when the tracker says that everything is over, with no
         later data, and is pruned then. Start the query with `write_stream`.
@@ -137,7 +137,7 @@ class StatefulDeclarations(ABC):
         return declared(stream, processor, schema)
 
     def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:
-        """Begins the output of a query with Spark's own stateful operators.
+        """Begin the output of a query with Spark's own stateful operators.
 
         Args:
             df: made of what `with_watermark` gave.
@@ -147,5 +147,5 @@ class StatefulDeclarations(ABC):
         return NativeWriter(self, df, [stream.readable for stream in streams])
 
     def events(self, **options: str) -> DataFrame:
-        """The job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
+        """Return the job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
         return self._assembly.events(**options)

@@ -32,7 +32,7 @@ def wait_for_end(
     accept: Sequence[Outcome] = (),
     credentials: Credentials | None = None,
 ) -> Ended:
-    """Waits until a substream of a job has ended: trusts the tracker, and not that results are written yet.
+    """Wait until a substream of a job has ended: trusts the tracker, and not that results are written yet.
 
     Where the results are read, wait for them: `wait_for_results`.
 
@@ -76,7 +76,7 @@ def wait_for_end(
 
 
 def wait_for_results(results: ResultsOf, scope: str, name: str, *, timeout: float) -> int:
-    """Waits until another job has written all results of a substream: trusts its receipts.
+    """Wait until another job has written all results of a substream: trusts its receipts.
 
     Args:
         results: of the other job: where its receipts are, and what of them is accepted.
@@ -108,7 +108,7 @@ def wait_for_results(results: ResultsOf, scope: str, name: str, *, timeout: floa
 
 
 def _refuse_own(job: str, segment: str) -> None:
-    """Refuses to wait, in a batch, for what may need that batch to end."""
+    """Refuse to wait, in a batch, for what may need that batch to end."""
     batch = batch_in_hand()
     if batch is not None and batch.job == job and segment in batch.connected:
         raise UsageError(

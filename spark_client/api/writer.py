@@ -39,7 +39,7 @@ class Starter(Protocol):
         ...
 
     def define(self) -> None:
-        """Defines the job at the tracker."""
+        """Define the job at the tracker."""
         ...
 
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
@@ -47,11 +47,11 @@ class Starter(Protocol):
         ...
 
     def start(self, writer: TrackedWriter) -> StreamingQuery:
-        """Starts what a `TrackedWriter` describes."""
+        """Start what a `TrackedWriter` describes."""
         ...
 
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Starts what a `NativeWriter` describes."""
+        """Start what a `NativeWriter` describes."""
         ...
 
 
@@ -138,7 +138,7 @@ class TrackedWriter(QueryOptions):
         )
 
     def foreachBatch(self, function: BatchFunction) -> TrackedWriter:  # noqa: N802
-        """A function of (rows, epoch), called again with the same rows when a batch is replayed.
+        """Return a function of (rows, epoch), called again with the same rows when a batch is replayed.
 
         It may read all of the rows, some, none, or all twice: what it does not read is counted all the same.
 
@@ -151,7 +151,8 @@ class TrackedWriter(QueryOptions):
         return self
 
     def sink(self, sink: Sink) -> TrackedWriter:
-        """A place that sees to it that a replay puts rows there once: `tables.Tables`, `kafka.Topic`, or your own.
+        """Return a place that sees to it that a replay puts rows there once: `tables.Tables`, `kafka.Topic`, or your
+        own.
 
         As with `foreachBatch`, of a release it is written to only by batches that have results.
         """
@@ -161,7 +162,7 @@ class TrackedWriter(QueryOptions):
         return self
 
     def receipts(self, to: str | os.PathLike[str] | Sink, *, given_up: bool = False) -> TrackedWriter:
-        """Leaves a receipt for each substream that ends: a row of `RECEIPT_SCHEMA`, written once, after the results.
+        """Leave a receipt for each substream that ends: a row of `RECEIPT_SCHEMA`, written once, after the results.
 
         Args:
             to: a directory on a file system that this process sees as a path, for Parquet files, which several queries
@@ -185,7 +186,7 @@ class TrackedWriter(QueryOptions):
         return self
 
     def channel(self, channel: Channel, ordinal: str | Sequence[str] = ()) -> TrackedWriter:
-        """Sends the rows to another query.
+        """Send the rows to another query.
 
         Args:
             channel: of `Tracking.channel`.
@@ -197,7 +198,7 @@ class TrackedWriter(QueryOptions):
     def route(
         self, routes: Sequence[tuple[Channel, Column | str | None]], ordinal: str | Sequence[str] = ()
     ) -> TrackedWriter:
-        """Deals the rows out to several channels: each goes where the first condition holds, or nowhere.
+        """Deal the rows out to several channels: each goes where the first condition holds, or nowhere.
 
         The way each row goes is kept before any is sent, so work that would come out otherwise when it is done again
         sends it one way only.
@@ -264,7 +265,7 @@ class TrackedWriter(QueryOptions):
         return self
 
     def start(self, path: str | os.PathLike[str] | None = None) -> StreamingQuery:
-        """Starts the query, once the job is defined and the run is open at the tracker.
+        """Start the query, once the job is defined and the run is open at the tracker.
 
         Args:
             path: of files; or the option ``path``.
@@ -285,7 +286,7 @@ class TrackedWriter(QueryOptions):
         return self._tracking.start(self)
 
     def check_place(self) -> None:
-        """Whether it is said where the rows go, and once.
+        """Check whether it is said where the rows go, and once.
 
         Raises:
             UsageError: it is not.
@@ -323,7 +324,7 @@ class NativeWriter:
         self.name: str | None = None
 
     def option(self, key: str, value: Any) -> NativeWriter:
-        """One option, as Spark's."""
+        """Return one option, as Spark's."""
         check_option(key, value)
         if key.lower() == "checkpointlocation":
             self.checkpoint = str(value)
@@ -337,13 +338,13 @@ class NativeWriter:
         return self
 
     def trigger(self, **trigger: Any) -> NativeWriter:
-        """When batches are made, as Spark's."""
+        """Return when batches are made, as Spark's."""
         check_trigger(trigger)
         self._writer = self._writer.trigger(**trigger)
         return self
 
     def queryName(self, name: str) -> NativeWriter:  # noqa: N802
-        """The query's name, in Spark's pages and in logs."""
+        """Return the query's name, in Spark's pages and in logs."""
         self.name = name
         self._writer = self._writer.queryName(name)
         return self
@@ -358,11 +359,11 @@ class NativeWriter:
         return self
 
     def start(self, path: str | None = None) -> StreamingQuery:
-        """Starts the query, once the job is defined and the run is open at the tracker."""
+        """Start the query, once the job is defined and the run is open at the tracker."""
         return self._start(lambda: self._writer.start(path))
 
     def toTable(self, table: str) -> StreamingQuery:  # noqa: N802
-        """Starts the query likewise, and writes into a table, which is created if it is not there."""
+        """Start the query likewise, and write into a table, which is created if it is not there."""
         return self._start(lambda: self._writer.toTable(table))
 
     def _start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:

@@ -90,7 +90,7 @@ class Channel(ABC):
             )
 
     def description(self) -> tuple[T.StructType, Substreams]:
-        """The rows' schema, `_tracker` last, and how they fall into substreams.
+        """Return the rows' schema, `_tracker` last, and how they fall into substreams.
 
         Raises:
             UsageError: no sender has described it yet.
@@ -123,7 +123,7 @@ class Channel(ABC):
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Path:
-        """Sends an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
+        """Send an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
 
         Args:
             rows: with the parents' `_tracker`.
@@ -138,7 +138,8 @@ class Channel(ABC):
 
     @abstractmethod
     def begun(self, sender: str, epoch: int) -> bool:
-        """Whether rows of an epoch may have been received: once it was published, it has to be brought to its end.
+        """Return whether rows of an epoch may have been received: once it was published, it has to be brought to its
+        end.
 
         Args:
             sender: a query's id.
@@ -147,14 +148,14 @@ class Channel(ABC):
 
     @abstractmethod
     def sweep(self, sender: str) -> None:
-        """Removes what drivers of a sender that were killed have left half written.
+        """Remove what drivers of a sender that were killed have left half written.
 
         Args:
             sender: whose driver has taken over.
         """
 
     def check_session(self, spark: SparkSession) -> None:  # noqa: B027 - most travel under any settings
-        """Looks at the settings under which rows are to be sent or received.
+        """Look at the settings under which rows are to be sent or received.
 
         Args:
             spark: the session.
@@ -165,7 +166,7 @@ class Channel(ABC):
 
     @abstractmethod
     def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
-        """What the receiving query reads.
+        """Return what the receiving query reads.
 
         Args:
             spark: the session.
@@ -175,7 +176,7 @@ class Channel(ABC):
 
     @abstractmethod
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
-        """The rows of a batch of `stream`, each once; the same when the epoch is replayed.
+        """Return the rows of a batch of `stream`, each once; the same when the epoch is replayed.
 
         Args:
             batch: it.
@@ -188,7 +189,7 @@ class Channel(ABC):
 
     @abstractmethod
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        """The rows as a plain stream, for queries with native stateful operators.
+        """Return the rows as a plain stream, for queries with native stateful operators.
 
         Args:
             spark: the session.
@@ -196,13 +197,13 @@ class Channel(ABC):
         """
 
     def shape(self, spark: SparkSession) -> DataFrame:
-        """A stream with the columns of its rows, which is never run: what steps are tried on."""
+        """Return a stream with the columns of its rows, which is never run: what steps are tried on."""
         self.check_session(spark)
         schema, _ = self.description()
         return spark.readStream.schema(schema).parquet(str(self.path))
 
     def check_store(self) -> None:
-        """Whether its directory is on a file system that can do what is relied on.
+        """Check whether its directory is on a file system that can do what is relied on.
 
         Raises:
             UsageError: it is not.
@@ -212,7 +213,7 @@ class Channel(ABC):
     def publish_children(
         self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> None:
-        """Publishes rows with labels of their own, as the channel's columns say, unless they were published before."""
+        """Publish rows with labels of their own, as the channel's columns say, unless they were published before."""
         children = self.carried(rows).select(*self._children_of(ordinal, layout))
 
         def write(path: str) -> None:
@@ -223,7 +224,7 @@ class Channel(ABC):
             children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
 
     def check(self, path: Path) -> None:  # noqa: B027 - most have nothing to look for
-        """Looks at an epoch's files before anybody else can.
+        """Look at an epoch's files before anybody else can.
 
         Args:
             path: of the directory.
@@ -233,7 +234,7 @@ class Channel(ABC):
         """
 
     def check_children(self, rows: DataFrame, ordinal: tuple[str, ...]) -> None:  # noqa: B027 - as `check`
-        """Looks at rows whose children are to be sent, before it is settled that they are.
+        """Look at rows whose children are to be sent, before it is settled that they are.
 
         Args:
             rows: with the parents' `_tracker`.
@@ -244,7 +245,7 @@ class Channel(ABC):
         """
 
     def carried(self, rows: DataFrame) -> DataFrame:
-        """The same rows; whoever reads one that the channel would alter fails, and so publishes nothing.
+        """Return the same rows; whoever reads one that the channel would alter fails, and so publishes nothing.
 
         Args:
             rows: that are to be sent.
@@ -264,7 +265,7 @@ class Channel(ABC):
         return numbered.where(f"{_NUMBER} = 1").drop(_NUMBER), numbered.where(f"{_NUMBER} > 1").drop(_NUMBER)
 
     def label_of_child(self, ordinal: tuple[str, ...]) -> Column:
-        """The label of a row's child on this channel's segment.
+        """Return the label of a row's child on this channel's segment.
 
         Args:
             ordinal: columns that tell the children of one parent apart.
@@ -272,7 +273,7 @@ class Channel(ABC):
         return child_label(F.col(f"{TRACKER}.label"), self.segment, [named(name) for name in ordinal])
 
     def _children_of(self, ordinal: tuple[str, ...], layout: DerivedLayout | None) -> list[Column]:
-        """The columns of rows' children in files: made once, since each costs some calls into the JVM."""
+        """Return the columns of rows' children in files: made once, since each costs some calls into the JVM."""
         if (ordinal, layout) not in self._children:
             label = self.label_of_child(ordinal)
             schema, _ = self.description()
@@ -281,11 +282,11 @@ class Channel(ABC):
         return self._children[ordinal, layout]
 
     def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
-        """The rows of directories that `publish_children` has made."""
+        """Return the rows of directories that `publish_children` has made."""
         return self.of_files(lambda schema: parquet_of(spark, schema).parquet(*map(str, paths)))
 
     def of_files(self, read: Callable[[T.StructType], DataFrame]) -> DataFrame:
-        """The tracked rows that files hold.
+        """Return the tracked rows that files hold.
 
         Args:
             read: reads the files, which have these columns.
@@ -298,7 +299,8 @@ class Channel(ABC):
 
 
 def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A channel's description, but for the order of the columns and the layout of files: the first sender's stand."""
+    """Return a channel's description, but for the order of the columns and the layout of files: the first sender's
+    stand."""
     columns = {field["name"]: field["type"] for field in description["schema"]["fields"]}
     return {**description, "schema": columns, "told": None}
 

@@ -46,7 +46,7 @@ _ESCAPED: Final = "\ufdd0"  #: begins a text that is kept as JSON: it is no char
 
 
 def channel_tables(name: str) -> tuple[str, ...]:
-    """The statements that make a channel's tables and their index; run them once.
+    """Return the statements that make a channel's tables and their index; run them once.
 
     Args:
         name: of the table of rows, as SQL takes it; the table of epochs is called ``<name>_epochs``.
@@ -64,7 +64,7 @@ def channel_tables(name: str) -> tuple[str, ...]:
 
 
 def _suffixed(name: str, suffix: str) -> str:
-    """A table's name with a suffix, as SQL takes it: within its quotation marks, if it has some.
+    """Return a table's name with a suffix, as SQL takes it: within its quotation marks, if it has some.
 
     >>> _suffixed("public.clean", "_epochs"), _suffixed('public."a b"', "_epochs")
     ('public.clean_epochs', 'public."a b_epochs"')
@@ -73,7 +73,7 @@ def _suffixed(name: str, suffix: str) -> str:
 
 
 def _index(name: str) -> str:
-    """What a table's index is called: a name without a schema.
+    """Return what a table's index is called: a name without a schema.
 
     >>> _index("public.clean"), _index('public."a.b"')
     ('public_clean_pieces', '"public_a_b_pieces"')
@@ -97,12 +97,12 @@ class Store:
     placeholder: str
 
     def sql(self, text: str) -> str:
-        """A statement with the tables' names and the driver's placeholders."""
+        """Return a statement with the tables' names and the driver's placeholders."""
         rows, epochs = (in_statement(self.placeholder, name) for name in (self.name, _suffixed(self.name, "_epochs")))
         return text.replace("?", self.placeholder).format(rows=rows, epochs=epochs)
 
     def ask(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query, on a connection of its own."""
+        """Return all rows of a query, on a connection of its own."""
         with closing(self.connect()) as connection:
             cursor = connection.cursor()
             cursor.execute(self.sql(text), parameters)
@@ -163,7 +163,7 @@ class TableChannel(JsonChannel):
         return target
 
     def _enter(self, sender: str, epoch: int, pieces: Sequence[str]) -> None:
-        """Makes pieces the epoch. Should an earlier driver be at it, too, the primary key makes one of the two fail."""
+        """Make pieces the epoch. Should an earlier driver be at it, too, the primary key makes one of the two fail."""
         store = self._store
         if not pieces:
             return
@@ -305,7 +305,8 @@ def _pieces(store: Store, sender: str, epoch: int) -> list[tuple[str, int, str]]
 
 
 def _kept(row: dict[str, Any]) -> tuple[Any, ...]:
-    """A row as the table keeps it: databases refuse texts with NUL, so scopes and names that have one are JSON."""
+    """Return a row as the table keeps it: databases refuse texts with NUL, so scopes and names that have one are
+    JSON."""
     return tuple(_escaped(value) if name in ("scope", "name") else value for name, value in row.items())
 
 
@@ -315,7 +316,7 @@ def _given_back(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _escaped(text: str | None) -> str | None:
-    """A text without NUL.
+    """Return a text without NUL.
 
     >>> _unescaped(_escaped("a\\0b")) == "a\\0b" and "\\0" not in _escaped("a\\0b")
     True

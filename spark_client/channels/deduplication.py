@@ -100,7 +100,7 @@ class ReceivedOnce:
         self._incomplete: dict[SenderEpoch, Incomplete] = {}
 
     def rows(self, records: DataFrame, epoch: int) -> DataFrame | None:
-        """A batch's records without the copies: in it, and of what was received before.
+        """Return a batch's records without the copies: in it, and of what was received before.
 
         Args:
             records: with `_tracker` and the column `SENDING`.
@@ -137,7 +137,7 @@ class ReceivedOnce:
         return once.drop(SENDING)
 
     def _count(self, records: DataFrame) -> list[tuple[str, int, int]]:
-        """Records and the XOR of their labels, by what they say of their epoch: which is little to bring here."""
+        """Record and the XOR of their labels, by what they say of their epoch: which is little to bring here."""
         label = F.col(f"{TRACKER}.label")
         grouped = records.groupBy(SENDING).agg(F.count("*"), F.bit_xor(label)).collect()
         if foreign := sum(row[1] for row in grouped if row[0] is None):
@@ -148,7 +148,7 @@ class ReceivedOnce:
         return [(row[0], row[1], row[2]) for row in grouped]
 
     def _take_labels(self, records: DataFrame, unclear: dict[str, tuple[Sending, int]], epoch: int) -> list[str]:
-        """Keeps the new labels of epochs that do not come whole and once; says which of them have copies here."""
+        """Keep the new labels of epochs that do not come whole and once; return which of them have copies here."""
         fresh = _labels(records.where(_of(unclear))).distinct()
         known = {part for sent, _ in unclear.values() for part in self._incomplete.get(sent.key, Incomplete()).parts}
         if known:
@@ -177,7 +177,7 @@ class ReceivedOnce:
         return doubled
 
     def _first(self, records: DataFrame, epoch: int) -> DataFrame:
-        """One record for each label that is new with this batch."""
+        """Return one record for each label that is new with this batch."""
         batch_key, label = _LABEL
         keyed = records.withColumns({batch_key: F.col(SENDING), label: F.col(f"{TRACKER}.label")})
         fresh = self._kept(records.sparkSession, [self._part(epoch).name])
@@ -257,7 +257,7 @@ def _labels(records: DataFrame) -> DataFrame:
 
 
 def _of(sendings: Collection[str]) -> Column:
-    """Whether a record is of one of these epochs."""
+    """Return whether a record is of one of these epochs."""
     return F.col(SENDING).isin(list(sendings))
 
 

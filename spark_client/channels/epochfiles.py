@@ -23,7 +23,7 @@ _AT_ONCE: Final = 10_000  #: rows that a task holds, and hands to Spark, at once
 
 
 def rows_of(epochs: DataFrame, path: Path, schema: T.StructType) -> DataFrame:
-    """The rows in the files of epochs, a task for each of some files.
+    """Return the rows in the files of epochs, a task for each of some files.
 
     Args:
         epochs: ``sender``, ``epoch``: a stream.
@@ -75,7 +75,7 @@ class _Reads:
 
 
 def _in_arrow(schema: T.StructType) -> pa.Schema:
-    """A schema as Spark takes it from tasks."""
+    """Return a schema as Spark takes it from tasks."""
     for field in schema.fields:
         if not passes_through_arrow(field.dataType):
             raise UsageError(

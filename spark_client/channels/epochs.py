@@ -28,11 +28,11 @@ class EpochStore(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """What people call it."""
+        """Return what people call it."""
 
     @abstractmethod
     def senders(self) -> Sequence[str]:
-        """Who has published there, in an order that stays."""
+        """Return those who have published there, in an order that stays."""
 
     @abstractmethod
     def published(self, sender: str, after: int) -> Sequence[int]:
@@ -45,7 +45,7 @@ class EpochStore(ABC):
 
     @abstractmethod
     def discard(self, sender: str, before: int) -> None:
-        """Removes epochs that have been received, and that their sender will not repeat.
+        """Remove epochs that have been received, and that their sender will not repeat.
 
         Args:
             sender: whose.
@@ -56,7 +56,7 @@ class EpochStore(ABC):
 def epochs_of(
     spark: SparkSession, segment: str, store: EpochStore, wake_ups: DataFrame | None, limit: int | None, keep: bool
 ) -> DataFrame:
-    """The stream: ``sender``, ``epoch``.
+    """Return the stream: ``sender``, ``epoch``.
 
     Args:
         spark: the session.
@@ -97,7 +97,7 @@ class _EpochStream(LastingReader):
         self._target: dict[str, int] | None = None  # with availableNow: the last of each sender that is taken
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is published from now on is for the next run."""
+        """Leave what is published from now on for the next run."""
         self._target = {
             sender: epochs[-1] for sender in self._store.senders() if (epochs := self._store.published(sender, -1))
         }

@@ -137,7 +137,7 @@ class KafkaChannel(JsonChannel):
         sweep(self.path / "outbox" / sender)
 
     def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
-        """What the epoch consists of, written down beside it; None: nothing."""
+        """Return what the epoch consists of, written down beside it; None: nothing."""
         described = read_json(target / _SENT)
         if described is None:
             rows, xor, labels = _labels_of(target, lambda: published, self.layout)
@@ -169,7 +169,7 @@ class KafkaChannel(JsonChannel):
         )
 
     def _tidy(self, outbox: Path, epoch: int) -> None:
-        """Removes what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
+        """Remove what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
         earlier = sorted(path for path in outbox.glob("[0-9]*") if int(path.name) < epoch)
         last = next((path for path in reversed(earlier) if (path / _SENT).exists()), None)
         for path in earlier:
@@ -230,7 +230,7 @@ class KafkaChannel(JsonChannel):
 
 
 def _value_of(place: int, name: str) -> Column:
-    """A header of ours as text: others that handle records put theirs after it."""
+    """Return a header of ours as text: others that handle records put theirs after it."""
     header = F.get("headers", F.lit(place))
     return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
 

@@ -30,7 +30,7 @@ class Received:
 
     @classmethod
     def of(cls, channel: Channel) -> Received:
-        """Rows of a channel that a sender has described.
+        """Return the rows of a channel that a sender has described.
 
         Raises:
             UsageError: none has.

@@ -50,7 +50,7 @@ class ChannelOutput:
         self._quarantine = quarantine
 
     def check(self, rows: DataFrame) -> None:
-        """Looks at rows that are to be sent, before it is settled that they are.
+        """Look at rows that are to be sent, before it is settled that they are.
 
         Args:
             rows: them.
@@ -62,7 +62,7 @@ class ChannelOutput:
             self._channel.check_children(rows, self._ordinal)
 
     def carried(self, rows: DataFrame) -> DataFrame:
-        """The same rows; whoever reads one that the channel would alter fails.
+        """Return the same rows; whoever reads one that the channel would alter fails.
 
         Args:
             rows: of which some are to be sent.

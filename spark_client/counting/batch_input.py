@@ -96,7 +96,7 @@ class BatchInput:
         return layout if passed_on(self._entered, self.rows, {*layout.names, TRACKER}) else None
 
     def count(self) -> list[Group]:
-        """Counts them, by an aggregation of its own."""
+        """Count them, by an aggregation of its own."""
         rows, rule = self._tracked(self._raw), self._input.rule
         if self._input.belonging is not None:
             rows = rows.where(rule.end_or_name().isNotNull())  # a step may have dropped the others
@@ -114,7 +114,7 @@ class BatchInput:
             self._counted.write.format("noop").mode("overwrite").save()
 
     def set_aside(self, quarantine: SetAside) -> int:
-        """Sets the rows aside that belong to no substream, if the source was declared so. Says how many there are.
+        """Set the rows aside that belong to no substream, if the source was declared so. Says how many there are.
 
         Args:
             quarantine: where they go.
@@ -142,16 +142,16 @@ class BatchInput:
         return number
 
     def explained(self, error: Exception) -> Exception:
-        """What a failure of the batch is about: the rows that belong to no substream, if it is they."""
+        """Return what a failure of the batch is about: the rows that belong to no substream, if it is they."""
         return (self.refusal() or of_steps(self._input.segment)) if tells_of_bad_rows(error) else error
 
     def refusal(self) -> TrackingError | None:
-        """The error for rows of the source that belong to no substream; None: there are none."""
+        """Return the error for rows of the source that belong to no substream; None: there are none."""
         belongs = self._input.belonging
         return None if belongs is None else belongs.refusal(self._raw, self._input.segment)
 
     def add_to(self, report: Report, groups: Sequence[Group] | None) -> None:
-        """Puts what was received, and what the source promises, into the report.
+        """Put what was received, and what the source promises, into the report.
 
         Args:
             report: of the batch's epoch.

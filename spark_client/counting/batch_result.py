@@ -50,7 +50,7 @@ class BatchResult:
         return {**received, **sent, **released, **self.set_aside}
 
     def add_to(self, report: Report, batch_input: BatchInput | None, rule: Substreams) -> None:
-        """Puts it into the report of the batch's epoch, with what the source promises.
+        """Put it into the report of the batch's epoch, with what the source promises.
 
         Args:
             report: of the epoch.

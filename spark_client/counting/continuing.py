@@ -29,7 +29,7 @@ _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
 
 
 def forget_shared(run: Run) -> None:
-    """Removes the subscription that the sources of a query had together, before each had its own.
+    """Remove the subscription that the sources of a query had together, before each had its own.
 
     Called when all of them have begun: each begins its own where that one was.
 
@@ -108,7 +108,7 @@ class Ledger:
         self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
 
     def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
-        """Those of which it was promised, when others were given, that they will not come."""
+        """Return those of which it was promised, when others were given, that they will not come."""
         through = self._through
         return [
             each
@@ -121,14 +121,14 @@ class Ledger:
         ]
 
     def give(self, substreams: Iterable[Substream]) -> None:
-        """Writes down that counts of these are given now; before the tracker is given them."""
+        """Write down that counts of these are given now; before the tracker is given them."""
         news = [substream for substream in substreams if substream not in self._given]
         if news:
             self._append([list(substream) for substream in news])
             self._given.update(news)
 
     def keep_only(self, listed: Set[Substream]) -> None:
-        """Forgets deployments of whose substreams no table names any more.
+        """Forget deployments of whose substreams no table names any more.
 
         Args:
             listed: the substreams of the tables; if there are none, which may mean that they were not found, those of
@@ -141,7 +141,7 @@ class Ledger:
                 file.unlink(missing_ok=True)
 
     def follow(self) -> None:
-        """Acknowledges, now and then, what has ended before any drain: it was counted to its end.
+        """Acknowledge, now and then, what has ended before any drain: it was counted to its end.
 
         Raises:
             TrackingError: the tracker refuses.
@@ -151,7 +151,7 @@ class Ledger:
             self._run.acknowledge_before_drain(self._subscription)
 
     def _drained_by(self, segment: str, deployments: Set[str]) -> dict[str, dict[Substream, int]]:
-        """What only drains have closed, by deployment, with its elements; what is new of it is written down.
+        """Return what only drains have closed, by deployment, with its elements; what is new of it is written down.
 
         Args:
             segment: the source's.
@@ -193,7 +193,8 @@ class Ledger:
 
 
 def _taken(deployments: Iterable[tuple[Set[Substream], Mapping[Substream, int]]]) -> dict[Substream, int]:
-    """The substreams that were given, and that only a drain has closed since, with what all drains have released.
+    """Return the substreams that were given, and that only a drain has closed since, with what all drains have
+    released.
 
     Args:
         deployments: in their order, what each was given and what its drain has closed.
@@ -211,7 +212,7 @@ def _taken(deployments: Iterable[tuple[Set[Substream], Mapping[Substream, int]]]
 
 
 def _read(file: Path) -> _Deployment:
-    """What a deployment was given; a line that was being written when its driver died is not there."""
+    """Return what a deployment was given; a line that was being written when its driver died is not there."""
     name, incarnation, substreams = "", 0, set()
     for line in file.read_text(encoding="utf-8").split("\n"):
         try:

@@ -46,7 +46,7 @@ class CountingPlan:
     def of(
         cls, stream: Stream, mode: CountingMode, released: bool, sends: bool, xor: bool, aggregated: bool | None = None
     ) -> CountingPlan:
-        """The plan for a query.
+        """Return the plan for a query.
 
         Args:
             stream: that it reads.

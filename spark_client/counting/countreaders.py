@@ -40,7 +40,7 @@ class CountReader(Protocol):
     def failing(self) -> str: ...
 
     def read(self) -> Found | None:
-        """What is known now; None: nothing has come since the last call.
+        """Return what is known now; None: nothing has come since the last call.
 
         Raises:
             UsageError: what is there can be promised by nobody. Any other error passes, or the query fails with it
@@ -66,7 +66,7 @@ class FunctionCounts:
         self._spark = spark
 
     def read(self) -> Found:
-        """Calls it."""
+        """Call it."""
         given = self._read()
         counts = given if isinstance(given, Counts) else Counts(given)
         rows = counts.rows if isinstance(counts.rows, DataFrame) else list(counts.rows)

@@ -19,7 +19,7 @@ _FEW = 4_000_000  #: rows up to which counting them here costs less than a Spark
 
 
 def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> list[Group]:
-    """Counts tracked rows on the driver, by one native aggregation.
+    """Count tracked rows on the driver, by one native aggregation.
 
     Args:
         rows: with the column `_tracker`.
@@ -39,7 +39,7 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
 
 
 def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> list[Group]:
-    """Counts tracked rows that were just written: here, if they are few, and natively if they are many.
+    """Count tracked rows that were just written: here, if they are few, and natively if they are many.
 
     Args:
         path: of the Parquet files.

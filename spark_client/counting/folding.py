@@ -15,7 +15,7 @@ Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; Non
 
 
 def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> dict[Key, tuple[int, int]]:
-    """Rows and the XOR of their labels, by substream.
+    """Return the rows and the XOR of their labels, by substream.
 
     Args:
         scopes: one for each row.
@@ -45,7 +45,7 @@ def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> di
 
 
 def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict[Key, dict[str, Any]]:
-    """Folds a table with `_scope`, `_key` and `_rows`: sums `_rows`, XORs one column, takes the greatest of others."""
+    """Fold a table with `_scope`, `_key` and `_rows`: sums `_rows`, XORs one column, takes the greatest of others."""
     table = table.combine_chunks().set_column(table.schema.get_field_index("_key"), "_key", _plain(table["_key"]))
     summed = table.group_by(["_scope", "_key"]).aggregate([("_rows", "sum"), *((name, "max") for name in largest)])
     folded: dict[Key, dict[str, Any]] = {
@@ -59,14 +59,14 @@ def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict
 
 
 def unite(into: dict[Key, tuple[int, int]], more: Mapping[Key, tuple[int, int]]) -> None:
-    """Adds what was folded elsewhere."""
+    """Add what was folded elsewhere."""
     for key, (rows, xor) in more.items():
         had = into.get(key, (0, 0))
         into[key] = (had[0] + rows, had[1] ^ xor)
 
 
 def _plain(keys: Any) -> Any:
-    """Ends as microseconds; names as they are."""
+    """End as microseconds; names as they are."""
     if pa.types.is_timestamp(keys.type):
         return keys.cast(pa.timestamp("us", keys.type.tz)).cast(pa.int64())
     return keys

@@ -13,7 +13,7 @@ _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 
 
 def when_of(value: Any, rule: Substreams, where: str) -> Any:
-    """A substream's name or a time in its window, of a text.
+    """Return a substream's name or a time in its window, of a text.
 
     Args:
         value: the text; what is none is returned.
@@ -39,7 +39,7 @@ def when_of(value: Any, rule: Substreams, where: str) -> Any:
 
 
 def as_column_has_it(text: str, kind: str) -> str:
-    """A value as the source's column has it: Spark takes a path's ``07`` for the number 7.
+    """Return a value as the source's column has it: Spark takes a path's ``07`` for the number 7.
 
     >>> as_column_has_it("07", "int"), as_column_has_it("07", "string")
     ('7', '07')
@@ -48,7 +48,7 @@ def as_column_has_it(text: str, kind: str) -> str:
 
 
 def count_of(value: Any) -> Any:
-    """A number of rows: a database's sum, or a CSV file's text, as an integer if it is one; else as it is.
+    """Return a number of rows: a database's sum, or a CSV file's text, as an integer if it is one; else as it is.
 
     >>> count_of(Decimal("20")), count_of("20"), count_of(2.5)
     (20, 20, 2.5)

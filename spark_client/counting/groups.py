@@ -14,7 +14,7 @@ from tracker.client import Report
 
 
 def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) -> list[Group]:
-    """Gives folded rows the names of their substreams.
+    """Give folded rows the names of their substreams.
 
     Raises:
         TrackingError: rows that belong nowhere, since their scope, time or name is null.
@@ -33,7 +33,7 @@ def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) ->
 
 
 def add_groups(report: Report, segment: str, direction: Direction, groups: Sequence[Group], rule: Substreams) -> None:
-    """Puts counted rows into a report: each as an element of all substreams that the tracker knows it as."""
+    """Put counted rows into a report: each as an element of all substreams that the tracker knows it as."""
     if rule.shared:
         groups = [(each, values) for substream, values in groups for each in rule.tracked_as(substream)]
     for (scope, name, end_time), values in groups:

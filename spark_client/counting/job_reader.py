@@ -55,7 +55,7 @@ class JobReader:
             raise self._explained(error) from error
 
     def acknowledged(self, name: str) -> Place | None:
-        """Up to where a subscription is acknowledged; None: there is none.
+        """Return up to where a subscription is acknowledged; None: there is none.
 
         Raises:
             TrackingError: a tracker cannot be reached.
@@ -66,7 +66,7 @@ class JobReader:
             raise self._explained(error) from error
 
     def unsubscribe(self, name: str) -> None:
-        """Removes a subscription, if there is one.
+        """Remove a subscription, if there is one.
 
         Raises:
             TrackingError: a tracker cannot be reached.
@@ -77,7 +77,7 @@ class JobReader:
             raise self._explained(error) from error
 
     def frontier(self, front: str) -> int | None:
-        """The time that a front has promised for every scope; None: none.
+        """Return the time that a front has promised for every scope; None: none.
 
         Raises:
             TrackingError: the tracker cannot be reached.
@@ -89,7 +89,7 @@ class JobReader:
         return next((status.frontiers.get("*") for status in fronts if status.front == front), None)
 
     def acknowledge_before_drain(self, subscriptions: Subscriptions) -> None:
-        """Acknowledges all that has happened, unless the job drains.
+        """Acknowledge all that has happened, unless the job drains.
 
         Raises:
             TrackingError: the tracker refuses.
@@ -104,7 +104,8 @@ class JobReader:
             raise self._explained(error) from error
 
     def ended_of(self, substreams: Set[Substream], segment: str) -> dict[Substream, int | None]:
-        """Which substreams have ended on a segment, and their elements; None: the tracker has forgotten them since.
+        """Return which substreams have ended on a segment, and their elements; None: the tracker has forgotten them
+        since.
 
         Raises:
             TrackingError: the tracker cannot be reached.
@@ -126,7 +127,7 @@ class JobReader:
         return ended
 
     def ended_otherwise(self, promises: Iterable[CommitPromise], patient: bool) -> dict[Expected, int]:
-        """Counts of substreams that have ended when their front had given another one, and that one.
+        """Count of substreams that have ended when their front had given another one, and that one.
 
         Args:
             promises: those that are to be made.
@@ -147,7 +148,7 @@ class JobReader:
         return {each: count for each, count in found.items() if count is not None and count != each.elements}
 
     def events(self, after: Place, up_to: Place | None, segments: Sequence[str]) -> tuple[list[Event], Place]:
-        """What was announced on some segments in a range; and the place after it.
+        """Return what was announced on some segments in a range; and the place after it.
 
         Args:
             after: what comes after it.

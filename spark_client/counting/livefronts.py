@@ -54,15 +54,15 @@ class GivenCounts(Protocol):
     def taken(self) -> Mapping[Substream, int]: ...
 
     def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
-        """Those of which it was promised, when others were given, that they will not come."""
+        """Return those of which it was promised, when others were given, that they will not come."""
         ...
 
     def give(self, substreams: Iterable[Substream]) -> None:
-        """Writes down that counts of these are given now; before the tracker is given them."""
+        """Write down that counts of these are given now; before the tracker is given them."""
         ...
 
     def keep_only(self, listed: Set[Substream]) -> None:
-        """Forgets deployments of whose substreams no table names any more.
+        """Forget deployments of whose substreams no table names any more.
 
         Args:
             listed: the substreams of the tables; if there are none, which may mean that they were not found, those of
@@ -71,7 +71,7 @@ class GivenCounts(Protocol):
         ...
 
     def follow(self) -> None:
-        """Acknowledges, now and then, what has ended before any drain.
+        """Acknowledge, now and then, what has ended before any drain.
 
         Raises:
             TrackingError: the tracker refuses.
@@ -95,21 +95,21 @@ class LiveFront:
         return self.front.names
 
     def finish(self) -> list[Finish]:
-        """The promise that nothing more will come at all."""
+        """Return the promise that nothing more will come at all."""
         return self.front.finish()
 
     def begin(self, given: GivenCounts) -> None:
-        """Learns what counts earlier deployments were given, when the query starts."""
+        """Learn what counts earlier deployments were given, when the query starts."""
 
     def look(self, at_once: bool = False) -> None:
-        """Learns what is new where its promises come from, if it is time.
+        """Learn what is new where its promises come from, if it is time.
 
         Args:
             at_once: it is time.
         """
 
     def committed(self, checkpoint: Path, epoch: int | None) -> None:
-        """Learns which batch of its query the tracker has for committed.
+        """Learn which batch of its query the tracker has for committed.
 
         Args:
             checkpoint: the query's.
@@ -117,18 +117,18 @@ class LiveFront:
         """
 
     def due(self) -> Sequence[CommitPromise]:
-        """Promises that wait for no batch; the next of them, until none are left."""
+        """Promise that wait for no batch; the next of them, until none are left."""
         return ()
 
     def promised(self, promises: Sequence[CommitPromise]) -> None:
         """The tracker has taken these."""
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        """The promises that a batch's global aggregates allow."""
+        """Return the promises that a batch's global aggregates allow."""
         return self.front.of_observed(row)
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:
-        """The promises that a batch's aggregates by substream allow."""
+        """Return the promises that a batch's aggregates by substream allow."""
         return self.front.of_groups(groups)
 
 
@@ -190,7 +190,7 @@ class LiveSchedule(LiveFront):
         self.take(due, self.end_of(due, through))
 
     def counts_of(self, rows: Rows, revise: bool = False) -> dict[Substream, Count]:
-        """Reads counts that a driver gives.
+        """Read counts that a driver gives.
 
         Raises:
             UsageError: rows of another form, a substream twice, a time that does not fit the source's.
@@ -199,7 +199,7 @@ class LiveSchedule(LiveFront):
         return {substream: (count, revise or self._schedule.revise) for substream, count in found.items()}
 
     def end_of(self, due: Iterable[Substream], through: datetime | date | None = None) -> int | None:
-        """Up to where counts are complete when these are given; None: others may follow.
+        """Return up to where counts are complete when these are given; None: others may follow.
 
         Raises:
             UsageError: a time that does not fit the source's.
@@ -226,14 +226,14 @@ class LiveSchedule(LiveFront):
         return bool(self._due)
 
     def take(self, due: Mapping[Substream, Count], end: int | None) -> None:
-        """Takes counts, to be given to the tracker, and up to where they are complete."""
+        """Take counts, to be given to the tracker, and up to where they are complete."""
         with self._lock:
             self._due.update(due)
             if end is not None:
                 self._through = end if self._through is None else max(end, self._through)
 
     def begin(self, given: GivenCounts) -> None:
-        """Learns what earlier deployments were given, when the query starts.
+        """Learn what earlier deployments were given, when the query starts.
 
         Raises:
             UsageError: substreams that were left out of a table that was complete are given now.
@@ -248,15 +248,15 @@ class LiveSchedule(LiveFront):
         self._checkpoints.add(checkpoint)
 
     def _goes_on(self, substream: Substream, ledger: GivenCounts) -> bool:
-        """Whether it is not done with already: another deployment has not seen it to its end."""
+        """Return whether it is not done with already: another deployment has not seen it to its end."""
         return substream not in ledger.done or substream in ledger.taken
 
     def _missing(self, substream: Substream, count: int) -> int:
-        """What is expected of a count now, after what a drain has released of it."""
+        """Return what is expected of a count now, after what a drain has released of it."""
         return max(0, count - (self._ledger.taken.get(substream, 0) if self._ledger is not None else 0))
 
     def look(self, at_once: bool = False) -> None:
-        """Looks for counts, if they are found somewhere and it is time.
+        """Look for counts, if they are found somewhere and it is time.
 
         Args:
             at_once: it is time.
@@ -301,7 +301,8 @@ class LiveSchedule(LiveFront):
         self._known, self._found = {**self._known, **known}, None
 
     def due(self) -> Sequence[CommitPromise]:
-        """The next promises to be made: counts first, and how far they are complete when all of them are made."""
+        """Return the next promises to be made: counts first, and how far they are complete when all of them are
+        made."""
         with self._lock:
             some = list(self._due.items())[:AT_ONCE]
             if not some:
@@ -309,7 +310,7 @@ class LiveSchedule(LiveFront):
         return self.expected(dict(some))
 
     def expected(self, counts: Mapping[Substream, Count]) -> list[Expected]:
-        """The promises of some counts, which are written down as given."""
+        """Return the promises of some counts, which are written down as given."""
         with self._lock:
             if self._ledger is not None and self._schedule.remembers:
                 self._ledger.give(counts)
@@ -365,7 +366,7 @@ def _reader(front: ByCount, spark: SparkSession, checkpoints: Set[Path]) -> Coun
 
 
 def live(front: Front, spark: SparkSession) -> LiveFront:
-    """A declared front, for a query that is to run.
+    """Return a declared front, for a query that is to run.
 
     Args:
         front: bound to its source.

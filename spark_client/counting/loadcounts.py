@@ -47,16 +47,16 @@ class _Parts:
         self.changed = False
 
     def put(self, place: str, counts: dict[Substream, int]) -> None:
-        """What is found in a place now."""
+        """Look at what is in a place now."""
         self._found[place] = counts
         self.changed = True
 
     def keep_only(self, places: Set[str]) -> None:
-        """Forgets what was found where nothing is any more, as when another place has come instead."""
+        """Forget what was found where nothing is any more, as when another place has come instead."""
         self._found = {place: counts for place, counts in self._found.items() if place in places}
 
     def all(self) -> dict[Substream, int]:
-        """All of it.
+        """Return all of it.
 
         Raises:
             UsageError: two places have one substream, so nobody can tell whether there are others.
@@ -99,7 +99,7 @@ class MarkerCounts:
         self._parts = _Parts(front)
 
     def read(self) -> Found | None:
-        """Counts the directories whose markers are new.
+        """Count the directories whose markers are new.
 
         Raises:
             UsageError: two of them are of one substream, or their files cannot be counted.
@@ -152,7 +152,7 @@ class MarkerCounts:
             _log.warning("%r: %s", self._front, why)
 
     def _directories(self, path: Path | str, values: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """The directories whose paths have all columns that are asked for, with the columns' values."""
+        """Yield the directories whose paths have all columns that are asked for, with the columns' values."""
         try:
             entries = sorted(os.scandir(path), key=lambda entry: entry.name)
         except FileNotFoundError:
@@ -188,7 +188,7 @@ class ManifestCounts:
         self._parts = _Parts(front)
 
     def read(self) -> Found | None:
-        """Reads the manifests that are new, or have changed.
+        """Read the manifests that are new, or have changed.
 
         Raises:
             UsageError: an entry lacks what is needed, or two manifests are of one substream.
@@ -242,7 +242,7 @@ class ManifestCounts:
         return timetable.added_up(self._spark, rows, front.rule), named
 
     def _file(self, place: str, name: str) -> str:
-        """A file that a manifest names: by its path, from the manifest's on, or by a URI."""
+        """Return a file that a manifest names: by its path, from the manifest's on, or by a URI."""
         if not _URI.match(name):
             return os.path.join(os.path.dirname(place), name)
         if _is_local(name):
@@ -269,12 +269,12 @@ def _reason(replaced: Sequence[str], place: str) -> str:
 
 
 def _row(values: Mapping[str, Any], keys: Sequence[str], count: Any) -> list[Any]:
-    """A row of a schedule: the scope, if there is one, the name or time, and the count."""
+    """Return a row of a schedule: the scope, if there is one, the name or time, and the count."""
     return [*[values[key] for key in keys], count]
 
 
 def _in_form(row: list[Any], front: SuccessMarkers | Manifests) -> list[Any]:
-    """The row with values as a schedule takes them."""
+    """Return the row with values as a schedule takes them."""
     rule: Substreams = front.rule
     if front.scope is not None:
         row[0] = as_column_has_it(str(row[0]), rule.scope_type)
@@ -285,7 +285,7 @@ def _in_form(row: list[Any], front: SuccessMarkers | Manifests) -> list[Any]:
 
 
 def _entries(place: str) -> Iterable[Mapping[str, Any]]:
-    """The entries of a manifest."""
+    """Return the entries of a manifest."""
     suffix = os.path.splitext(place)[1]
     if suffix == ".parquet":
         entries: list[Mapping[str, Any]] = pq.ParquetFile(place).read().to_pylist()
@@ -305,18 +305,18 @@ def _entries(place: str) -> Iterable[Mapping[str, Any]]:
 
 
 def _changed(file: str | Path) -> int:
-    """When a file was written or got its name: a copy that keeps times brings the first from elsewhere."""
+    """Return when a file was written or got its name: a copy that keeps times brings the first from elsewhere."""
     status = os.stat(file)
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _versions(directory: str) -> dict[str, int]:
-    """The files that Spark reads beneath a directory, and when they have changed."""
+    """Return the files that Spark reads beneath a directory, and when they have changed."""
     return {file: _changed(file) for file in sorted(_files(directory))}
 
 
 def _files(directory: str) -> Iterator[str]:
-    """The files that Spark reads beneath a directory."""
+    """Yield the files that Spark reads beneath a directory."""
     for place, directories, names in os.walk(directory):
         directories[:] = [name for name in directories if not _hidden(name)]
         yield from (os.path.join(place, name) for name in names if not _hidden(name))
@@ -327,7 +327,7 @@ def _hidden(name: str) -> bool:
 
 
 def rows_in(files: list[str], read: ReadFiles | None, where: str) -> int:
-    """How many rows files have.
+    """Return how many rows files have.
 
     Args:
         files: their paths.

@@ -47,7 +47,7 @@ class Manifest:
         self.kept.value = {}
 
     def has(self, place: str, partitions: int) -> bool:
-        """Whether all partitions of a probe are in it.
+        """Return whether all partitions of a probe are in it.
 
         Args:
             place: the probe's.

@@ -50,7 +50,7 @@ def give(
     through: datetime | date | None = None,
     revise: bool = False,
 ) -> None:
-    """Gives counts to the tracker, or to a query that is to start. What a batch under way holds up follows after it.
+    """Give counts to the tracker, or to a query that is to start. What a batch under way holds up follows after it.
 
     Args:
         schedule: the front.

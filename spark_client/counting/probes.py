@@ -37,7 +37,7 @@ _USUAL = Largest()
 
 @lru_cache(maxsize=16)
 def _client(trackers: Trackers) -> JobClient:
-    """One client for all tasks of a worker, so that they share its connection."""
+    """Return one client for all tasks of a worker, so that they share its connection."""
     return trackers.client()
 
 
@@ -57,7 +57,7 @@ class TaskPromises:
 
     @classmethod
     def of(cls, front: Front) -> TaskPromises:
-        """Those of a front that is bound to its source."""
+        """Return those of a front that is bound to its source."""
         return cls(front.name, tuple(front.values()), front.promiser)
 
     @property
@@ -66,7 +66,7 @@ class TaskPromises:
         return [f"{TRACKER}{name}" for name in self.values]
 
     def see(self, seen: dict[Key, dict[str, Any]], batch: pa.RecordBatch, scopes: pa.Array, keys: pa.Array) -> None:
-        """Keeps the greatest values of each substream.
+        """Keep the greatest values of each substream.
 
         Args:
             seen: so far.
@@ -117,7 +117,7 @@ class ExecutorProbe:
         return f"{self.direction}:{self.segment}"
 
     def on(self, rows: DataFrame, values: Mapping[str, Column] | None = None) -> DataFrame:
-        """The same rows, counted on their way.
+        """Return the same rows, counted on their way.
 
         Args:
             rows: with `_tracker`.

@@ -71,7 +71,7 @@ class ReceiptCounts:
         self._windows: dict[str, bool] = {}  # of a calendar, by name: whether the source has it; checked all at once
 
     def read(self) -> Found | None:
-        """Adds up what is new.
+        """Add up what is new.
 
         Raises:
             UsageError: the receipts are of other substreams than the source's, or contradict each other.
@@ -108,12 +108,12 @@ class ReceiptCounts:
         return Found(self._counts)
 
     def results(self, scope: str, name: str) -> int | None:
-        """How many results a substream has; None: it has not ended, or not so that it counts."""
+        """Return how many results a substream has; None: it has not ended, or not so that it counts."""
         self.read()
         return next((count for each, count in self._counts.items() if each[:2] == (scope, name)), None)
 
     def outcome(self, scope: str, name: str) -> str | None:
-        """How a substream has ended whose end does not count; None: there is no such end."""
+        """Return how a substream has ended whose end does not count; None: there is no such end."""
         return next((self._outcome(each) for each in self._open if each[:2] == (scope, name)), None)
 
     def _outcome(self, substream: Substream) -> str:
@@ -121,7 +121,7 @@ class ReceiptCounts:
         return "drained, and the receipt of that is gone" if first.before else _how(last)
 
     def _add_up(self, substream: Substream) -> None:
-        """How many results it has, up to the first end that counts."""
+        """Count the results that it has, up to the first end that counts."""
         receipts = self._receipts[substream]
         if len(scopes := sorted({each.scope for each in receipts})) > 1:
             raise UsageError(
@@ -164,7 +164,7 @@ class ReceiptCounts:
             )
 
     def _substream(self, receipt: Mapping[str, Any]) -> Substream:
-        """What the source calls the substream of a receipt."""
+        """Return what the source calls the substream of a receipt."""
         scope, name, end = self._front.scopes.get(receipt["scope"], receipt["scope"]), receipt["name"], _micros(receipt)
         rule = self._rule
         if rule is None:
@@ -185,7 +185,7 @@ class ReceiptCounts:
         return Substream(scope or "", name, end if rule.windows else None)
 
     def _other(self, name: str) -> UsageError:
-        """The other job's substream is none of the source's."""
+        """Return the error for a substream of the other job that is none of the source's."""
         rule = self._rule
         assert rule is not None
         own = f"windows such as {rule.window_name(rule.offset)}" if rule.by_end else _kind(rule.windows)
@@ -196,7 +196,7 @@ class ReceiptCounts:
         )
 
     def _check_windows(self) -> None:
-        """Whether the windows of a calendar that are new are the source's own: days are no months, here nor elsewhere.
+        """Check whether the new windows of a calendar are the source's own: days are no months, here nor elsewhere.
 
         Raises:
             UsageError: one is not.
@@ -225,7 +225,7 @@ class ReceiptCounts:
     # ---------------------------------------------------------------- where they are
 
     def _given(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """All receipts that a function gives."""
+        """Yield all receipts that a function gives."""
         assert callable(self._front.receipts)
         found = self._front.receipts()
         listed = _listed(found.select(*_READ, "query").toArrow()) if isinstance(found, DataFrame) else found
@@ -235,7 +235,7 @@ class ReceiptCounts:
             yield str(row["query"]), row
 
     def _new(self, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The receipts in directories that were not there before."""
+        """Yield the receipts in directories that were not there before."""
         for query in _directories(path, "query="):
             for epoch in _directories(path / query, "epoch="):
                 place = f"{query}/{epoch}"
@@ -264,18 +264,18 @@ def _listed(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _micros(receipt: Mapping[str, Any]) -> int | None:
-    """The end of a receipt's window, in microseconds."""
+    """Return the end of a receipt's window, in microseconds."""
     end = receipt["end_time"]
     return end if end is None or isinstance(end, int) else eventtime.micros_of(end)
 
 
 def _how(receipt: _Receipt) -> str:
-    """How a substream has ended."""
+    """Return how a substream has ended."""
     return "drained" if receipt.by_drain and receipt.reason == _COMPLETE else receipt.reason
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The bounds in a window's name."""
+    """Return the bounds in a window's name."""
     start, _, end = name.partition("/")
     return start, end
 

@@ -83,7 +83,7 @@ class Run(JobReader):
         self._patient_until = float("inf")
 
     def check_log(self, note: Path) -> None:
-        """Whether the tracker is the one that the query's checkpoint is about, and has not lost what it knew.
+        """Check whether the tracker is the one that the query's checkpoint is about, and has not lost what it knew.
 
         Args:
             note: a file of the checkpoint, which has the name of the job's log.
@@ -103,15 +103,15 @@ class Run(JobReader):
     # ---------------------------------------------------------------- epochs
 
     def batch(self, epoch: int) -> BatchId:
-        """How one of its batches is called."""
+        """Return how one of its batches is called."""
         return BatchId(self.query, self.run, epoch)
 
     def report(self, epoch: int) -> Report:
-        """An empty report of an epoch."""
+        """Return an empty report of an epoch."""
         return self._producer.epoch(epoch)
 
     def send(self, report: Report, epoch: int) -> list[Outcome]:
-        """Reports what the driver has to say of an epoch, before Spark commits it.
+        """Report what the driver has to say of an epoch, before Spark commits it.
 
         Returns:
             What became of each message.
@@ -145,7 +145,7 @@ class Run(JobReader):
             raise self._explained(error) from error
 
     def is_current(self) -> bool:
-        """Whether no later run of the query has been opened.
+        """Return whether no later run of the query has been opened.
 
         Raises:
             TrackingError: the tracker cannot be reached.
@@ -201,7 +201,7 @@ class Run(JobReader):
         self._patiently(lambda: self.committed(epoch))
 
     def promise(self, promises: Sequence[Frontier | Finish]) -> None:
-        """Makes promises that no batch carries.
+        """Make promises that no batch carries.
 
         Raises:
             TrackerError: a later epoch is staged, and more.
@@ -219,7 +219,8 @@ class Run(JobReader):
         self._hurry.set()
 
     def close(self, resume_epoch: int, patient: bool = True) -> bool:
-        """The query has stopped. The tracker learns of it, or else settles what was left when the query starts again.
+        """Close the run of a query that has stopped. Else the tracker settles what was left when the query starts
+        again.
 
         Args:
             resume_epoch: the first batch that Spark has not committed.
@@ -255,7 +256,7 @@ class Run(JobReader):
         return True
 
     def must_be_newest(self) -> None:
-        """Asks the tracker whether this run may still write what no epoch of it reports.
+        """Ask the tracker whether this run may still write what no epoch of it reports.
 
         Raises:
             TrackingError: another run has taken over.
@@ -266,7 +267,7 @@ class Run(JobReader):
             )
 
     def announce(self, front: LiveFront, patient: bool = True) -> None:
-        """Makes the promises of a front that wait for no batch. What has to wait for one all the same stays due.
+        """Make the promises of a front that wait for no batch. What has to wait for one all the same stays due.
 
         What has ended is done: another count of it, as of a load that was rewritten since, is passed over with a
         warning, and stops nothing else.
@@ -296,7 +297,7 @@ class Run(JobReader):
     def _promised(
         self, front: LiveFront, promises: Sequence[CommitPromise], patient: bool
     ) -> Sequence[CommitPromise] | None:
-        """Makes promises, and returns those that are no longer due; None: a batch under way takes them along."""
+        """Make promises, and return those that are no longer due; None: a batch under way takes them along."""
         try:
             (self._producer if patient else self._once).commit(promises=promises)
         except TrackerError as error:
@@ -309,7 +310,7 @@ class Run(JobReader):
         return promises
 
     def _patiently(self, call: Callable[[], object]) -> None:
-        """Repeats a call while the tracker cannot be reached, until `hurry` has set an end to that."""
+        """Repeat a call while the tracker cannot be reached, until `hurry` has set an end to that."""
         pause, warned = _FIRST_PAUSE, False
         while True:
             try:
@@ -328,7 +329,7 @@ class Run(JobReader):
 
 
 def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:
-    """Names substreams that have ended, and whose counts are others now."""
+    """Name substreams that have ended, and whose counts are others now."""
     first, count = next(iter(others.items()))
     _log.warning(
         "%r: %r of scope %r has ended with %d and is counted as %d now%s. What has ended stays as it is",

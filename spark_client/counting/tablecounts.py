@@ -30,7 +30,7 @@ class TableCounts:
         self._last: tuple[Any, list[tuple[Any, ...]]] | None = None
 
     def read(self) -> Found | None:
-        """Reads it.
+        """Read it.
 
         Raises:
             UsageError: its rows are of another form.
@@ -52,7 +52,7 @@ class TableCounts:
         return Found(counts, when_of(through, rule, repr(self._front)))
 
     def _rows(self) -> tuple[Any, list[tuple[Any, ...]]]:
-        """What the statements return: first how far it is complete, so that a row which that covers is there."""
+        """Return what the statements return: first how far it is complete, so that a row which that covers is there."""
         connection = self._front.connect()
         try:
             cursor = connection.cursor()

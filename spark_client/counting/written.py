@@ -9,7 +9,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
 
 def files(path: Path, texts: Sequence[str] = ()) -> ds.Dataset:
-    """The Parquet files of a directory.
+    """Return the Parquet files of a directory.
 
     Args:
         path: of it.

@@ -19,7 +19,7 @@ _SECRETS: Final = ("token", "password", "secret")
 
 
 def options_of(credentials: Credentials) -> dict[str, str]:
-    """Returns the options of the source for a client's credentials.
+    """Return the options of the source for a client's credentials.
 
     Args:
         credentials: the client's.
@@ -32,7 +32,7 @@ def options_of(credentials: Credentials) -> dict[str, str]:
 
 
 def credentials_of(options: Mapping[str, str]) -> Credentials:
-    """Returns the credentials that options name; those of the environment, if they name none.
+    """Return the credentials that options name; those of the environment, if they name none.
 
     Args:
         options: of the source.
@@ -50,7 +50,7 @@ def credentials_of(options: Mapping[str, str]) -> Credentials:
 
 
 def refuse_secrets(options: Mapping[str, str]) -> None:
-    """Refuses an option that would hold a secret, without showing it.
+    """Refuse an option that would hold a secret, without showing it.
 
     Raises:
         UsageError: there is one.

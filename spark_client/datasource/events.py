@@ -68,7 +68,7 @@ class TrackerDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("tracker")`` known to a session."""
+    """Make ``format("tracker")`` known to a session."""
     spark.dataSource.register(TrackerDataSource)
 
 

@@ -26,17 +26,17 @@ _OF_PLACE = ("seqs", "log_ids")  #: fields of `Position` that the offset has its
 
 
 def offset_of(place: Place) -> Offset:
-    """The offset of a place, with nothing before it that waits for another log."""
+    """Return the offset of a place, with nothing before it that waits for another log."""
     return {"seq": place.numbers, "log_id": place.ids}
 
 
 def place_of(offset: Offset) -> Place:
-    """The place of an offset."""
+    """Return the place of an offset."""
     return Place.of(offset["seq"], offset["log_id"])
 
 
 def oldest(statuses: Sequence[JobStatus]) -> Place:
-    """The place before the oldest events that are kept."""
+    """Return the place before the oldest events that are kept."""
     return Place(
         tuple(each.first_seq - 1 if each.first_seq else each.last_seq for each in statuses),
         tuple(each.log_id for each in statuses),
@@ -44,7 +44,7 @@ def oldest(statuses: Sequence[JobStatus]) -> Place:
 
 
 def kept_from(start: Offset, ordered: bool) -> Place:
-    """The place up to which nobody needs events again to read on after an offset."""
+    """Return the place up to which nobody needs events again to read on after an offset."""
     place = place_of(start)
     if len(place.seqs) == 1:
         return place
@@ -60,7 +60,7 @@ def read_between(
     scopes: Sequence[str],
     ordered: bool,
 ) -> tuple[list[Event], Offset]:
-    """Reads the events of several logs between an offset and a place, and merges them.
+    """Read the events of several logs between an offset and a place, and merge them.
 
     Args:
         logs: of the job: for each, who has it and under which name.

@@ -118,7 +118,7 @@ class ReaderOptions:
         return self.sharded == "global"
 
     def wants(self, event: Event) -> bool:
-        """Whether an event is of a wanted kind."""
+        """Return whether an event is of a wanted kind."""
         return isinstance(event.kind, self.kinds)
 
     def client(self) -> JobClient:
@@ -126,7 +126,7 @@ class ReaderOptions:
         return Trackers(self.server, ordering, self.retry_for, self.credentials).client()
 
     def range(self, client: TrackerClient, after: int, up_to: int, log_id: str) -> Iterator[Event]:
-        """The wanted events of a range of the only log; `up_to` 0 is the newest."""
+        """Yield the wanted events of a range of the only log; `up_to` 0 is the newest."""
         while not up_to or after < up_to:
             page = client.list_events(
                 self.job, after, up_to, 0, segments=self.segments, scopes=self.scopes, log_id=log_id
@@ -165,7 +165,7 @@ class explained:  # noqa: N801 - reads as a statement
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Names in an option: between commas; or a JSON list, for names that have commas or blanks."""
+    """Name in an option: between commas; or a JSON list, for names that have commas or blanks."""
     if text.startswith("["):
         with suppress(ValueError):
             return tuple(map(str, json.loads(text)))

@@ -62,7 +62,7 @@ WOKEN: Final = (0, datetime.fromtimestamp(0, timezone.utc), "", "", *[None] * le
 
 
 def event_row(event: Event) -> tuple[Any, ...]:
-    """An event as a row of `EVENT_SCHEMA`."""
+    """Return an event as a row of `EVENT_SCHEMA`."""
     kind = event.kind
     values = [getattr(kind, name, None) for name in _BODY]
     if isinstance(kind, Ended):
@@ -73,7 +73,7 @@ def event_row(event: Event) -> tuple[Any, ...]:
 
 
 def substream_rows(status: SubstreamStatus, segments: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """A substream as rows of `SUBSTREAM_SCHEMA`, one for each segment; of these only, if any are given."""
+    """Yield a substream as rows of `SUBSTREAM_SCHEMA`, one for each segment; of these only, if any are given."""
     for account in status.segments:
         if not segments or account.segment in segments:
             yield (

@@ -34,7 +34,7 @@ _Rows = tuple[Iterator[tuple[Any, ...]], Offset]
 
 
 def await_commits(client: JobClient, job: str, checkpoint: Path, seconds: float) -> None:
-    """Waits until the tracker has learnt of all that Spark has committed of a query.
+    """Wait until the tracker has learnt of all that Spark has committed of a query.
 
     Args:
         client: of the job.
@@ -90,7 +90,7 @@ class EventStream(LastingReader):
         return EventLogs(self.client, self._options.job)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What happens from now on is for the next run."""
+        """Leave what happens from now on for the next run."""
         with explained(self._options.job):
             self._target = self._logs.newest()
 
@@ -121,14 +121,14 @@ class EventStream(LastingReader):
         return iter(self._rows(events)), end
 
     def _news(self, start: Offset) -> _Page | None:
-        """What one batch takes, at most; None: the run takes no more."""
+        """Return what one batch takes, at most; None: the run takes no more."""
         return self._page(start, self._options.limit)
 
     def _rows(self, events: list[Event]) -> list[tuple[Any, ...]]:
         return [event_row(event) for event in events if self._options.wants(event)]
 
     def _answer(self, rows: list[tuple[Any, ...]], end: Offset, start: Offset) -> _Rows:
-        """The wanted rows up to the end of a page; with none, the place moves on only now and then."""
+        """Return the wanted rows up to the end of a page; with none, the place moves on only now and then."""
         # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
         if not rows and not self._should_move(place_of(end), start):
             return iter([]), start
@@ -136,14 +136,14 @@ class EventStream(LastingReader):
         return iter(rows), end
 
     def _place(self, start: Offset) -> Place:
-        """The place, from `start` on, up to which events were looked at."""
+        """Return the place, from `start` on, up to which events were looked at."""
         place, looked_at = place_of(start), self._looked_at
         if looked_at is None:
             return place
         return Place(tuple(map(max, looked_at.seqs, place.seqs)), place.log_ids)
 
     def _page(self, start: Offset, limit: int) -> _Page | None:
-        """The next events after `start` that nothing is known of; None: the run takes no more.
+        """Return the next events after `start` that nothing is known of; None: the run takes no more.
 
         Args:
             start: where Spark is.
@@ -188,7 +188,7 @@ class EventStream(LastingReader):
         return _Page(found, self._looked_at)
 
     def _is_relevant(self, event: Event) -> bool:
-        """Whether an event of several logs may make a row, of itself or of another event that waits for it."""
+        """Return whether an event of several logs may make a row, of itself or of another event that waits for it."""
         return self._options.wants(event) or isinstance(
             event.kind, Advanced | Drained if self._options.ordered else Drained
         )
@@ -240,7 +240,7 @@ class OwnEnds(EventStream):
         return super().read(start)
 
     def _news(self, start: Offset) -> _Page | None:
-        """All that there is now, however many pages that are: the rows of the next batch need all of it."""
+        """Return all that there is now, however many pages that are: the rows of the next batch need all of it."""
         looked_at = self._place(start)
         found = page = super()._news(start)
         if found is None or page is None or not page.place.is_beyond(looked_at):

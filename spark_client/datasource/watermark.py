@@ -28,7 +28,7 @@ _LATEST_MICROS: Final = LIMIT  #: where the tracker's times end: nothing after i
 def with_progress(
     data: DataFrame, advanced: DataFrame, time: str, over: TimeSemantics, segment: str, rule: Substreams
 ) -> DataFrame:
-    """Puts the tracker's progress beside data, as the watermark of a column.
+    """Put the tracker's progress beside data, as the watermark of a column.
 
     Progress is by the ends of windows: of one that is open, any row may be in flight, also one whose time lies before
     the progress. So the watermark goes from one start of a window to the next.

@@ -51,7 +51,7 @@ def _count_if(condition: ColumnOrName) -> Aggregate:
 
 
 def sum(value: ColumnOrName) -> Aggregate:  # noqa: A001 - Spark's own name
-    """The sum."""
+    """Return the sum."""
     return remade(_sum, [value])
 
 
@@ -73,17 +73,17 @@ def _sum(value: ColumnOrName) -> Aggregate:
 
 
 def min(value: ColumnOrName) -> Aggregate:  # noqa: A001
-    """The least value."""
+    """Return the least value."""
     return _itself(F.min, F.min, value)
 
 
 def max(value: ColumnOrName) -> Aggregate:  # noqa: A001
-    """The greatest value."""
+    """Return the greatest value."""
     return _itself(F.max, F.max, value)
 
 
 def avg(value: ColumnOrName) -> Aggregate:
-    """The mean, kept as a sum and a count."""
+    """Return the mean, kept as a sum and a count."""
     return remade(_avg, [value])
 
 
@@ -113,32 +113,33 @@ def _avg(value: ColumnOrName) -> Aggregate:
 
 
 def bool_and(value: ColumnOrName) -> Aggregate:
-    """Whether it is true in all rows."""
+    """Return whether it is true in all rows."""
     return _itself(F.bool_and, F.bool_and, value)
 
 
 def bool_or(value: ColumnOrName) -> Aggregate:
-    """Whether it is true in any row."""
+    """Return whether it is true in any row."""
     return _itself(F.bool_or, F.bool_or, value)
 
 
 def bit_xor(value: ColumnOrName) -> Aggregate:
-    """The XOR of integers."""
+    """Return the XOR of integers."""
     return _itself(F.bit_xor, F.bit_xor, value)
 
 
 def bit_and(value: ColumnOrName) -> Aggregate:
-    """The bitwise AND of integers."""
+    """Return the bitwise AND of integers."""
     return _itself(F.bit_and, F.bit_and, value)
 
 
 def bit_or(value: ColumnOrName) -> Aggregate:
-    """The bitwise OR of integers."""
+    """Return the bitwise OR of integers."""
     return _itself(F.bit_or, F.bit_or, value)
 
 
 def max_by(value: ColumnOrName, by: ColumnOrName) -> Aggregate:
-    """The value of the row with the greatest `by`; of rows with the same one, any of theirs. Null `by`s do not count.
+    """Return the value of the row with the greatest `by`; of rows with the same one, any of theirs. Null `by`s do not
+    count.
 
     A struct gives several columns of that row: ``max_by(F.struct("price", "currency"), "at")``.
     """
@@ -146,7 +147,7 @@ def max_by(value: ColumnOrName, by: ColumnOrName) -> Aggregate:
 
 
 def min_by(value: ColumnOrName, by: ColumnOrName) -> Aggregate:
-    """The value of the row with the least `by`; else as `max_by`."""
+    """Return the value of the row with the least `by`; else as `max_by`."""
     return remade(partial(_extreme, F.min_by, F.min), [value, by])
 
 
@@ -157,7 +158,7 @@ def _extreme(native: Callable[..., Column], most: _Native, value: ColumnOrName, 
 
 
 def collect_set(value: ColumnOrName) -> Aggregate:
-    """The distinct values, in no order. The state grows with them."""
+    """Return the distinct values, in no order. The state grows with them."""
     return remade(_collect_set, [value])
 
 
@@ -171,7 +172,7 @@ def _collect_set(value: ColumnOrName) -> Aggregate:
 
 
 def collect_list(value: ColumnOrName) -> Aggregate:
-    """All values but nulls, in no order. The state grows with the rows."""
+    """Return all values but nulls, in no order. The state grows with the rows."""
     return remade(_collect_list, [value])
 
 
@@ -181,7 +182,7 @@ def _collect_list(value: ColumnOrName) -> Aggregate:
 
 
 def count_distinct(value: ColumnOrName, *more: ColumnOrName) -> Aggregate:
-    """How many distinct values, exactly; null is none. The state grows with them: see `approx_count_distinct`.
+    """Return how many distinct values, exactly; null is none. The state grows with them: see `approx_count_distinct`.
 
     Args:
         value: that is counted.
@@ -244,7 +245,7 @@ def _itself(native: _Native, merge: _Native, value: ColumnOrName) -> Aggregate:
 
 
 def _collated(kind: T.DataType) -> bool:
-    """Whether equal values of a type may differ in their bytes."""
+    """Return whether equal values of a type may differ in their bytes."""
     if isinstance(kind, T.StructType):
         return any(_collated(field.dataType) for field in kind.fields)
     if isinstance(kind, T.ArrayType):
@@ -256,7 +257,8 @@ def _collated(kind: T.DataType) -> bool:
 
 
 def _halves_of(values: Column) -> tuple[Column, Column]:
-    """The sum of bigints as two, of which none overflows: in ANSI mode a batch's sum alone would fail, and be lost."""
+    """Return the sum of bigints as two, of which none overflows: in ANSI mode a batch's sum alone would fail, and be
+    lost."""
     return _carried(F.sum(F.shiftright(values, 32)), F.sum(values.bitwiseAND(F.lit(_LOW))))
 
 
@@ -271,7 +273,7 @@ _HALVES: Final[tuple[Callable[..., Column], ...]] = (
 
 
 def _united(high: Column, low: Column) -> Column:
-    """The sum; one that is no bigint is wrapped, as Spark's is without ANSI mode."""
+    """Return the sum; one that is no bigint is wrapped, as Spark's is without ANSI mode."""
     return F.shiftleft(high, 32).bitwiseOR(low)
 
 
@@ -300,7 +302,7 @@ def _lost(total: Column, number: Column) -> Column:
 
 
 def _counted_once(total: Column) -> tuple[Column, Column]:
-    """A sum so far, as the sum of one value, and their number."""
+    """Return a sum so far, as the sum of one value, and their number."""
     return total, F.when(total.isNotNull(), F.lit(1)).otherwise(0).cast("bigint")
 
 

@@ -88,20 +88,20 @@ class Belonging:
         return F.when(F.count("*") > 0, F.count_if(~self.good))
 
     def guarded(self, value: Column) -> Column:
-        """A value for good rows only: null in the others, in which it may not even be computable."""
+        """Return a value for good rows only: null in the others, in which it may not even be computable."""
         return F.when(self.good, value)
 
     def requiring(self, condition: Condition) -> Belonging:
-        """The same with a condition more, which is known only after the source was declared."""
+        """Return the same with a condition more, which is known only after the source was declared."""
         return replace(self, conditions=(*self.conditions, condition))
 
     def faulty(self, rows: DataFrame) -> DataFrame:
-        """The bad rows of a batch, as JSON: ``data``, ``reason``."""
+        """Return the bad rows of a batch, as JSON: ``data``, ``reason``."""
         data = F.to_json(F.struct(*map(named, rows.columns)))
         return rows.select(data.alias("data"), self.fault.alias("reason")).where("reason is not null")
 
     def refusal(self, rows: DataFrame, segment: str) -> TrackingError | None:
-        """The error for the bad rows of a batch; None: it has none.
+        """Return the error for the bad rows of a batch; None: it has none.
 
         Args:
             rows: of the batch, as the source gives them.
@@ -140,7 +140,7 @@ def belonging(
     on_bad_rows: OnBadRows,
     zone: Column | None = None,
 ) -> Belonging:
-    """The conditions for the rows of a source.
+    """Return the conditions for the rows of a source.
 
     Args:
         df: the source's rows.
@@ -166,13 +166,13 @@ def belonging(
 
 
 def in_range(df: DataFrame, time: ColumnOrName, rule: Substreams) -> Column:
-    """The time of a row, for fronts: null if it is none that the tracker takes, so that it moves no frontier."""
+    """Return the time of a row, for fronts: null if it is none that the tracker takes, so that it moves no frontier."""
     *_, condition = _of_time(df, time, rule.reach)
     return F.when(condition.holds, column(time))
 
 
 def partition_within(df: DataFrame, value: ColumnOrName, partitions: int) -> Condition:
-    """The condition that a row is of one of the partitions that its source was declared with.
+    """Return the condition that a row is of one of the partitions that its source was declared with.
 
     Args:
         df: the source's rows.
@@ -188,7 +188,7 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: int) -> Con
 
 
 def no_revision(name: str) -> Condition:
-    """The condition that a substream is not called as revisions are.
+    """Return the condition that a substream is not called as revisions are.
 
     Args:
         name: the column that names substreams.
@@ -198,8 +198,8 @@ def no_revision(name: str) -> Condition:
 
 
 def requirement(rule: Substreams) -> Column:
-    """The condition that a row belongs to a substream: a batch fails on the first row that does not, before it has
-    written anything.
+    """Return the condition that a row belongs to a substream: a batch fails on the first row that does not, before it
+    has written anything.
 
     Args:
         rule: how rows, which have `_tracker` and have been through all steps, fall into substreams.
@@ -209,12 +209,12 @@ def requirement(rule: Substreams) -> Column:
 
 
 def tells_of_bad_rows(error: BaseException) -> bool:
-    """Whether a batch has failed since a row did not meet the `requirement`."""
+    """Return whether a batch has failed since a row did not meet the `requirement`."""
     return has_text(error, _MARK)
 
 
 def of_steps(segment: str) -> TrackingError:
-    """The error for rows that belonged to no substream only after the steps of the stream."""
+    """Return the error for rows that belonged to no substream only after the steps of the stream."""
     return TrackingError(
         f"rows of segment {segment!r} belong to no substream after the steps of the stream: a right or full join makes "
         "rows that come from the other side alone, or a step has changed '_tracker'. The batch was not committed, and "
@@ -224,7 +224,7 @@ def of_steps(segment: str) -> TrackingError:
 
 
 def _of_text(df: DataFrame, value: ColumnOrName, what: str) -> Iterator[Condition]:
-    """The conditions for a scope or a name."""
+    """Yield the conditions for a scope or a name."""
     kind = resolve(df, value, what).dataType
     given, sql = column(value), _sql(df, value)
     called = _called(df, value) if sql else f"the {what}"
@@ -247,7 +247,7 @@ def _of_text(df: DataFrame, value: ColumnOrName, what: str) -> Iterator[Conditio
 
 
 def _of_time(df: DataFrame, value: ColumnOrName, reach: int) -> Iterator[Condition]:
-    """The conditions for the time of a window."""
+    """Yield the conditions for the time of a window."""
     kind = resolve(df, value, "window").dataType
     given, sql = column(value), _sql(df, value)
     called = _called(df, value) if sql else "the time"
@@ -261,7 +261,7 @@ def _of_time(df: DataFrame, value: ColumnOrName, reach: int) -> Iterator[Conditi
 
 
 def _of_zone(df: DataFrame, value: Column) -> Iterator[Condition]:
-    """The conditions for the time zone of a row."""
+    """Yield the conditions for the time zone of a row."""
     sql = _sql(df, value)
     called = _called(df, value) if sql else "the time zone"
     yield Condition(value.isNotNull(), f"{called} is null", sql and f"{sql} is not null")
@@ -269,7 +269,7 @@ def _of_zone(df: DataFrame, value: Column) -> Iterator[Condition]:
 
 
 def _sql(df: DataFrame, value: ColumnOrName) -> str | None:
-    """A plain column as SQL; None for an expression."""
+    """Return a plain column as SQL; None for an expression."""
     return quoted(_called(df, value)) if is_plain(df, value) else None
 
 

@@ -56,7 +56,7 @@ class Calendar:
 
 
 def calendar(length: str, zone: str | Column | None = None, *, first: str | None = None) -> Calendar:
-    """Makes windows of days, weeks, months, quarters or years, as the clocks and calendars of a time zone show them.
+    """Make windows of days, weeks, months, quarters or years, as the clocks and calendars of a time zone show them.
 
     Args:
         length: such as ``"1 day"``, ``"2 weeks"``, ``"1 month"``, ``"1 quarter"``, ``"1 year"``. Several are counted
@@ -126,12 +126,13 @@ class CalendarRule:
         return (self.count * (1 if self.unit == "days" else 31) + 3) * DAY
 
     def may_have(self, length: int) -> bool:
-        """Whether a window may be so long, in whatever zone: each of its ends may be moved by up to a day there."""
+        """Return whether a window may be so long, in whatever zone: each of its ends may be moved by up to a day
+        there."""
         shortest = (self.count * (1 if self.unit == "days" else 28) - 2) * DAY
         return max(0, shortest) < length < self.longest
 
     def zone_of(self, by_row: Column | None) -> Column | None:
-        """The zone of a row; None: times are a wall clock's.
+        """Return the zone of a row; None: times are a wall clock's.
 
         Args:
             by_row: the column that has it, if each row has its own.
@@ -141,7 +142,7 @@ class CalendarRule:
         return None if self.zone is None else F.lit(self.zone)
 
     def bounds(self, micros: Column, zone: Column | None) -> tuple[Column, Column]:
-        """The start and the end of the window that a time falls into.
+        """Return the start and the end of the window that a time falls into.
 
         Args:
             micros: the time, in microseconds.
@@ -167,7 +168,8 @@ class CalendarRule:
         return F.pmod(local - F.lit(self.offset), F.lit(DAY))
 
     def _first_day(self, days: Column, later: int) -> Column:
-        """The first day of the window that a day is in, or of one of its neighbours; in days after 1970-01-01."""
+        """Return the first day of the window that a day is in, or of one of its neighbours; in days after
+        1970-01-01."""
         if self.unit == "days":
             return (days - F.pmod(days - F.lit(self.first), F.lit(self.count)) + F.lit(later * self.count)).cast("long")
         day = F.date_from_unix_date(days)
@@ -178,7 +180,7 @@ class CalendarRule:
 
 
 def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -> CalendarRule:
-    """Resolves a calendar against the rows that it is for.
+    """Resolve a calendar against the rows that it is for.
 
     Args:
         df: the rows.
@@ -218,7 +220,7 @@ def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -
 
 
 def instant_of(local: Column, zone: Column) -> Column:
-    """The instant at which clocks in a zone show a time: the first if there are two, and later if it is skipped.
+    """Return the instant at which clocks in a zone show a time: the first if there are two, and later if it is skipped.
 
     Args:
         local: what they show, in microseconds after they showed 1970.
@@ -228,19 +230,19 @@ def instant_of(local: Column, zone: Column) -> Column:
 
 
 def midnight_of(date: Column, zone: Column) -> Column:
-    """The instant at which a date begins in a zone, as a timestamp; null if it is out of range."""
+    """Return the instant at which a date begins in a zone, as a timestamp; null if it is out of range."""
     days = F.unix_date(date)
     near = F.when(days.between(-(eventtime.LIMIT // DAY), eventtime.LIMIT // DAY), days).cast("long")
     return F.to_utc_timestamp(F.timestamp_micros(near * F.lit(DAY)), zone)
 
 
 def is_zone(text: Column) -> Column:
-    """Whether a text is the name of a time zone that Spark has; null if it is null."""
+    """Return whether a text is the name of a time zone that Spark has; null if it is null."""
     return text.rlike(_ZONE) & F.concat(F.lit(_ANY_DAY), text).try_cast(T.TimestampType()).isNotNull()
 
 
 def is_zone_sql(column: str) -> str:
-    """The same in SQL, of a column whose name is quoted."""
+    """Return the same in SQL, of a column whose name is quoted."""
     return f"{column} rlike '{_ZONE}' and try_cast(concat('{_ANY_DAY}', {column}) as timestamp) is not null"
 
 

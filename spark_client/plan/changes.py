@@ -33,7 +33,7 @@ class SnapshotEnd(Marks):
 
 
 def in_snapshot(source: ColumnOrName = "source") -> Column:
-    """Whether a change is a row of an initial snapshot, not of one by increments.
+    """Return whether a change is a row of an initial snapshot, not of one by increments.
 
     Args:
         source: the field ``source`` of the envelope.
@@ -42,7 +42,8 @@ def in_snapshot(source: ColumnOrName = "source") -> Column:
 
 
 def snapshot_end(source: ColumnOrName = "source", partition: ColumnOrName = "partition") -> SnapshotEnd:
-    """A front for the snapshot of tables: trusts that a table's rows come in order, and that the snapshot ran once.
+    """Return a front for the snapshot of tables: trusts that a table's rows come in order, and that the snapshot ran
+    once.
 
     The substream is the table. It ends with the row whose ``source.snapshot`` is ``last_in_data_collection``, or
     ``last`` for the last table. The order of a topic holds within a partition: a row of another partition than 0
@@ -66,7 +67,7 @@ def snapshot_end(source: ColumnOrName = "source", partition: ColumnOrName = "par
 
 
 def transaction_counts(metadata: DataFrame, collection: str | None = None) -> DataFrame:
-    """Counts for `Tracking.expect`: trusts the number of events that the end of each transaction has.
+    """Count for `Tracking.expect`: trusts the number of events that the end of each transaction has.
 
     Debezium writes them into a topic of its own (``provide.transaction.metadata``). The substream of a change is then
     ``transaction.id``. Rows may come in any order, from any number of partitions; a count that comes twice changes

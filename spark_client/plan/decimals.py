@@ -19,12 +19,12 @@ _WHOLE: Final = "decimal(38,0)"
 
 
 def bounded(kind: T.DecimalType, digits: int, scale: int) -> T.DecimalType:
-    """A decimal type with so many more digits, so many of them after the point, as far as Spark has them."""
+    """Return a decimal type with so many more digits, so many of them after the point, as far as Spark has them."""
     return T.DecimalType(min(kind.precision + digits, _MOST), min(kind.scale + scale, _MOST))
 
 
 def quotient(total: Column, number: Column, kind: T.DecimalType, result: T.DecimalType) -> Column:
-    """A decimal divided by a number of rows, rounded half up, as a decimal; null if it does not fit.
+    """Return a decimal divided by a number of rows, rounded half up, as a decimal; null if it does not fit.
 
     Args:
         total: the dividend.

@@ -61,7 +61,7 @@ _OF_TWO: Final = ("covar_pop", "covar_samp", "corr", "max_by", "min_by")
 
 
 def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregate:
-    """Makes an aggregate of what a user wrote: one of `aggregates`, or Spark's own over a plain column.
+    """Make an aggregate of what a user wrote: one of `aggregates`, or Spark's own over a plain column.
 
     Args:
         name: what the result is called.
@@ -127,7 +127,7 @@ _WITH_CLAUSE: Final = re.compile(r"\)\s*(filter\s*\(|over\s*\(|as\s)|\(\s*distin
 
 
 def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
-    """The aggregate for the type of what it is over on these rows.
+    """Return the aggregate for the type of what it is over on these rows.
 
     Raises:
         UsageError: Spark cannot take it in parts, or keep the parts, over this type.
@@ -166,7 +166,7 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
 
 
 def _united(whole: Aggregate, fitted: Sequence[Aggregate], rows: DataFrame) -> Aggregate:
-    """An expression over aggregates, with the parts of all of them.
+    """Return an expression over aggregates, with the parts of all of them.
 
     Args:
         whole: the expression.
@@ -212,7 +212,7 @@ def _united(whole: Aggregate, fitted: Sequence[Aggregate], rows: DataFrame) -> A
 
 
 def storable(kind: T.DataType) -> bool:
-    """Whether Parquet files hold values of a type, and give them back as they were."""
+    """Return whether Parquet files hold values of a type, and give them back as they were."""
     if isinstance(kind, T.StructType):
         return all(storable(field.dataType) for field in kind.fields)
     if isinstance(kind, T.ArrayType):
@@ -223,7 +223,7 @@ def storable(kind: T.DataType) -> bool:
 
 
 def sortable(kind: T.DataType) -> bool:
-    """Whether Spark sorts by values of a type: not by maps, and by nothing that holds one."""
+    """Return whether Spark sorts by values of a type: not by maps, and by nothing that holds one."""
     if isinstance(kind, T.StructType):
         return all(sortable(field.dataType) for field in kind.fields)
     if isinstance(kind, T.ArrayType):
@@ -232,7 +232,7 @@ def sortable(kind: T.DataType) -> bool:
 
 
 def result_field(rows: DataFrame, aggregate: Aggregate) -> T.StructField:
-    """The type that Spark itself gives the aggregate over these rows, and whether it may be null."""
+    """Return the type that Spark itself gives the aggregate over these rows, and whether it may be null."""
     field = _field(rows, "", aggregate.native)
     return T.StructField(field.name, T.StructType([field]).toNullable().fields[0].dataType, field.nullable)
 

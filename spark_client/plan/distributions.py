@@ -18,7 +18,7 @@ _WHOLE_NUMBERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
 def percentile(value: ColumnOrName, percentage: float | Sequence[float]) -> Aggregate:
-    """The exact percentile, between two values in proportion, as Spark's own. The state grows with the rows.
+    """Return the exact percentile, between two values in proportion, as Spark's own. The state grows with the rows.
 
     Args:
         value: numbers; null is none.
@@ -30,7 +30,7 @@ def percentile(value: ColumnOrName, percentage: float | Sequence[float]) -> Aggr
 
 
 def median(value: ColumnOrName) -> Aggregate:
-    """The exact median of numbers, as `percentile`."""
+    """Return the exact median of numbers, as `percentile`."""
     return remade(_median, [value])
 
 

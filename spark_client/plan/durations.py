@@ -24,7 +24,7 @@ _WIDTH: Final = _WIDTH_DAYS * 86_400_000_000
 
 
 def length(spark: SparkSession, duration: Duration, what: str) -> int:
-    """A length of time above zero, in microseconds.
+    """Return a length of time above zero, in microseconds.
 
     Args:
         spark: parses it.
@@ -44,7 +44,7 @@ def length(spark: SparkSession, duration: Duration, what: str) -> int:
 
 
 def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
-    """A fixed length of time in microseconds; it may be zero or negative.
+    """Return a fixed length of time in microseconds; it may be zero or negative.
 
     Args:
         spark: parses it.
@@ -71,7 +71,7 @@ def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
 
 @lru_cache(maxsize=256)
 def _parsed(spark: SparkSession, text: str) -> tuple[int, str | None]:
-    """What Spark makes of a text: microseconds, or why it refuses."""
+    """Return what Spark makes of a text: microseconds, or why it refuses."""
     one = spark.sql("SELECT micros FROM VALUES (0L) AS t(micros)")  # a local relation: no job runs
     width = f"{_WIDTH_DAYS} days"
     try:

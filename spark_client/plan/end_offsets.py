@@ -75,10 +75,10 @@ class EndOffsets(Front):
         return names_of([*self._columns])
 
     def check_overlapping(self) -> None:
-        """Takes them: all of them are promised at once."""
+        """Take them: all of them are promised at once."""
 
     def within(self) -> Column:
-        """Whether a record is part of the hand-off."""
+        """Return whether a record is part of the hand-off."""
         topic, partition, offset = (column(each) for each in self._columns)
         ends = [(F.lit(f"{n}/{name}"), F.lit(end)) for name, of in self.ends.items() for n, end in of.items()]
         end = F.create_map(*chain.from_iterable(ends))[F.concat(partition.cast("string"), F.lit("/"), topic)]
@@ -91,7 +91,7 @@ class EndOffsets(Front):
         return [Condition(self.within(), fault, None)]
 
     def reached(self, sources: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether all partitions have been read up to their ends.
+        """Return whether all partitions have been read up to their ends.
 
         Args:
             sources: up to which each source of the query has read. A partition that several of them read has been read
@@ -111,6 +111,6 @@ class EndOffsets(Front):
 
 
 def _partitions(positions: Mapping[str, Any], topic: str) -> Mapping[str, int]:
-    """A source's positions in a topic; of a source that is none of Kafka's there are none."""
+    """Return a source's positions in a topic; of a source that is none of Kafka's there are none."""
     found = positions.get(topic)
     return found if isinstance(found, Mapping) else {}

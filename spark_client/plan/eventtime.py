@@ -32,7 +32,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def check_session(spark: SparkSession, what: str) -> None:
-    """Refuses sessions in which the difference of two wall clock times is no number of microseconds.
+    """Refuse sessions in which the difference of two wall clock times is no number of microseconds.
 
     Args:
         spark: the session.
@@ -49,7 +49,7 @@ def check_session(spark: SparkSession, what: str) -> None:
 
 
 def micros(time: Column, kind: str) -> Column:
-    """A time as microseconds since 1970 on its own clock; null further than 73,000 years from it.
+    """Return a time as microseconds since 1970 on its own clock; null further than 73,000 years from it.
 
     Args:
         time: a column.
@@ -93,13 +93,13 @@ def iso(value: int, kind: str) -> str:
 
 
 def text(value: Column, kind: str) -> Column:
-    """The same as `iso` of a column, to the second."""
+    """Return the same as `iso` of a column, to the second."""
     shown = F.translate((_wall_epoch() + value * _microsecond()).cast("string"), " ", "T")
     return shown if kind == WALL else F.concat(shown, F.lit("Z"))
 
 
 def micros_in(text: str) -> int:
-    """The microseconds that `iso` has shown.
+    """Return the microseconds that `iso` has shown.
 
     >>> micros_in("2013-01-01T00:00:00Z"), micros_in("-0001-12-31T23:59:59.000001")
     (1356998400000000, -62167219200999999)

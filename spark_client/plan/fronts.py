@@ -43,7 +43,7 @@ class Promises:
         return bool(self.closed or self.frontiers)
 
     def add_to(self, report: Report, front: str) -> None:
-        """Puts them into the report of the epoch that made them."""
+        """Put them into the report of the epoch that made them."""
         for frontier in self.frontiers:
             report.frontier(frontier.front, frontier.time, frontier.scope)
         for scope, name, end_time in self.closed:
@@ -84,7 +84,7 @@ class _Newest:
         return Promises(frontiers=[f for scope, rows in by_scope.items() for f in self.frontiers(rows, scope)])
 
     def frontiers(self, rows: Sequence[Mapping[str, Any]], scope: str | None) -> list[Frontier]:
-        """The times that can be promised for a scope; None: for all."""
+        """Return the times that can be promised for a scope; None: for all."""
         frontiers = []
         for number, name in enumerate(self.names):
             times = [row[f"_newest_{number}"] for row in rows if row[f"_newest_{number}"] is not None]
@@ -94,7 +94,7 @@ class _Newest:
 
 
 def _nothing(groups: Sequence[Group]) -> Promises:  # noqa: ARG001
-    """What a front promises that no row moves."""
+    """Return what a front promises that no row moves."""
     return Promises()
 
 
@@ -122,11 +122,11 @@ class Front(ABC):
         return frozenset()
 
     def conditions(self, rows: DataFrame) -> list[Condition]:  # noqa: ARG002 - most need nothing
-        """What has to hold for a row of the source, beside what its substream asks: see `belonging`."""
+        """Return what has to hold for a row of the source, beside what its substream asks: see `belonging`."""
         return []
 
     def check_overlapping(self) -> None:
-        """Refuses windows that overlap, if it cannot promise of each which of them it means.
+        """Refuse windows that overlap, if it cannot promise of each which of them it means.
 
         Raises:
             UsageError: it cannot.
@@ -139,7 +139,7 @@ class Front(ABC):
     def bind(
         self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
     ) -> None:
-        """Learns which source it speaks for, before anything flows.
+        """Learn which source it speaks for, before anything flows.
 
         Args:
             name: the front's.
@@ -159,19 +159,19 @@ class Front(ABC):
         return [self.name]
 
     def finish(self) -> list[Finish]:
-        """The promise that nothing more will come at all."""
+        """Return the promise that nothing more will come at all."""
         return [Finish(name) for name in self.names]
 
     def observed(self) -> dict[str, Column] | None:
-        """The global aggregates it needs, all null if there was no row; None: it needs `grouped` ones."""
+        """Return the global aggregates it needs, all null if there was no row; None: it needs `grouped` ones."""
         return {}
 
     def suffices(self, row: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether what was observed of a batch is all that it needs; else it is asked to `read` the batch."""
+        """Return whether what was observed of a batch is all that it needs; else it is asked to `read` the batch."""
         return True
 
     def read(self, rows: DataFrame) -> Mapping[str, Any]:
-        """What `of_observed` takes, by an action of its own.
+        """Return what `of_observed` takes, by an action of its own.
 
         Args:
             rows: of the batch, as the source gives them.
@@ -181,11 +181,12 @@ class Front(ABC):
         return cast(Mapping[str, Any], collected.asDict())
 
     def values(self) -> dict[str, Column]:
-        """The values it needs of each row: the greatest of each substream in a batch are what it is asked about."""
+        """Return the values it needs of each row: the greatest of each substream in a batch are what it is asked
+        about."""
         return {}
 
     def grouped(self) -> dict[str, Column]:
-        """The aggregates it needs of each substream in a batch."""
+        """Return the aggregates it needs of each substream in a batch."""
         return {name: F.max(value) for name, value in self.values().items()}
 
     @property
@@ -195,10 +196,11 @@ class Front(ABC):
 
     @abstractmethod
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        """The promises that a batch's global aggregates allow."""
+        """Return the promises that a batch's global aggregates allow."""
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:
-        """The promises that a batch's aggregates by substream allow; each `_rows` says how many rows there were."""
+        """Return the promises that a batch's aggregates by substream allow; each `_rows` says how many rows there
+        were."""
         return self.promiser(groups)
 
 
@@ -209,7 +211,7 @@ class ManualFront(Front):
     trusts = "the call that finished it, or the drain"
 
     def check_overlapping(self) -> None:
-        """Takes them: all of them are promised at once."""
+        """Take them: all of them are promised at once."""
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         return Promises()
@@ -324,7 +326,7 @@ class BoundedOutOfOrderness(Front):
         self.moves_progress = not per_scope
 
     def check_overlapping(self) -> None:
-        """Takes them: a time is promised, whatever windows there are."""
+        """Take them: a time is promised, whatever windows there are."""
 
     def __repr__(self) -> str:
         return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"

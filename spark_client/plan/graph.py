@@ -45,7 +45,7 @@ class JobGraph:
         self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads
 
     def declare(self, segment: str) -> None:
-        """Adds a segment; of a graph that was given whole, it has to be there.
+        """Add a segment; of a graph that was given whole, it has to be there.
 
         Raises:
             UsageError: it is declared twice, or too late, or was not given.
@@ -61,7 +61,7 @@ class JobGraph:
         self.segments[segment] = []
 
     def declare_state(self, segment: str) -> None:
-        """Adds a segment that stands for the state of a release.
+        """Add a segment that stands for the state of a release.
 
         Raises:
             UsageError: as for `declare`.
@@ -70,7 +70,7 @@ class JobGraph:
         self._states.add(segment)
 
     def declare_fronts(self, names: Sequence[str], segment: str) -> None:
-        """Adds the fronts of a source; of a graph that was given whole, they have to be there.
+        """Add the fronts of a source; of a graph that was given whole, they have to be there.
 
         Raises:
             UsageError: one was not given, or is another source's.
@@ -88,7 +88,7 @@ class JobGraph:
             raise UsageError(f"front {missing[0]!r} is not among fronts={list(self._fronts)}")
 
     def feed(self, segment: str, fed: str) -> None:
-        """Adds that one segment feeds another.
+        """Add that one segment feeds another.
 
         Raises:
             UsageError: it is too late, or was not given, or the other one is of another job.
@@ -103,7 +103,7 @@ class JobGraph:
         self.segments[segment].append(fed)
 
     def consume(self, segment: str) -> None:
-        """Notes that a query of this application reads a segment.
+        """Note that a query of this application reads a segment.
 
         Raises:
             UsageError: another one does.
@@ -120,7 +120,7 @@ class JobGraph:
         return self._consumed if self.given else {*self.segments} - self._states
 
     def states(self) -> list[str]:
-        """The segments that stand for the state of a release.
+        """Return the segments that stand for the state of a release.
 
         Of a graph that was given whole they go by their names, as one application does not declare all of them.
         """
@@ -130,21 +130,22 @@ class JobGraph:
         return sorted(self._states)
 
     def leading_to(self, segment: str) -> list[str]:
-        """The segments from which this one can be reached."""
+        """Return the segments from which this one can be reached."""
         found = {segment}
         while more := {name for name, feeds in self.segments.items() if found.intersection(feeds)} - found:
             found |= more
         return sorted(found - {segment})
 
     def connected(self, segment: str) -> list[str]:
-        """The segment, those from which it can be reached, and those that can be reached from it."""
+        """Return the segment, those from which it can be reached, and those that can be reached from it."""
         found = {segment}
         while more := {fed for name in found for fed in self.segments.get(name, ())} - found:
             found |= more
         return sorted(found.union(self.leading_to(segment)))
 
     def origins_of(self, segment: str) -> list[str]:
-        """The segments on which what reaches this one entered the job, or left a release that sends its results on."""
+        """Return the segments on which what reaches this one entered the job, or left a release that sends its results
+        on."""
         states = {*self.states()}
         found, todo = {segment}, [segment]
         origins = []
@@ -158,7 +159,8 @@ class JobGraph:
         return sorted(origins)
 
     def fronts(self) -> dict[str, list[str]]:
-        """The segments that each front feeds; one that no front reaches, as nobody sends there yet, waits for all."""
+        """Return the segments that each front feeds; one that no front reaches, as nobody sends there yet, waits for
+        all."""
         reached: set[str] = set()
         todo = [segment for feeds in self._fronts.values() for segment in feeds or self.segments]
         while todo:
@@ -178,7 +180,7 @@ class JobGraph:
 
 
 def state_of(segment: str) -> str:
-    """The segment that stands for the state of the release of a segment.
+    """Return the segment that stands for the state of the release of a segment.
 
     >>> state_of("clean")
     'clean.held'
@@ -189,7 +191,7 @@ def state_of(segment: str) -> str:
 def _feeding(
     fronts: Sequence[str] | Mapping[str, Sequence[str]] | None, segments: Iterable[str]
 ) -> dict[str, list[str]]:
-    """The segments that each front feeds; empty: all.
+    """Return the segments that each front feeds; empty: all.
 
     >>> _feeding(["orders", "clicks/0", "control"], ["orders", "clicks"])
     {'orders': ['orders'], 'clicks/0': ['clicks'], 'control': []}

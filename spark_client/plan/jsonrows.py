@@ -23,12 +23,12 @@ OPTIONS: Final = {
 
 
 def to_json(columns: Sequence[str]) -> Column:
-    """A row's columns as JSON."""
+    """Return a row's columns as JSON."""
     return F.to_json(F.struct(*map(named, columns)), OPTIONS)
 
 
 def carried(rows: DataFrame, what: str, advice: str) -> DataFrame:
-    """The same rows; whoever reads one that JSON would alter fails.
+    """Return the same rows; whoever reads one that JSON would alter fails.
 
     Args:
         rows: what JSON is made of.
@@ -59,14 +59,14 @@ def _guarded(field: T.StructField, what: str, advice: str) -> Column | None:
 
 
 def from_json(text: Column, schema: T.StructType) -> Column:
-    """What `to_json` has written; a struct. What is no row of this schema fails the batch."""
+    """Return what `to_json` has written; a struct. What is no row of this schema fails the batch."""
     # Spark takes a column of this name for its own, and leaves it null: by default a name that users have.
     special = "_" * (1 + max((len(name) for name in schema.fieldNames()), default=0))
     return F.from_json(text, schema, {**OPTIONS, "mode": "FAILFAST", "columnNameOfCorruptRecord": special})
 
 
 def check(segment: str, rows: T.StructType) -> None:
-    """Whether JSON carries all columns of a channel.
+    """Check whether JSON carries all columns of a channel.
 
     Args:
         segment: of the channel.
@@ -84,7 +84,7 @@ def check(segment: str, rows: T.StructType) -> None:
 
 
 def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
-    """Refuses sessions in which Spark writes times as Spark 2 did: years before the first, and days of 1582, change.
+    """Refuse sessions in which Spark writes times as Spark 2 did: years before the first, and days of 1582, change.
 
     Args:
         spark: the session.
@@ -115,7 +115,7 @@ def _has_times(kind: T.DataType) -> bool:
 
 
 def _is_carried(kind: T.DataType) -> bool:
-    """Whether values of a type come back from JSON as they were."""
+    """Return whether values of a type come back from JSON as they were."""
     if isinstance(kind, T.StructType):
         return all(_is_carried(field.dataType) for field in kind.fields)
     if isinstance(kind, T.ArrayType):

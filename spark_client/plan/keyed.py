@@ -80,7 +80,7 @@ class SubstreamProcessor(ABC):
 
     @abstractmethod
     def init(self, handle: Any) -> None:
-        """Takes its state, in each task.
+        """Take its state, in each task.
 
         Args:
             handle: gives it, as Spark's ``StatefulProcessorHandle`` does: ``getValueState``, ``getListState``,
@@ -90,7 +90,7 @@ class SubstreamProcessor(ABC):
 
     @abstractmethod
     def handleInputRows(self, key: SubstreamKey, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Takes rows of a substream in.
+        """Take rows of a substream in.
 
         Args:
             key: the substream.
@@ -105,7 +105,7 @@ class SubstreamProcessor(ABC):
 
     @abstractmethod
     def handleEnd(self, key: SubstreamKey, end: SubstreamEnd) -> Iterable[Row]:
-        """Makes the final rows of a substream, whose state is removed after that.
+        """Make the final rows of a substream, whose state is removed after that.
 
         Called once for each substream of which a row was taken in.
 
@@ -145,7 +145,7 @@ class KeyedPlan:
 
 
 def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType | str) -> KeyedPlan:
-    """Checks a user's declaration.
+    """Check a user's declaration.
 
     Args:
         stream: whose rows it is about.
@@ -190,7 +190,7 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
 
 
 def check_state(name: str, ttl: Any) -> None:
-    """Refuses state that would go by itself, or has a name of this package's own.
+    """Refuse state that would go by itself, or has a name of this package's own.
 
     Args:
         name: of the state.
@@ -209,7 +209,7 @@ def check_state(name: str, ttl: Any) -> None:
 
 
 def no_timers() -> UsageError:
-    """The refusal of a timer."""
+    """Return the refusal of a timer."""
     return UsageError("a timer guesses when nothing more comes: give the final rows in handleEnd, which is told it")
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def source_label(salt: str, identity: Sequence[Column]) -> Column:
-    """The label of a row that enters the job.
+    """Return the label of a row that enters the job.
 
     Args:
         salt: sets this job apart from others that read the same rows.
@@ -27,7 +27,7 @@ def source_label(salt: str, identity: Sequence[Column]) -> Column:
 
 
 def positional_label(salt: str, query: str, epoch: int) -> Column:
-    """The label of a row whose source names no rows: from its place in the batch.
+    """Return the label of a row whose source names no rows: from its place in the batch.
 
     It holds for a replay of the same plan with the same partitions; a source that deals its rows out differently when
     it is read again gives them other labels, which is harmless only before anything of the batch was sent.
@@ -37,7 +37,7 @@ def positional_label(salt: str, query: str, epoch: int) -> Column:
 
 
 def child_label(parent: Column, segment: str, ordinal: Sequence[Column] = ()) -> Column:
-    """The label of what a row gives rise to on another segment.
+    """Return the label of what a row gives rise to on another segment.
 
     Args:
         parent: the parent's label.
@@ -48,7 +48,7 @@ def child_label(parent: Column, segment: str, ordinal: Sequence[Column] = ()) ->
 
 
 def _nulls(parts: Sequence[Column]) -> list[Column]:
-    """Which parts are null, as one more part to hash; none if no part is.
+    """Return which parts are null, as one more part to hash; none if no part is.
 
     The hash passes over nulls, so (null, a) and (a, null) would have one label. And it passes over this part where it
     is null, so that labels of rows without nulls are what they were before there was this part. It is longer than all

@@ -57,7 +57,7 @@ class RowLayout(Protocol):
     def texts(self) -> Sequence[str]: ...
 
     def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:
-        """What files hold of tracked rows.
+        """Return what files hold of tracked rows.
 
         Args:
             columns: theirs but `_tracker`, in the files' order.
@@ -67,11 +67,11 @@ class RowLayout(Protocol):
         ...
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
-        """What columns files have, for rows with these."""
+        """Return what columns files have, for rows with these."""
         ...
 
     def reader(self) -> Reader:
-        """What makes tracked rows of what files hold. To be made once: it costs a hundred calls into the JVM."""
+        """Return what makes tracked rows of what files hold. To be made once: it costs a hundred calls into the JVM."""
         ...
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -125,7 +125,7 @@ class DerivedLayout:
     label = pc.field(LABEL)
 
     def fits(self, schema: T.StructType) -> bool:
-        """Whether rows with these columns have what is needed, in types whose text is the same for everyone."""
+        """Return whether rows with these columns have what is needed, in types whose text is the same for everyone."""
         types = {field.name: field.dataType for field in schema.fields}
         if LABEL in types or ELSEWHERE in types:
             return False
@@ -199,7 +199,7 @@ class DerivedLayout:
         return _texts(scopes), keys if windows else _texts(keys), batch.column(LABEL)
 
     def _ends(self, micros: pa.Array) -> pa.Array:
-        """The ends of the windows that times fall into, in microseconds."""
+        """Return the ends of the windows that times fall into, in microseconds."""
         rule = self.rule
         values = micros.fill_null(LIMIT).to_numpy()
         furthest = LIMIT - rule.reach
@@ -210,7 +210,7 @@ class DerivedLayout:
 
 
 def derived_layout(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> DerivedLayout | None:
-    """The layout by the key columns of a declaration; None: they are expressions over others."""
+    """Return the layout by the key columns of a declaration; None: they are expressions over others."""
     scopes: frozenset[str | None] | None = frozenset([None]) if scope is None else names_of([scope])
     keys = names_of([key])
     if scopes is None or keys is None:
@@ -220,7 +220,7 @@ def derived_layout(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrNa
 
 
 def layout_of(rule: Substreams, columns: Mapping[str, Any] | None) -> ExplicitLayout | DerivedLayout:
-    """The layout of a channel's files, by its description."""
+    """Return the layout of a channel's files, by its description."""
     return ExplicitLayout(rule) if columns is None else DerivedLayout(rule, columns["scope"], columns["key"])
 
 

@@ -61,7 +61,7 @@ class Aggregate:
     combined: tuple[_Finish, tuple[Aggregate, ...]] | None = None
 
     def where(self, condition: ColumnOrName) -> Aggregate:
-        """The same over the rows in which a condition is true: ``FILTER (WHERE …)`` in SQL.
+        """Return the same over the rows in which a condition is true: ``FILTER (WHERE …)`` in SQL.
 
         Args:
             condition: a column, or a text in SQL, as `DataFrame.where` takes it.
@@ -95,7 +95,7 @@ class Aggregate:
 
 
 def remade(function: Callable[..., Aggregate], values: Sequence[ColumnOrName], *rest: object) -> Aggregate:
-    """An aggregate that can be made again over other values.
+    """Return an aggregate that can be made again over other values.
 
     Args:
         function: makes it.
@@ -110,7 +110,7 @@ def remade(function: Callable[..., Aggregate], values: Sequence[ColumnOrName], *
 
 
 def combine(function: Callable[..., Column], *aggregates: Aggregate) -> Aggregate:
-    """An expression over the results of other aggregates. ``+``, ``-``, ``*`` and ``/`` are written as such.
+    """Return an expression over the results of other aggregates. ``+``, ``-``, ``*`` and ``/`` are written as such.
 
     Args:
         function: of the results, as columns of the types that Spark gives them.
@@ -143,7 +143,7 @@ def combine(function: Callable[..., Column], *aggregates: Aggregate) -> Aggregat
 
 
 def _constant(value: Aggregate | float) -> Aggregate:
-    """An aggregate, or a number as one: of which nothing is kept."""
+    """Return an aggregate, or a number as one: of which nothing is kept."""
     if isinstance(value, Aggregate):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
@@ -158,7 +158,7 @@ def _constant(value: Aggregate | float) -> Aggregate:
 
 
 def finished(aggregate: Aggregate, result: T.StructField, parts: Sequence[Column]) -> Column:
-    """The result, from merged parts, as Spark gives it; null, or wrapped, if it has overflowed.
+    """Return the result, from merged parts, as Spark gives it; null, or wrapped, if it has overflowed.
 
     Args:
         aggregate: whose.

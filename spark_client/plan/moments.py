@@ -22,32 +22,32 @@ _NAN: Final = float("nan")
 
 
 def var_samp(value: ColumnOrName) -> Aggregate:
-    """The sample variance; null of one value."""
+    """Return the sample variance; null of one value."""
     return remade(partial(_deviation, F.var_samp, _sample(lambda m: m["m2"] / (m["n"] - 1))), [value])
 
 
 def var_pop(value: ColumnOrName) -> Aggregate:
-    """The variance of all there are."""
+    """Return the variance of all there are."""
     return remade(partial(_deviation, F.var_pop, _all(lambda m: m["m2"] / m["n"])), [value])
 
 
 def stddev_samp(value: ColumnOrName) -> Aggregate:
-    """The sample standard deviation; null of one value."""
+    """Return the sample standard deviation; null of one value."""
     return remade(partial(_deviation, F.stddev_samp, _sample(lambda m: F.sqrt(m["m2"] / (m["n"] - 1)))), [value])
 
 
 def stddev_pop(value: ColumnOrName) -> Aggregate:
-    """The standard deviation of all there are."""
+    """Return the standard deviation of all there are."""
     return remade(partial(_deviation, F.stddev_pop, _all(lambda m: F.sqrt(m["m2"] / m["n"]))), [value])
 
 
 def covar_samp(one: ColumnOrName, other: ColumnOrName) -> Aggregate:
-    """The sample covariance of rows that have both values; null of one row."""
+    """Return the sample covariance of rows that have both values; null of one row."""
     return remade(partial(_joint, F.covar_samp, _sample(lambda m: m["c"] / (m["n"] - 1))), [one, other])
 
 
 def covar_pop(one: ColumnOrName, other: ColumnOrName) -> Aggregate:
-    """The covariance of all rows that have both values."""
+    """Return the covariance of all rows that have both values."""
     return remade(partial(_joint, F.covar_pop, _all(lambda m: m["c"] / m["n"])), [one, other])
 
 
@@ -106,7 +106,8 @@ def _joint(
 
 
 def _mean(values: Column) -> Column:
-    """The mean of equal values is that value, though their sum may be rounded: so their deviation is 0, as Spark's."""
+    """Keep the mean of equal values at that value, though their sum may be rounded: so their deviation is 0, as
+    Spark's."""
     least, most = F.min(values), F.max(values)
     return F.coalesce(F.when(least == most, least).otherwise(F.avg(values)), F.lit(0.0))
 

@@ -19,7 +19,7 @@ _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def check_job(job: str, deployment: str) -> None:
-    """Refuses names that the tracker would refuse when the first query starts.
+    """Refuse names that the tracker would refuse when the first query starts.
 
     Raises:
         UsageError: one cannot be a job's, or a deployment's.
@@ -31,7 +31,7 @@ def check_job(job: str, deployment: str) -> None:
 
 
 def check_segment(name: str) -> None:
-    """Refuses what cannot name a segment, or a front.
+    """Refuse what cannot name a segment, or a front.
 
     Raises:
         UsageError: it is empty, too long, or no text.
@@ -42,13 +42,13 @@ def check_segment(name: str) -> None:
 
 
 def fold(spark: SparkSession) -> Callable[[str], str]:
-    """How names of columns are compared in a session: as they are, or whatever their case."""
+    """Return how names of columns are compared in a session: as they are, or whatever their case."""
     sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
     return str if sensitive else str.lower
 
 
 def alike(names: Iterable[str], spark: SparkSession) -> list[str]:
-    """Those of some columns' names that Spark cannot tell apart, or that are empty."""
+    """Return those of some columns' names that Spark cannot tell apart, or that are empty."""
     folded = fold(spark)
     seen: dict[str, list[str]] = {}
     for name in names:
@@ -57,7 +57,7 @@ def alike(names: Iterable[str], spark: SparkSession) -> list[str]:
 
 
 def check_columns(df: DataFrame, what: str) -> None:
-    """Refuses rows whose columns cannot be told apart, or have reserved names.
+    """Refuse rows whose columns cannot be told apart, or have reserved names.
 
     Args:
         df: the rows; they may have `_tracker`.
@@ -77,7 +77,7 @@ def check_columns(df: DataFrame, what: str) -> None:
 
 
 def _encodable(name: str) -> bool:
-    """Whether a text is Unicode; not half of a surrogate pair, say."""
+    """Return whether a text is Unicode; not half of a surrogate pair, say."""
     try:
         name.encode()
     except UnicodeEncodeError:

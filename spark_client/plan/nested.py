@@ -40,7 +40,7 @@ class Nested:
 
 
 def nested(*lengths: Duration | Calendar) -> Nested:
-    """Makes windows within windows: each is a result, and longer ones are made of the same partial results.
+    """Make windows within windows: each is a result, and longer ones are made of the same partial results.
 
     A longer window comes out with the last of its shorter ones, or after it. A row that is late for one of its windows
     is in none of them.
@@ -91,7 +91,7 @@ class Level:
         return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut)})
 
     def bounds(self, micros: Column, zone: Column | None) -> tuple[Column, Column]:
-        """Where its window begins and ends that a time falls into, in microseconds.
+        """Return where its window begins and ends that a time falls into, in microseconds.
 
         Args:
             micros: the time, in microseconds.
@@ -104,7 +104,7 @@ class Level:
 
 
 def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -> tuple[Level, ...]:
-    """Resolves windows within windows against the rows that they are for.
+    """Resolve windows within windows against the rows that they are for.
 
     Args:
         df: the rows.
@@ -138,7 +138,7 @@ def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -
 
 
 def key_of(bounds: list[tuple[Column, Column]]) -> Column:
-    """The key of a piece: the bounds of its windows, the shortest first.
+    """Return the key of a piece: the bounds of its windows, the shortest first.
 
     Args:
         bounds: of each level, in microseconds.
@@ -150,12 +150,12 @@ def key_of(bounds: list[tuple[Column, Column]]) -> Column:
 
 
 def window_of(key: Column, level: int) -> Column:
-    """The part of a piece's key that is the key of its window of a level."""
+    """Return the part of a piece's key that is the key of its window of a level."""
     return F.split_part(key, F.lit(" "), F.lit(level + 1))
 
 
 def windows_in(key: str) -> list[tuple[int, int]]:
-    """The bounds of a piece's windows, in microseconds.
+    """Return the bounds of a piece's windows, in microseconds.
 
     >>> windows_in("0/60 0/1440")
     [(0, 60), (0, 1440)]

@@ -14,7 +14,7 @@ Rule: TypeAlias = Callable[[Column, T.DataType], Column | None]
 
 
 def holds(value: Column, kind: T.DataType, rule: Rule, within: Rule | None = None) -> Column | None:
-    """Whether a condition holds for a value and for all that is in it; nulls meet it.
+    """Return whether a condition holds for a value and for all that is in it; nulls meet it.
 
     Args:
         value: a column.
@@ -43,7 +43,7 @@ def holds(value: Column, kind: T.DataType, rule: Rule, within: Rule | None = Non
 
 
 def utf8(value: Column, kind: T.DataType) -> Column | None:
-    """The condition that texts are UTF-8: Spark takes any bytes for a text."""
+    """Return the condition that texts are UTF-8: Spark takes any bytes for a text."""
     return F.is_valid_utf8(value) if isinstance(kind, T.StringType) else None
 
 

@@ -44,7 +44,7 @@ class Output(Protocol):
     reads_all: bool
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
-        """Writes them, or finds them written; says what was sent into channels.
+        """Write rows, or find them written, and return what was sent into channels.
 
         Args:
             rows: of the epoch.
@@ -54,7 +54,8 @@ class Output(Protocol):
         ...
 
     def begun(self, query: str, epoch: int) -> bool:
-        """Whether somebody else may have taken rows of an epoch of this query, so that it has to be brought to its end.
+        """Return whether somebody else may have taken rows of an epoch of this query, so that it has to be brought to
+        its end.
 
         Args:
             query: its id.
@@ -63,7 +64,7 @@ class Output(Protocol):
         ...
 
     def sweep(self, query: str) -> None:
-        """Removes what drivers of this query that were killed have left half written."""
+        """Remove what drivers of this query that were killed have left half written."""
         ...
 
 
@@ -77,7 +78,7 @@ class EarlyOutput(Protocol):
     takes_all: bool
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
-        """Shows them, unless later ones or final ones are there.
+        """Show them, unless later ones or final ones are there.
 
         Args:
             rows: with the columns ``final`` and ``as_of``, and the hidden ``_scope`` and ``_key``.
@@ -91,11 +92,11 @@ class SetAside(Protocol):
     """Keeps rows that must not go on."""
 
     def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
-        """Keeps so many rows of an epoch that belong to no substream."""
+        """Keep so many rows of an epoch that belong to no substream."""
         ...
 
     def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:
-        """Keeps rows of an epoch that a channel would take for copies of others."""
+        """Keep rows of an epoch that a channel would take for copies of others."""
         ...
 
 
@@ -112,7 +113,7 @@ class Sink(Protocol):
     """
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
-        """Writes the rows of an epoch, so that writing them again changes nothing.
+        """Write the rows of an epoch, so that writing them again changes nothing.
 
         Args:
             rows: the results of a release, or the rows of a tracked stream.
@@ -124,7 +125,7 @@ class Sink(Protocol):
 
 
 def check_sink(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
-    """Lets a sink refuse what it could not write.
+    """Let a sink refuse what it could not write.
 
     Args:
         sink: it.
@@ -141,7 +142,7 @@ def check_sink(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
 
 
 def check_early(sink: Sink, schema: T.StructType, spark: SparkSession) -> None:
-    """Lets a sink refuse early results: it cannot take them, or the final ones would not replace them.
+    """Let a sink refuse early results: it cannot take them, or the final ones would not replace them.
 
     Args:
         sink: it.
@@ -178,7 +179,7 @@ def check_revised(sink: Sink, schema: T.StructType, spark: SparkSession) -> None
 
 
 def check_replaced(what: str, columns: Collection[str], key: Collection[str]) -> None:
-    """Refuses a key by which final results would not replace early ones.
+    """Refuse a key by which final results would not replace early ones.
 
     Args:
         what: has the key, for the message.

@@ -25,7 +25,7 @@ class Recut:
 
     @classmethod
     def between(cls, before: Substreams, now: Substreams) -> Recut | None:
-        """What leads from one rule to another; None: they are the same.
+        """Return what leads from one rule to another; None: they are the same.
 
         Raises:
             UsageError: they differ in more than the length and the offset of windows.
@@ -41,12 +41,12 @@ class Recut:
         return cls(before, now)
 
     def makes(self, rule: Substreams) -> bool:
-        """Whether a rule, of whichever source, cuts windows as the new one does."""
+        """Return whether a rule, of whichever source, cuts windows as the new one does."""
         cut = (rule.length, rule.offset, rule.time) == (self.now.length, self.now.offset, self.now.time)
         return cut and rule.by_end and not rule.slide and not rule.shared
 
     def window(self, old: Substream) -> Substream:
-        """The window that takes in an old one.
+        """Return the window that takes in an old one.
 
         Raises:
             UsageError: none does: it would have to be split.
@@ -64,12 +64,12 @@ class Recut:
         return new
 
     def key(self, old: Column) -> Column:
-        """The same of the key of partial rows."""
+        """Return the same of the key of partial rows."""
         return self.now.end_after(F.unix_micros(old) - F.lit(self.before.length))
 
 
 def can_recut(before: object, now: object) -> bool:
-    """Whether a restored release may cut windows by another rule.
+    """Return whether a restored release may cut windows by another rule.
 
     Args:
         before, now: the rules, as `Substreams.to_json` gives them.
@@ -80,6 +80,6 @@ def can_recut(before: object, now: object) -> bool:
 
 
 def _may_differ(before: Substreams, now: Substreams) -> bool:
-    """Whether only the length and the offset of windows differ, and each is told by its end alone."""
+    """Return whether only the length and the offset of windows differ, and each is told by its end alone."""
     alike = replace(before, length=now.length, offset=now.offset, zone=None) == replace(now, zone=None)
     return alike and all(rule.by_end and not rule.slide and not rule.shared for rule in (before, now))

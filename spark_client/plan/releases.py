@@ -126,7 +126,7 @@ class ReleasePlan:
         return frozenset().union(*known) if len(known) == len(reads) else None
 
     def described(self) -> dict[str, object]:
-        """What shapes its state, as plain data."""
+        """Return what shapes its state, as plain data."""
         rows = {
             name: f"{name} of each row kept as {self.part_schema[name].dataType.simpleString()}"
             for name, _ in self.kept
@@ -142,7 +142,7 @@ class ReleasePlan:
         }
 
     def kept_as(self, measure: Measure) -> str:
-        """What the state keeps of an aggregate: its function, what that is over, and the types of its parts."""
+        """Return what the state keeps of an aggregate: its function, what that is over, and the types of its parts."""
         types = [self.part_schema[part].dataType.simpleString() for part in measure.parts]
         form = [measure.aggregate.form] if measure.aggregate.form else []
         return f"{measure.aggregate.description} kept as {', '.join([*form, *types])}"

@@ -105,5 +105,5 @@ class ResultsOf(ByCount):
 
 
 def _has_revisions(rows: DataFrame) -> bool:
-    """Whether rows have the column by which a release numbers them."""
+    """Return whether rows have the column by which a release numbers them."""
     return _REVISION in rows.columns and rows.schema[_REVISION].dataType.simpleString() in ("int", "bigint")

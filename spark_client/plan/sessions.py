@@ -33,7 +33,7 @@ class Session:
     step: Duration | None
 
     def lengths(self, spark: SparkSession) -> tuple[int, int]:
-        """The gap and the step, in microseconds.
+        """Return the gap and the step, in microseconds.
 
         Raises:
             UsageError: one is no length of time, or the gap is no multiple of the step, or one of too many.
@@ -56,7 +56,7 @@ class Session:
 
 
 def session(gap: Duration, step: Duration | None = None) -> Session:
-    """Makes sessions: a row belongs to the session of the same scope and keys that it is no further than a gap from.
+    """Make sessions: a row belongs to the session of the same scope and keys that it is no further than a gap from.
 
     They are those of Spark's ``session_window(time, gap)``, grouped by the scope and the keys of the release. A session
     comes out as soon as its source has promised times up to a gap and a step after its last row, or a little sooner.
@@ -72,7 +72,7 @@ def session(gap: Duration, step: Duration | None = None) -> Session:
 
 
 def stretches(end: int, step: int, gap: int) -> list[tuple[int, int]]:
-    """The bounds of all stretches that have a step, oldest first.
+    """Return the bounds of all stretches that have a step, oldest first.
 
     Args:
         end: of the step.

@@ -24,7 +24,7 @@ class Sliding:
 
 
 def sliding(length: Duration, every: Duration) -> Sliding:
-    """Makes windows that overlap, as Spark's ``window(time, length, every)`` does.
+    """Make windows that overlap, as Spark's ``window(time, length, every)`` does.
 
     A row is then an element of each window that it falls into: length / every of them. The source makes so many rows of
     it, so filter before.
@@ -39,7 +39,7 @@ def sliding(length: Duration, every: Duration) -> Sliding:
 
 
 def ends_of(micros: Column, length: int, slide: int, offset: int) -> Column:
-    """The ends of all windows that a time falls into, in microseconds: an array.
+    """Return the ends of all windows that a time falls into, in microseconds: an array.
 
     Args:
         micros: the time, in microseconds.

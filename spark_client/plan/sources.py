@@ -76,12 +76,12 @@ class Source:
         return self._in_windows(rows).withColumn(TRACKER, tracked).drop(_END)
 
     def tracked_for_ever(self, rows: DataFrame) -> DataFrame:
-        """Rows with `_tracker` outside any batch: with labels if the rows are named for ever."""
+        """Return the rows with `_tracker` outside any batch: with labels if the rows are named for ever."""
         tracked = self._labelled if self.identity else self._unlabelled
         return self._in_windows(rows).withColumn(TRACKER, tracked).drop(_END)
 
     def _in_windows(self, rows: DataFrame) -> DataFrame:
-        """The rows, each as often as windows have it; a bad row once, since it has to be found."""
+        """Return the rows, each as often as windows have it; a bad row once, since it has to be found."""
         return rows.withColumn(_END, F.explode_outer(self.keys[2])) if self.rule.slide else rows
 
     # Made once: a column costs some calls into the JVM, which a small batch would notice.

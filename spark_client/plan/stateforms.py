@@ -48,7 +48,7 @@ def _value(name: str, number: int, columns: list[str]) -> Column:
 
 
 def renamed(state: DataFrame, shape: Mapping[str, Any], plan: ReleasePlan) -> DataFrame:
-    """An exported state as a release takes it that keeps the same of the same, under other names perhaps.
+    """Return an exported state as a release takes it that keeps the same of the same, under other names perhaps.
 
     Args:
         state: as `exported` gives it.
@@ -64,7 +64,7 @@ def renamed(state: DataFrame, shape: Mapping[str, Any], plan: ReleasePlan) -> Da
 
 
 def imported(state: DataFrame, plan: ReleasePlan) -> DataFrame:
-    """A table of that form as partial rows of a release, beside `SUBSTREAM`.
+    """Return a table of that form as partial rows of a release, beside `SUBSTREAM`.
 
     Args:
         state: what a mapping has made of an exported state.
@@ -131,7 +131,7 @@ def _fits(measure: Measure, kind: T.DataType, schema: T.StructType) -> bool:
 
 
 def _parts(measure: Measure, kind: T.DataType) -> list[Column]:
-    """The parts of an aggregate, of a column that `_fits`."""
+    """Return the parts of an aggregate, of a column that `_fits`."""
     value = named(measure.name)
     from_value = measure.aggregate.from_value
     if from_value is not None and kind.simpleString() == measure.result.simpleString():

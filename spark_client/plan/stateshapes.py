@@ -17,7 +17,8 @@ from spark_client.plan.releases import KEY_FORMS, ReleasePlan
 
 
 def placed(plan: ReleasePlan, known: Mapping[str, Any] | None) -> ReleasePlan:
-    """The plan, with its aggregates in the columns that a checkpoint has for them; new ones get columns of their own.
+    """Return the plan, with its aggregates in the columns that a checkpoint has for them; new ones get columns of their
+    own.
 
     Args:
         plan: the release, as it was declared.
@@ -37,7 +38,7 @@ def placed(plan: ReleasePlan, known: Mapping[str, Any] | None) -> ReleasePlan:
 
 
 def part_numbers(shape: Mapping[str, Any]) -> dict[str, int]:
-    """The number in the names of an aggregate's columns, by what is kept of it.
+    """Return the number in the names of an aggregate's columns, by what is kept of it.
 
     Args:
         shape: of a release, as `ReleasePlan.described` gives it. Earlier versions numbered aggregates by their order.
@@ -54,7 +55,7 @@ def part_numbers(shape: Mapping[str, Any]) -> dict[str, int]:
 
 
 def new_aggregates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """The aggregates of one shape of which partial rows of another hold nothing: name and what is to be kept.
+    """Return the aggregates of one shape of which partial rows of another hold nothing: name and what is to be kept.
 
     >>> new_aggregates({"aggregates": {"n": "count(1)"}}, {"aggregates": {"rows": "count(1)", "most": "max(n)"}})
     {'most': 'max(n)'}
@@ -64,7 +65,7 @@ def new_aggregates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
 
 
 def can_read(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether partial rows of one shape can be merged as those of another."""
+    """Return whether partial rows of one shape can be merged as those of another."""
     if before["keys"] != now["keys"] or new_aggregates(before, now):
         return False
     numbers, current = part_numbers(before), part_numbers(now)
@@ -72,7 +73,7 @@ def can_read(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What has changed from one query to another, by aspect; aggregates may be renamed, moved or left out.
+    """Return what has changed from one query to another, by aspect; aggregates may be renamed, moved or left out.
 
     >>> differences({"keys": {}, "aggregates": {"n": "count(1)"}}, {"keys": {}, "aggregates": {"m": "max(a)"}})
     ["new aggregates are 'm' (max(a)): the state has {'n': 'count(1)'}"]

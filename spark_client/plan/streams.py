@@ -54,7 +54,7 @@ class Input(Protocol):
         ...
 
     def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:
-        """The rows of a batch.
+        """Return the rows of a batch.
 
         Args:
             batch: of what the query reads.
@@ -68,11 +68,11 @@ class Input(Protocol):
         ...
 
     def all_rows(self, batch: DataFrame, woken: bool) -> DataFrame:
-        """The same with those that are set aside."""
+        """Return the same with those that are set aside."""
         ...
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
-        """The same with `_tracker`."""
+        """Return the same with `_tracker`."""
         ...
 
 
@@ -94,13 +94,13 @@ class Stream:
         return self.input.segment
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        """What the steps make of a batch's rows."""
+        """Return what the steps make of a batch's rows."""
         for step in self.steps:
             rows = step(rows)
         return rows
 
     def required(self, rows: DataFrame) -> DataFrame:
-        """The same rows, after all steps; a batch fails on one that belongs to no substream."""
+        """Return the same rows, after all steps; a batch fails on one that belongs to no substream."""
         return rows.where(self._requirement)
 
     @cached_property

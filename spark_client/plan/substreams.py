@@ -49,12 +49,12 @@ class Substream(NamedTuple):
 
 
 def column(value: ColumnOrName) -> Column:
-    """A column, given as such or by its name."""
+    """Return a column, given as such or by its name."""
     return F.col(value) if isinstance(value, str) else value
 
 
 def quoted(name: str) -> str:
-    """A name in Spark's SQL, whatever is in it.
+    """Return a name in Spark's SQL, whatever is in it.
 
     >>> quoted("http.status"), quoted("a`b")
     ('`http.status`', '`a``b`')
@@ -63,12 +63,13 @@ def quoted(name: str) -> str:
 
 
 def named(name: str) -> Column:
-    """A column by its very name: ``F.col`` would take a dot for a field of a struct."""
+    """Return a column by its very name: ``F.col`` would take a dot for a field of a struct."""
     return F.col(quoted(name))
 
 
 def names_of(values: Iterable[ColumnOrName]) -> frozenset[str] | None:
-    """The columns that some columns read, if each is a plain column; None: one is an expression, whose are not known.
+    """Return the columns that some columns read, if each is a plain column; None: one is an expression, whose are not
+    known.
 
     >>> sorted(names_of(["origin", "carrier"]))
     ['carrier', 'origin']
@@ -152,15 +153,18 @@ class Substreams:
         return ["scope", "end" if self.by_end else "name"]
 
     def end_of(self, time: Column) -> Column:
-        """The end of the window that a time falls into, as `_tracker` has it; null if the time is out of range."""
+        """Return the end of the window that a time falls into, as `_tracker` has it; null if the time is out of
+        range."""
         return self.end_after(eventtime.micros(time, self.time))
 
     def end_after(self, micros: Column) -> Column:
-        """The same of microseconds. A wall clock's end is kept as the instant at which a clock in UTC shows it."""
+        """Return the same of microseconds. A wall clock's end is kept as the instant at which a clock in UTC shows
+        it."""
         return F.timestamp_micros(self._begins(self._in_range(micros)) + F.lit(self.length))
 
     def start_of(self, micros: Column) -> Column:
-        """The start of the window that a time falls into, in microseconds; one that is out of range stays as it is.
+        """Return the start of the window that a time falls into, in microseconds; one that is out of range stays as it
+        is.
 
         Args:
             micros: the time; its window has no zone of a row.
@@ -172,15 +176,15 @@ class Substreams:
         return F.when(self._near(micros), start).otherwise(micros)
 
     def _begins(self, micros: Column) -> Column:
-        """Where the window of a fixed length begins that a time falls into."""
+        """Return where the window of a fixed length begins that a time falls into."""
         return micros - F.pmod(micros - F.lit(self.offset), F.lit(self.length))
 
     def ends_of(self, time: Column) -> Column:
-        """The ends of the windows that a time falls into, if windows overlap: an array; null as `end_of`."""
+        """Return the ends of the windows that a time falls into, if windows overlap: an array; null as `end_of`."""
         return sliding.ends_of(self.micros(time), self.length, self.slide, self.offset)
 
     def bounds_of(self, micros: Column, zone: Column | None) -> Column:
-        """The key of the window of a calendar that a time falls into; null if it is out of range.
+        """Return the key of the window of a calendar that a time falls into; null if it is out of range.
 
         It has both bounds, in microseconds: to write their names out for each row would take most of a batch's time.
 
@@ -194,7 +198,7 @@ class Substreams:
         return F.when(self._near(micros), F.concat(start, F.lit("/"), end))
 
     def pieces_of(self, micros: Column, zone: Column | None) -> Column:
-        """The key of the piece of windows within windows that a time falls into; null if it is out of range.
+        """Return the key of the piece of windows within windows that a time falls into; null if it is out of range.
 
         Args:
             micros: the time, in microseconds.
@@ -203,7 +207,7 @@ class Substreams:
         return F.when(self._near(micros), key_of([level.bounds(micros, zone) for level in self.levels]))
 
     def micros(self, time: Column) -> Column:
-        """A time as microseconds, on the clock that windows are cut on; null if it is out of range."""
+        """Return a time as microseconds, on the clock that windows are cut on; null if it is out of range."""
         return self._in_range(eventtime.micros(time, self.time))
 
     def _in_range(self, micros: Column) -> Column:
@@ -214,7 +218,7 @@ class Substreams:
         return micros.between(self.reach - eventtime.LIMIT, eventtime.LIMIT - self.reach)
 
     def substream(self, scope: str | None, key: Any) -> Substream:
-        """What a group's keys name.
+        """Return what a group's keys name.
 
         Args:
             scope: the scope.
@@ -232,7 +236,7 @@ class Substreams:
         return Substream(scope or "", self.interval(start, end), end)
 
     def tracked_as(self, substream: Substream) -> tuple[Substream, ...]:
-        """The substreams of the tracker that rows of one substream are elements of: mostly that one.
+        """Return the substreams of the tracker that rows of one substream are elements of: mostly that one.
 
         Rows are kept, counted and merged by the smaller one. It has ended when all of these have.
         """
@@ -247,7 +251,7 @@ class Substreams:
         return tuple(dict.fromkeys(named))
 
     def key_of(self, substream: Substream) -> Any:
-        """The key that a group of rows has: see `substream`."""
+        """Return the key that a group of rows has: see `substream`."""
         if self.by_end:
             return substream.end_time
         if not self.windows or self.levels:
@@ -255,7 +259,7 @@ class Substreams:
         return f"{eventtime.micros_in(substream.name.partition('/')[0])}/{substream.end_time}"
 
     def has(self, substream: Substream) -> bool:
-        """Whether a row could be in a substream, as far as its name and end show it.
+        """Return whether a row could be in a substream, as far as its name and end show it.
 
         >>> day = Substreams(None, "string", None, "string", 86_400_000_000, 0)
         >>> day.has(Substream("", "1970-01-01T00:00:00Z/1970-01-02T00:00:00Z", 86_400_000_000))
@@ -272,7 +276,7 @@ class Substreams:
         return starts_on and self.window_name(end) == substream.name
 
     def window_name(self, end_time: int) -> str:
-        """An ISO 8601 interval: in UTC, or without a zone if the windows are a wall clock's.
+        """Return an ISO 8601 interval: in UTC, or without a zone if the windows are a wall clock's.
 
         >>> Substreams(None, "string", None, "string", 86_400_000_000, 0).window_name(1_356_998_400_000_000)
         '2012-12-31T00:00:00Z/2013-01-01T00:00:00Z'
@@ -280,26 +284,26 @@ class Substreams:
         return self.interval(end_time - self.length, end_time)
 
     def interval(self, start: int, end: int) -> str:
-        """What the tracker calls a window, by its bounds."""
+        """Return what the tracker calls a window, by its bounds."""
         return f"{eventtime.iso(start, self.time)}/{eventtime.iso(end, self.time)}"
 
     def bounds(self, substream: Substream) -> tuple[datetime | None, datetime | None]:
-        """Where a window begins and ends, as far as a datetime can hold it; None of what is no window."""
+        """Return where a window begins and ends, as far as a datetime can hold it; None of what is no window."""
         if substream.end_time is None:
             return None, None
         start = eventtime.micros_in(substream.name.partition("/")[0])
         return eventtime.datetime_of(start, self.time), eventtime.datetime_of(substream.end_time, self.time)
 
     def end_or_name(self, struct: str = TRACKER) -> Column:
-        """The key that tells substreams of a scope apart."""
+        """Return the key that tells substreams of a scope apart."""
         return F.col(f"{struct}.{self.keys[1]}")
 
     def end_micros(self, struct: str = TRACKER) -> Column:
-        """The key that tells windows apart, as a number, or the name."""
+        """Return the key that tells windows apart, as a number, or the name."""
         return F.unix_micros(F.col(f"{struct}.end")) if self.by_end else F.col(f"{struct}.name")
 
     def name_and_end(self, key: Column) -> tuple[Column, Column]:
-        """The name and the end of a substream, as far as its key tells them: a window's name may be null."""
+        """Return the name and the end of a substream, as far as its key tells them: a window's name may be null."""
         if self.by_end:
             return F.lit(None).cast("string"), key
         if not self.windows:
@@ -309,7 +313,7 @@ class Substreams:
         return name, F.timestamp_micros(end)
 
     def result_columns(self, scope: Column, key: Column) -> list[Column]:
-        """How results show their substream: the scope under its own name, and `window` or the name's column."""
+        """Return how results show their substream: the scope under its own name, and `window` or the name's column."""
         columns = [] if self.scope is None else [scope.cast(self.scope_type).alias(self.scope)]
         if self.windows:
             start, stop = (eventtime.moment(micros, self.time) for micros in self._bounds(key))
@@ -319,7 +323,7 @@ class Substreams:
         return columns
 
     def _bounds(self, key: Column) -> tuple[Column, Column]:
-        """Where a window begins and ends, in microseconds."""
+        """Return where a window begins and ends, in microseconds."""
         if self.by_end:
             end = F.unix_micros(key)
             return end - F.lit(self.length), end
@@ -352,14 +356,15 @@ def text_of(value: Column, kind: str) -> Column:
 
 
 def session_zone(df: DataFrame) -> str:
-    """The time zone that Spark casts by."""
+    """Return the time zone that Spark casts by."""
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
     assert zone is not None
     return zone
 
 
 def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
-    """A column of an identity, for a hash: equal texts of a collation may be different bytes, and so different rows.
+    """Return a column of an identity, for a hash: equal texts of a collation may be different bytes, and so different
+    rows.
 
     Raises:
         UsageError: Spark cannot resolve it.
@@ -369,7 +374,7 @@ def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
 
 
 def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
-    """The field that a column gives on these rows.
+    """Return the field that a column gives on these rows.
 
     Raises:
         UsageError: Spark cannot resolve it.

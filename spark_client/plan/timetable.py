@@ -34,7 +34,7 @@ _Row = tuple[Any, Any, Any]  #: scope or None, end in microseconds or name, coun
 
 
 def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
-    """The rows that each substream will have.
+    """Return the rows that each substream will have.
 
     Args:
         spark: the source's session.
@@ -55,7 +55,7 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
 
 
 def added_up(spark: SparkSession, expected: Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
-    """The same of rows that may be of one substream: their counts are added up."""
+    """Return the same of rows that may be of one substream: their counts are added up."""
     due: dict[Substream, int] = {}
     for substream, count in _listed(spark, expected, rule):
         due[substream] = due.get(substream, 0) + count
@@ -65,7 +65,7 @@ def added_up(spark: SparkSession, expected: Iterable[Sequence[Any]], rule: Subst
 def _listed(
     spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams
 ) -> list[tuple[Substream, int]]:
-    """The substream and the count of each row."""
+    """Return the substream and the count of each row."""
     rows = _of_table(expected, rule) if isinstance(expected, DataFrame) else _of_values(spark, expected, rule)
     listed = []
     for scope, key, count in rows:
@@ -95,7 +95,7 @@ def _checked(width: int, rule: Substreams, columns: object) -> None:
 
 
 def _columns(rule: Substreams) -> list[str]:
-    """What a row of a schedule has."""
+    """Return what a row of a schedule has."""
     zoned = rule.calendar is not None and rule.calendar.by_row
     return [*(["scope"] if rule.scope is not None else []), "when", "count", *(["zone"] if zoned else [])]
 
@@ -122,13 +122,14 @@ def _of_table(table: DataFrame, rule: Substreams) -> list[_Row]:
 
 
 def _zone(rule: Substreams, given: Column) -> Column | None:
-    """The zone of a schedule's row; null if Spark has none of that name; None: the source's times have no zone."""
+    """Return the zone of a schedule's row; null if Spark has none of that name; None: the source's times have no
+    zone."""
     assert rule.calendar is not None
     return rule.calendar.zone_of(F.when(is_zone(given), given))
 
 
 def _micros(when: Column, kind: str, rule: Substreams, zone: Column | None) -> Column:
-    """A schedule's time in microseconds, on the clock of the source's."""
+    """Return a schedule's time in microseconds, on the clock of the source's."""
     if kind == rule.time or (rule.time == DATE and kind == INSTANT):
         return eventtime.micros(when, kind)
     if kind == DATE:
@@ -143,7 +144,7 @@ def _micros(when: Column, kind: str, rule: Substreams, zone: Column | None) -> C
 
 
 def _check_day(rule: Substreams, what: str) -> None:
-    """Whether a day names a window, on whose clock it is the same everywhere."""
+    """Check whether a day names a window, on whose clock it is the same everywhere."""
     if rule.calendar is not None:
         if rule.calendar.offset:
             raise UsageError(
@@ -194,7 +195,7 @@ def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str) -> 
 
 
 def _text(table: DataFrame, name: str, kind: str) -> Column:
-    """The text of a scope or name as the source's rows have it, in the source's type.
+    """Return the text of a scope or name as the source's rows have it, in the source's type.
 
     Raises:
         UsageError: a value is none of that type, or would be rounded to one.
@@ -215,7 +216,7 @@ def _text(table: DataFrame, name: str, kind: str) -> Column:
 
 
 def _bounds_of(spark: SparkSession, times: Sequence[Any], zones: Sequence[Any], rule: Substreams) -> list[str | None]:
-    """The keys of the windows of a calendar that times fall into."""
+    """Return the keys of the windows of a calendar that times fall into."""
     known, dates = _known(spark, times, rule)
     days = dict(dates)
     rows = [(place, known.get(place), days.get(place), zone) for place, zone in enumerate(zones)]
@@ -228,7 +229,7 @@ def _bounds_of(spark: SparkSession, times: Sequence[Any], zones: Sequence[Any], 
 
 
 def _ends_of(spark: SparkSession, times: Sequence[Any], rule: Substreams) -> list[int | None]:
-    """The ends of the windows that times fall into."""
+    """Return the ends of the windows that times fall into."""
     known, dates = _known(spark, times, rule)
     known |= _of_dates(spark, dates)
     ends: list[int | None] = [None] * len(times)
@@ -264,7 +265,7 @@ def _known(
 
 
 def _of_dates(spark: SparkSession, dates: Sequence[tuple[int, date]]) -> dict[int, int]:
-    """The instants at which dates begin in the session's zone, as Spark finds them for the source's column."""
+    """Return the instants at which dates begin in the session's zone, as Spark finds them for the source's column."""
     if not dates:
         return {}
     table = spark.createDataFrame(list(dates), "place int, time date")
@@ -272,7 +273,7 @@ def _of_dates(spark: SparkSession, dates: Sequence[tuple[int, date]]) -> dict[in
 
 
 def _of_naive(spark: SparkSession, times: Sequence[tuple[int, datetime]]) -> dict[int, int]:
-    """The instants of datetimes without a zone, if this process and the session agree on them."""
+    """Return the instants of datetimes without a zone, if this process and the session agree on them."""
     if not times:
         return {}
     texts = [(place, time.isoformat(sep=" ")) for place, time in times]

@@ -11,6 +11,6 @@ WAKE_UP: Final = "_tracker_wake_up"  #: the column of a batch whose rows may be 
 
 
 def beside(rows: DataFrame, wake_ups: DataFrame) -> DataFrame:
-    """The rows, with `WAKE_UP`, and a row of nulls for each wake-up."""
+    """Return the rows, with `WAKE_UP`, and a row of nulls for each wake-up."""
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
     return rows.withColumn(WAKE_UP, F.lit(False)).unionByName(wake_ups.select(*nothing, F.lit(True).alias(WAKE_UP)))

@@ -30,7 +30,7 @@ def declare(
     window: Window | None,
     substream: ColumnOrName | None,
 ) -> tuple[Substreams, Column, Column, Column]:
-    """Resolves a user's declaration against the rows it is for.
+    """Resolve a user's declaration against the rows it is for.
 
     Returns:
         The rule, and the columns `scope`, `name` and `end` of a row; the last is an array of ends if windows overlap.
@@ -89,7 +89,7 @@ def declare(
 
 
 def _of_levels(df: DataFrame, rule: Substreams, window: Window, given: Nested, offset: int) -> Substreams:
-    """The rule of windows within windows.
+    """Return the rule of windows within windows.
 
     Raises:
         UsageError: they do not fit one another, the offset or the time; or rows have several time zones.
@@ -109,7 +109,7 @@ def _of_levels(df: DataFrame, rule: Substreams, window: Window, given: Nested, o
 
 
 def _of_sessions(df: DataFrame, rule: Substreams, time: ColumnOrName, given: Session, offset: bool) -> Substreams:
-    """The rule of sessions.
+    """Return the rule of sessions.
 
     Raises:
         UsageError: there is an offset, or the time is no plain column of an instant or a wall clock.
@@ -141,7 +141,7 @@ def dated(df: DataFrame, window: Window) -> Window:
 
 
 def zone_by_row(window: Window | None) -> Column | None:
-    """The column of the time zone, if each row has its own."""
+    """Return the column of the time zone, if each row has its own."""
     length = window[1] if window is not None else None
     if isinstance(length, Nested):
         return length.zone
@@ -149,7 +149,7 @@ def zone_by_row(window: Window | None) -> Column | None:
 
 
 def _zone(df: DataFrame, by_date: bool, *columns: ColumnOrName | None) -> str | None:
-    """The session's time zone, if it may decide where rows belong.
+    """Return the session's time zone, if it may decide where rows belong.
 
     It does for a date, which begins when its zone says; and it may for an expression, which may format or parse times.
     """
@@ -158,13 +158,13 @@ def _zone(df: DataFrame, by_date: bool, *columns: ColumnOrName | None) -> str | 
 
 
 def _named(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str]:
-    """The name and type of a column, once Spark has resolved it."""
+    """Return the name and type of a column, once Spark has resolved it."""
     field = resolve(df, value, what)
     return field.name, field.dataType.simpleString()
 
 
 def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Column]:
-    """The name, the type and the text of a column whose values name something."""
+    """Return the name, the type and the text of a column whose values name something."""
     name, kind = _named(df, value, what)
     if kind == INSTANT:
         raise UsageError(

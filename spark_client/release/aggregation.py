@@ -76,7 +76,7 @@ class Aggregation:
         return [measure.value.alias(measure.name) for measure in self.plan.measures]
 
     def _checked(self, spark: SparkSession) -> list[Column]:
-        """The values, and what an overflow makes of them: it is Spark's, unless it is to be null."""
+        """Return the values, and what an overflow makes of them: it is Spark's, unless it is to be null."""
         ansi = spark.conf.get("spark.sql.ansi.enabled") == "true"
         if ansi not in self._made:
             self._made[ansi] = [
@@ -105,23 +105,24 @@ class Aggregation:
         return F.when(overflowed, F.raise_error(fault).cast(measure.result)).otherwise(value)
 
     def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
-        """A batch's partial rows: ``_scope``, ``_key``, the keys, the parts, ``_rows`` and the front's measures."""
+        """Return a batch's partial rows: ``_scope``, ``_key``, the keys, the parts, ``_rows`` and the front's
+        measures."""
         counted = [*([self._xor] if labels else []), *[value.alias(name) for name, value in measures.items()]]
         return rows.groupBy(*self._grouping).agg(*self._partial, *counted)
 
     def parts(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """The partial rows of some parts of the state."""
+        """Return the partial rows of some parts of the state."""
         return parquet_of(spark, self.plan.part_schema).parquet(*paths)
 
     def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
-        """What a batch's partial rows, as written, say of its substreams; and how many they are."""
+        """Return what a batch's partial rows, as written, say of its substreams; and how many they are."""
         columns = ["_scope", "_key", "_rows", *(["_xor"] if labels else []), *measures]
         table = files(part).to_table(columns=columns)
         folded = fold_table(table, "_xor" if labels else None, measures)
         return groups_of(folded.items(), self.rule), table.num_rows
 
     def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
-        """The partial rows of some substreams, one for each key."""
+        """Return the partial rows of some substreams, one for each key."""
         return self.merge(self.of(partials, wanted))
 
     def merge(self, partials: DataFrame) -> DataFrame:
@@ -129,11 +130,11 @@ class Aggregation:
         return partials.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self._merge)
 
     def selected(self, spark: SparkSession, selections: Sequence[Selection]) -> DataFrame:
-        """The partial rows of some substreams in some parts of the state each."""
+        """Return the partial rows of some substreams in some parts of the state each."""
         return reduce(DataFrame.unionByName, (self.of(self.parts(spark, paths), some) for paths, some in selections))
 
     def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:
-        """The result rows of merged partial rows, with some of their columns kept.
+        """Return the result rows of merged partial rows, with some of their columns kept.
 
         Args:
             merged: the rows.
@@ -144,7 +145,7 @@ class Aggregation:
         return merged.select(*self._own_result, *values, *keep)
 
     def schema(self, rows: DataFrame) -> T.StructType:
-        """Of the results, or of what a function makes them of.
+        """Return the schema of the results, or of what a function makes them of.
 
         Args:
             rows: with the columns of the stream.
@@ -154,18 +155,18 @@ class Aggregation:
         return self.results(self.partial(rows, {}, labels=False), added).schema
 
     def tracked_schema(self, rows: DataFrame, job: str) -> T.StructType:
-        """Of the results as a channel takes them; `rows` as for `schema`."""
+        """Return the schema of the results as a channel takes them; `rows` as for `schema`."""
         return self.tracked(self.partial(rows, {}, labels=False), job).schema
 
     def results_by_substream(self, merged: DataFrame) -> dict[tuple[Substream, int], int]:
-        """How many result rows merged partial rows make, by substream and revision."""
+        """Return how many result rows merged partial rows make, by substream and revision."""
         key = F.unix_micros("_key") if self.rule.by_end else F.col("_key")
         marked = merged if self.plan.revisions else merged.withColumn("_revision", F.lit(0))
         counted = marked.groupBy("_scope", key.alias("_key"), "_revision").count().collect()
         return {(self.rule.substream(scope, key), number): rows for scope, key, number, rows in counted}
 
     def tracked(self, merged: DataFrame, job: str) -> DataFrame:
-        """The result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
+        """Return the result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
         scope, key = F.col("_scope"), F.col("_key")
         name, end = (
             (F.lit(None).cast("string"), key) if self.rule.by_end else (key, F.lit(None).cast(T.TimestampType()))
@@ -186,12 +187,12 @@ class Aggregation:
         ]
 
     def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
-        """The rows of some substreams."""
+        """Return the rows of some substreams."""
         return only(partials, self.rule, wanted)
 
 
 def only(partials: DataFrame, rule: Substreams, wanted: set[Substream]) -> DataFrame:
-    """The partial rows of some substreams.
+    """Return the partial rows of some substreams.
 
     Args:
         partials: with ``_scope`` and ``_key``.
@@ -210,7 +211,7 @@ def only(partials: DataFrame, rule: Substreams, wanted: set[Substream]) -> DataF
 
 
 def _literal(scope: str, key: int | str) -> str:
-    """A substream's scope and key in SQL; texts in hexadecimal, so that nothing in them is read as SQL."""
+    """Return a substream's scope and key in SQL; texts in hexadecimal, so that nothing in them is read as SQL."""
 
     def text(value: str) -> str:
         return f"cast(X'{value.encode().hex()}' as string)"

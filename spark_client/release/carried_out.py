@@ -14,7 +14,7 @@ from spark_client.release.state import PartialState
 
 
 def aggregation(plan: ReleasePlan) -> Aggregation:
-    """What a release keeps: partial rows by window, step or piece; or the rows themselves."""
+    """Return what a release keeps: partial rows by window, step or piece; or the rows themselves."""
     if plan.kept:
         return KeptRows(plan)
     if plan.rule.gap:
@@ -23,7 +23,7 @@ def aggregation(plan: ReleasePlan) -> Aggregation:
 
 
 def shared_ends(released: Aggregation, state: PartialState, segment: str) -> SharedEnds | None:
-    """What has ended, where each row is an element of several substreams; None: each is one of one.
+    """Return what has ended, where each row is an element of several substreams; None: each is one of one.
 
     Args:
         released: what the release keeps.

@@ -61,7 +61,7 @@ class CommittedState:
 
 @contextmanager
 def committed(checkpoint: Path) -> Iterator[CommittedState]:
-    """The state after the last batch that Spark has committed; its files stay meanwhile.
+    """Yield the state after the last batch that Spark has committed; its files stay meanwhile.
 
     Args:
         checkpoint: of the release's query, which may run.
@@ -136,7 +136,8 @@ def _remove_abandoned(readers: Path) -> None:
 
 
 def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> DataFrame:
-    """What a release's results would be if all that it keeps ended now: read at once, of its last committed batch.
+    """Return what a release's results would be if all that it keeps ended now: read at once, of its last committed
+    batch.
 
     Args:
         spark: the session.

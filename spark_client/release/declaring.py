@@ -38,7 +38,7 @@ def declare(
     on_overflow: OnOverflow = "fail",
     early: Duration | None = None,
 ) -> ReleasePlan:
-    """Resolves a release as a user declares it against the rows it is for.
+    """Resolve a release as a user declares it against the rows it is for.
 
     Args:
         stream: that is released.
@@ -152,7 +152,7 @@ def check_grouping(spark: SparkSession) -> None:
 
 
 def _check_shared(stream: Stream, rows: DataFrame, revisions: bool, kept: bool, early: bool) -> None:
-    """Refuses what cannot be made of sessions, or of windows within windows.
+    """Refuse what cannot be made of sessions, or of windows within windows.
 
     Raises:
         UsageError: rows are to be kept, reopened, or shown early, or have lost their time.
@@ -186,7 +186,7 @@ def with_function(
     function: Callable[..., Any],
     schema: T.StructType | str | None,
 ) -> ReleasePlan:
-    """A release whose results a function makes.
+    """Return a release whose results a function makes.
 
     Args:
         plan: the release.
@@ -258,7 +258,7 @@ def _parsed(schema: T.StructType | str) -> T.StructType:
 
 
 def _schema_of(plan: ReleasePlan, rows: DataFrame, function: Callable[..., Any]) -> T.StructType:
-    """What a function of a DataFrame makes of no rows."""
+    """Return what a function of a DataFrame makes of no rows."""
     nothing = rows.sparkSession.createDataFrame([], aggregation(plan).schema(rows))
     try:
         answer = function(nothing)
@@ -274,7 +274,7 @@ def _schema_of(plan: ReleasePlan, rows: DataFrame, function: Callable[..., Any])
 
 
 def results_schema(plan: ReleasePlan, rows: DataFrame) -> T.StructType:
-    """Of the results of a release.
+    """Return the schema of the results of a release.
 
     Args:
         plan: the release.

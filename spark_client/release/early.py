@@ -75,7 +75,7 @@ class EarlyResults:
 
 
 def early_rows(spark: SparkSession, path: Path, state: Path, rule: Substreams) -> DataFrame:
-    """The newest early results of a release that writes files: of what is open yet.
+    """Return the newest early results of a release that writes files: of what is open yet.
 
     Args:
         spark: reads them.
@@ -99,7 +99,7 @@ def early_rows(spark: SparkSession, path: Path, state: Path, rule: Substreams) -
 
 
 def _open(state: Path) -> set[Substream]:
-    """What has not ended after the last batch whose state is published."""
+    """Return what has not ended after the last batch whose state is published."""
     while True:
         versions = versions_of(state)
         if not versions:

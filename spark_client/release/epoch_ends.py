@@ -31,7 +31,7 @@ class RecentlyEnded(OrderedDict[Substream, None]):
     """The newest of the substreams that have ended: late rows of them are caught row by row."""
 
     def add(self, substream: Substream) -> None:
-        """Remembers one, and forgets the oldest if there are too many."""
+        """Remember one, and forget the oldest if there are too many."""
         self[substream] = None
         if len(self) > _REMEMBERED:
             self.popitem(last=False)
@@ -102,7 +102,7 @@ class EpochEnds:
 
 
 def result_of(sent: Counted, ends: EpochEnds, taken: Taken | None = None, bad: int = 0) -> BatchResult:
-    """What a batch of a release has done.
+    """Return what a batch of a release has done.
 
     Args:
         sent: what it has sent on.
@@ -121,7 +121,7 @@ def result_of(sent: Counted, ends: EpochEnds, taken: Taken | None = None, bad: i
 
 
 def elements_of(job: str, segment: str, substreams: Iterable[Substream]) -> list[Group]:
-    """The one element that stands for each substream's state.
+    """Return the one element that stands for each substream's state.
 
     Args:
         job: the job's name.
@@ -146,12 +146,12 @@ def missed_ends(events: Iterable[Event], segment: str, query: str) -> set[tuple[
 
 
 def substream_of(kind: Ended) -> Substream:
-    """The substream that has ended."""
+    """Return the substream that has ended."""
     return Substream(kind.scope, kind.name, kind.end_time)
 
 
 def completeness_of(continues: bool, by_drain: bool) -> str:
-    """What of a substream a result is of: see `Tracking.release`."""
+    """Return what of a substream a result is of: see `Tracking.release`."""
     if by_drain:
         return "drained rest" if continues else "drained"
     return "rest" if continues else "whole"

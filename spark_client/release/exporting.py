@@ -32,7 +32,7 @@ _LEFT_OUT: Final = frozenset({"state", "events", "made", "readers", "query.json"
 
 
 def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any]:
-    """Writes what a release's query holds into a directory.
+    """Write what a release's query holds into a directory.
 
     Args:
         spark: the session.
@@ -80,7 +80,7 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
 
 
 def has_begun(checkpoint: Path, epoch: int) -> bool:
-    """Whether an attempt of a batch of a release's query has begun to act: its results may be out.
+    """Return whether an attempt of a batch of a release's query has begun to act: its results may be out.
 
     Args:
         checkpoint: of the query.
@@ -90,7 +90,7 @@ def has_begun(checkpoint: Path, epoch: int) -> bool:
 
 
 def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
-    """Whether a query has released something after a batch, as far as its checkpoint can be seen from here.
+    """Return whether a query has released something after a batch, as far as its checkpoint can be seen from here.
 
     Args:
         checkpoint: where it was; it may be gone, or elsewhere.
@@ -116,7 +116,7 @@ def _write_rows(spark: SparkSession, state: CommittedState, target: Path) -> Non
 
 
 def _rest(checkpoint: Path, epoch: int) -> Iterator[Path]:
-    """The other files of a checkpoint after a batch."""
+    """Yield the other files of a checkpoint after a batch."""
     yield from files_after(checkpoint, epoch)
     for part in sorted((checkpoint / "tracker").iterdir()):
         if part.name in _LEFT_OUT or part.name.startswith("_"):

@@ -40,7 +40,7 @@ class GroupFunction:
     given: T.StructType
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """What the function makes of a group's rows, beside the columns that name the group.
+        """Return what the function makes of a group's rows, beside the columns that name the group.
 
         Raises:
             TrackingError: the function fails, or makes something else than was declared.
@@ -92,7 +92,7 @@ class GroupFunction:
 
 
 def takes_group(function: Callable[..., Any]) -> bool:
-    """Whether a function takes the group before its rows, as Spark's own functions of groups may."""
+    """Return whether a function takes the group before its rows, as Spark's own functions of groups may."""
     needed = [
         parameter
         for parameter in signature(function).parameters.values()

@@ -52,7 +52,7 @@ class Upgrade:
     sends_on: bool
 
     def check(self, entry: Mapping[str, Any]) -> None:
-        """Refuses what no mapping can bring about, and what needs one.
+        """Refuse what no mapping can bring about, and what needs one.
 
         Args:
             entry: what a snapshot tells of the query.
@@ -81,7 +81,7 @@ class Upgrade:
             )
 
     def recut(self, entry: Mapping[str, Any]) -> Recut | None:
-        """What leads from the exported windows to those of the release; None: they are the same.
+        """Return what leads from the exported windows to those of the release; None: they are the same.
 
         Raises:
             UsageError: nothing does.
@@ -97,7 +97,7 @@ def build(
     target: Path,
     moved: Callable[[], Place],
 ) -> None:
-    """Makes a checkpoint.
+    """Make a checkpoint.
 
     Args:
         spark: the session.
@@ -149,7 +149,7 @@ def _write_rows(
     entry: Mapping[str, Any],
     target: Path,
 ) -> set[Substream]:
-    """Writes the partial rows of the new state, and gives the exported substreams of which there are any."""
+    """Write the partial rows of the new state, and give the exported substreams of which there are any."""
     before, rule, recut = entry["query"], Substreams.from_json(entry["query"]["substreams"]), upgrade.recut(entry)
     whole = spark.read.options(**WHOLE).parquet(str(fetched / STATE))
     given, dropped = whole, set[Substream]()
@@ -190,7 +190,7 @@ def _substreams(rows: DataFrame, rule: Substreams) -> set[Substream]:
 
 
 def _check(index: Part, found: set[Substream], dropped: set[Substream], sends_on: bool) -> None:
-    """Whether every substream of the state is accounted for."""
+    """Check whether every substream of the state is accounted for."""
     had = index.live - index.bare
     if unknown := found - had:
         raise UsageError(

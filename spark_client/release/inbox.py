@@ -91,7 +91,7 @@ class Inbox:
             raise torn(f"what batch {last} acted on is not in {self._path}", epoch, checkpoint)
 
     def take(self, run: Run, epoch: int) -> list[Event]:
-        """The events that an epoch acts on: fixed by its first attempt, before it acts.
+        """Return the events that an epoch acts on: fixed by its first attempt, before it acts.
 
         Raises:
             TrackingError: the tracker refuses, or cannot be reached.
@@ -124,7 +124,7 @@ class Inbox:
         return [*self._made_good(chosen, run), *events]
 
     def up_to(self, epoch: int) -> Place | None:
-        """The place after the last events that an epoch acts on; None: it has not begun to."""
+        """Return the place after the last events that an epoch acts on; None: it has not begun to."""
         return up_to(self._path, epoch)
 
     def act_instead(self, drain: int, epoch: int) -> None:
@@ -144,7 +144,7 @@ class Inbox:
             )
 
     def committed(self, epoch: int) -> None:
-        """What this epoch, and those before it, acted on need not be kept any more. To be called again and again: the
+        """Let go of what this epoch, and those before it, acted on. To be called again and again: the
         tracker is told now and then.
 
         Args:
@@ -166,7 +166,7 @@ class Inbox:
             self._subscription = None  # the next batch makes it again
 
     def sweep(self) -> None:
-        """Removes what drivers that were killed have left half written."""
+        """Remove what drivers that were killed have left half written."""
         sweep(self._path)
 
     def _note(self, epoch: int) -> Path:
@@ -185,7 +185,7 @@ class Inbox:
             )
 
     def _choose(self, run: Run) -> tuple[dict[str, Any], list[Event]]:
-        """What this attempt would act on: for the note, and as events."""
+        """Return what this attempt would act on: for the note, and as events."""
         state = self._state
         kept: dict[Substream, list[Substream]] = {}
         after, ended = state.place or run.place, None
@@ -207,7 +207,7 @@ class Inbox:
         return chosen, events
 
     def _awaited(self) -> dict[Substream, list[Substream]]:
-        """The substreams of the tracker whose ends are waited for, with what the state keeps of each."""
+        """Return the substreams of the tracker whose ends are waited for, with what the state keeps of each."""
         kept: dict[Substream, list[Substream]] = {}
         for substream in self._state.substreams:
             for each in self._rule.tracked_as(substream):
@@ -216,7 +216,8 @@ class Inbox:
         return kept
 
     def _counts(self, kept: Sequence[Substream], elements: int | None) -> tuple[int, bool]:
-        """How many elements it had; and whether the last batch's rows of it came too late, as far as counts tell."""
+        """Return how many elements it had; and whether the last batch's rows of it came too late, as far as counts
+        tell."""
         state = self._state
         parts = [(substream, *part) for substream in kept for part in state.of(substream)]
         rows = sum(state.tally(substream, [name]).rows for substream, _, name in parts)
@@ -226,7 +227,7 @@ class Inbox:
         return elements, rows - newest == elements < rows
 
     def _made_good(self, chosen: dict[str, Any], run: Run) -> list[Event]:
-        """The ends that were asked for, as the events that they were."""
+        """Return the ends that were asked for, as the events that they were."""
         events = []
         seq = max(Place.of(chosen["after"], chosen["log_id"]).seqs)
         for key, elements, late in chosen.get("over", []):
@@ -240,7 +241,7 @@ class Inbox:
 
 
 def up_to(notes: Path, epoch: int) -> Place | None:
-    """The same as `Inbox.up_to`, for those who have no query.
+    """Return the same as `Inbox.up_to`, for those who have no query.
 
     Args:
         notes: the inbox's directory.

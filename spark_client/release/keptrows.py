@@ -23,7 +23,7 @@ class KeptRows(Aggregation):
     """Keeps rows instead of aggregating them: a partial row is a row, and parts are merged by putting them together."""
 
     def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
-        """A batch's rows: ``_scope``, ``_key``, the keys, the kept columns, ``_rows``."""
+        """Return a batch's rows: ``_scope``, ``_key``, the keys, the kept columns, ``_rows``."""
         assert not measures, "rows that are kept are counted beside"
         kept = [value.alias(name) for name, value in self.plan.kept]
         label = [F.col(f"{TRACKER}.label").alias("_xor")] if labels else []

@@ -38,7 +38,7 @@ _AT_ONCE: Final = 1000  #: rows in one piece of what is waiting
 
 
 def with_ends(plan: KeyedPlan, rows: DataFrame, events: DataFrame) -> DataFrame:
-    """What comes of rows and events: `SCOPE` and `KEY`, and either `MADE` or `LATE`.
+    """Return what comes of rows and events: `SCOPE` and `KEY`, and either `MADE` or `LATE`.
 
     Args:
         plan: of the state.
@@ -136,7 +136,7 @@ class _Tracked(StatefulProcessor):
         self._waiting.appendList([(pickle.dumps(piece),) for piece in pieces])
 
     def _taken(self) -> list[dict[str, Any]]:
-        """The rows that were waiting, and do not any more."""
+        """Return the rows that were waiting, and do not any more."""
         waiting = [row for (piece,) in self._waiting.get() for row in pickle.loads(bytes(piece))]
         self._waiting.clear()
         return waiting
@@ -157,7 +157,7 @@ class _Results:
         self._names = names
 
     def of(self, substream: SubstreamKey, method: str, call: Callable[[], Iterable[Any] | None]) -> Iterator[Row]:
-        """What a method makes.
+        """Yield what a method makes.
 
         Raises:
             TrackingError: it fails, or its rows have other fields.
@@ -191,7 +191,7 @@ class _Handle:
         self._states: list[Any] = []
 
     def clear(self) -> None:
-        """Removes all state of the substream in hand."""
+        """Remove all state of the substream in hand."""
         for state in self._states:
             state.clear()
 
@@ -226,7 +226,7 @@ class _Handle:
 
 
 def _key_in(rule: Substreams, name: str) -> Any:
-    """The key of a window, of its name."""
+    """Return the key of a window, of its name."""
     return rule.key_of(Substream("", name, micros_in(name.partition("/")[2])))
 
 
@@ -239,13 +239,13 @@ def _batch() -> tuple[str, str, int]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """A struct as Spark gives it: as a row, or as a dictionary, by version."""
+    """Return a struct as Spark gives it: as a row, or as a dictionary, by version."""
     fields: dict[str, Any] = value.asDict(recursive=True) if isinstance(value, Row) else value
     return fields
 
 
 def _named_fields(made: Any) -> dict[str, Any] | None:
-    """The fields of what a user has made; None: they have no names."""
+    """Return the fields of what a user has made; None: they have no names."""
     try:
         return _fields(made) if isinstance(made, Row | dict) else None
     except TypeError:  # a row of values alone

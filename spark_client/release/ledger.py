@@ -51,7 +51,7 @@ def ledger(
     late: Sequence[str | os.PathLike[str]] = (),
     by_segment: bool = False,
 ) -> DataFrame:
-    """Adds up what became of every row of each substream that has ended.
+    """Add up what became of every row of each substream that has ended.
 
     Args:
         spark: the session.

@@ -19,7 +19,7 @@ from spark_client.release.grouped import REPAIR, GroupFunction
 def made_by(
     release: Aggregation, function: ResultFunction, merged: DataFrame, ended: Sequence[tuple[Substream, int]]
 ) -> DataFrame:
-    """The results that a function makes, beside ``_scope``, ``_key`` and, if there are revisions, ``_revision``.
+    """Return the results that a function makes, beside ``_scope``, ``_key`` and, if there are revisions, ``_revision``.
 
     Args:
         release: whose rows they are.
@@ -33,7 +33,7 @@ def made_by(
 
 
 def added(plan: ReleasePlan) -> list[Column]:
-    """The columns that results have beside the release's own, from those of merged rows."""
+    """Return the columns that results have beside the release's own, from those of merged rows."""
     return [F.col(f"_{name}").alias(name) for name in plan.added]
 
 

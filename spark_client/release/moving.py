@@ -50,7 +50,7 @@ class Move:
     rules: Mapping[str, Substreams]
 
     def check(self) -> None:
-        """Whether it can be carried out, as things stand. Changes nothing.
+        """Check whether it can be carried out, as things stand. Changes nothing.
 
         Raises:
             UsageError: an old window would have to be split, or another source may have rows of it.
@@ -62,7 +62,7 @@ class Move:
             raise explained(error) from error
 
     def carry_out(self) -> Place:
-        """Moves them. The deployment that cuts windows otherwise is defined.
+        """Move them. The deployment that cuts windows otherwise is defined.
 
         Returns:
             The place in the job's events after all that this has brought about.
@@ -85,7 +85,7 @@ class Move:
         return f"{self.query}.moved"
 
     def _report(self, windows: Sequence[_Moved]) -> None:
-        """Moves windows, or none: then it closes what one that was killed after its commit has left open.
+        """Move windows, or none: then it closes what one that was killed after its commit has left open.
 
         What one that was killed before its commit has staged is revoked, as its epoch is reported anew.
         """
@@ -111,7 +111,7 @@ class Move:
         return status
 
     def _windows(self, status: JobStatus) -> list[_Moved]:
-        """Each open window of the source, the new one that takes it in, and what was sent and received of it.
+        """Return each open window of the source, the new one that takes it in, and what was sent and received of it.
 
         An old window is closed for all sources at once. One whose windows change as well has its part moved with it;
         one that keeps them would have the rest of its own refused as late, so it must not share a scope.

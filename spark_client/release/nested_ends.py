@@ -53,13 +53,13 @@ class NestedEnds(SharedEnds):
                 ends.steps.update((piece, own[piece]) for piece in some)
 
     def _of(self, piece: Substream) -> list[Substream]:
-        """The windows that a piece is of, the shortest first: one for each level."""
+        """Return the windows that a piece is of, the shortest first: one for each level."""
         by_bounds = {(each.end_time, each.name): each for each in self._tracked[piece]}
         rule = self._rule
         return [by_bounds[end, rule.interval(start, end)] for start, end in windows_in(piece.name)]
 
     def _is_over(self, piece: Substream, level: int, ended: Collection[Substream]) -> bool:
-        """Whether its window of a level has ended, and the shorter ones that end no later."""
+        """Return whether its window of a level has ended, and the shorter ones that end no later."""
         windows = self._of(piece)[: level + 1]
         last = windows[-1].end_time
         assert last is not None
@@ -70,7 +70,7 @@ class NestedEnds(SharedEnds):
 
     @contextmanager
     def results(self, ends: EpochEnds, epoch: int, spark: SparkSession) -> Iterator[DataFrame | None]:  # noqa: ARG002
-        """The merged rows of the windows that are over; None: none is."""
+        """Yield the merged rows of the windows that are over; None: none is."""
         rows = []
         for (level, completeness), pieces in sorted(ends.windows.items()):
             found = self._windows.selected(spark, self._state.selections(pieces))

@@ -26,7 +26,7 @@ class NestedWindows(Aggregation):
         return [*scope, F.col(_LEVEL).alias(LEVEL), window, *map(named, self.plan.keys)]
 
     def of_level(self, pieces: DataFrame, level: int) -> DataFrame:
-        """The merged rows of the windows of a level.
+        """Return the merged rows of the windows of a level.
 
         Args:
             pieces: partial rows of all pieces that the windows have.

@@ -78,7 +78,7 @@ class Part:
     live: set[Substream] = field(default_factory=set)
 
     def index(self, path: Path) -> Part:
-        """Writes its index beside its rows, which makes it whole; all its substreams live.
+        """Write its index beside its rows, which makes it whole; all its substreams live.
 
         Args:
             path: the state's directory.
@@ -95,7 +95,7 @@ class Part:
 
 
 def joined(parts: Sequence[Part], name: str) -> Part:
-    """What one part is that takes the place of several: of what lives in them.
+    """Return what one part is that takes the place of several: of what lives in them.
 
     Args:
         parts: they.
@@ -122,7 +122,7 @@ class Version(NamedTuple):
     driver: int
 
     def file(self, path: Path) -> Path:
-        """Where it is.
+        """Return where it is.
 
         Args:
             path: the state's directory.
@@ -130,7 +130,7 @@ class Version(NamedTuple):
         return path / f"version-{self.epoch:012d}-{self.driver:06d}.json"
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
-        """What is written in it, and the parts that it names.
+        """Return what is written in it, and the parts that it names.
 
         Args:
             path: the state's directory.
@@ -147,7 +147,7 @@ class Version(NamedTuple):
 
 
 def versions_of(path: Path) -> list[Version]:
-    """The versions of a state that are there, the newest last.
+    """Return the versions of a state that are there, the newest last.
 
     Args:
         path: the state's directory.
@@ -156,7 +156,7 @@ def versions_of(path: Path) -> list[Version]:
 
 
 def read_part(path: Path, dead: Set[Substream]) -> Part:
-    """What the index of a part holds.
+    """Return what the index of a part holds.
 
     Args:
         path: the part's directory.
@@ -186,7 +186,7 @@ class Selection(NamedTuple):
 
 
 def selections(parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
-    """How to read some substreams in some parts each, and nothing else that these parts have of them.
+    """Return how to read some substreams in some parts each, and nothing else that these parts have of them.
 
     Args:
         parts: by name.
@@ -203,7 +203,7 @@ def selections(parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[st
 
 
 def located(directory: Path, parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
-    """The same as `selections`, with the paths of parts instead of their names.
+    """Return the same as `selections`, with the paths of parts instead of their names.
 
     Args:
         directory: where the parts are.

@@ -97,7 +97,7 @@ class Quarantine:
             _mergeable(path).mkdir(parents=True, exist_ok=True)
 
     def decide(self, epoch: int, late: Set[Substream], again: bool) -> set[Substream]:
-        """Which substreams of a batch are late, as the epoch's first attempt has found.
+        """Return which substreams of a batch are late, as the epoch's first attempt has found.
 
         Args:
             epoch: the batch's.
@@ -116,7 +116,7 @@ class Quarantine:
     def put(
         self, epoch: int, kind: str, rows: DataFrame | None, partials: DataFrame, tallies: Mapping[Substream, RowTally]
     ) -> None:
-        """Sets something aside; again the same if the epoch is replayed.
+        """Set something aside; again the same if the epoch is replayed.
 
         Args:
             epoch: of the batch.
@@ -154,7 +154,7 @@ class Quarantine:
             self.newest = str(part.relative_to(_mergeable(self._path)))
 
     def put_beside(self, epoch: int, kind: str, rows: DataFrame) -> None:
-        """Sets aside what another release of the query would have made of rows that are counted already.
+        """Set aside what another release of the query would have made of rows that are counted already.
 
         Args:
             epoch: of the batch.
@@ -168,7 +168,7 @@ class Quarantine:
         publish(_part(self._table, epoch, kind), write_parquet(rows))
 
     def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
-        """Sets rows aside that belong to no substream; what the epoch's first attempt has set aside stands.
+        """Set rows aside that belong to no substream; what the epoch's first attempt has set aside stands.
 
         Args:
             epoch: of the batch.
@@ -184,7 +184,7 @@ class Quarantine:
         self._count(epoch, "bad", "bad", [(None, None, number)])
 
     def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:
-        """Sets rows aside that a channel would take for copies of others.
+        """Set rows aside that a channel would take for copies of others.
 
         Args:
             epoch: of the batch.
@@ -209,14 +209,14 @@ class Quarantine:
         self._count(epoch, part, "doubled", [(its.scope, its.name, number) for its, number in substreams])
 
     def _count(self, epoch: int, part: str, kind: str, rows: Sequence[tuple[str | None, str | None, int]]) -> None:
-        """Notes how many rows were set aside of each substream, for the ledger; the first note stands."""
+        """Note how many rows were set aside of each substream, for the ledger; the first note stands."""
         query = read_json(self._path / "query.json")
         if query is not None:
             note = {"job": query["job"], "segment": query["segment"], "kind": kind, "rows": rows}
             write_first(self._table / COUNTS / f"{epoch}.{part}.json", note)
 
     def _own(self) -> None:
-        """Takes the table for this query."""
+        """Take the table for this query."""
         if not is_table_of(self._table, started_query(self._checkpoint)):
             raise UsageError(
                 f"late_path {self._table} has the late rows of another query, whose epochs have the same numbers: give "
@@ -224,13 +224,13 @@ class Quarantine:
             )
 
     def sweep(self) -> None:
-        """Removes what drivers that were killed have left half written."""
+        """Remove what drivers that were killed have left half written."""
         sweep(self._path / "overdue")
         for epoch in chain(self._table.glob("epoch=*"), _mergeable(self._path).glob("epoch=*")):
             sweep(epoch)
 
     def partials(self, epoch: int, kind: str) -> str:
-        """Where the partial rows are that an epoch has set aside.
+        """Return where the partial rows are that an epoch has set aside.
 
         Raises:
             TrackingError: they are gone, or were aggregated in another way.
@@ -246,7 +246,7 @@ class Quarantine:
 
 
 def mergeable_items(path: Path, last: int) -> list[Item] | None:
-    """What can be made revisions of.
+    """Return what can be made revisions of.
 
     Args:
         path: of a checkpoint's ``tracker`` directory.
@@ -274,7 +274,7 @@ def _mergeable(path: Path) -> Path:
 
 
 def _short(segment: str) -> str:
-    """A segment in the name of a directory, whatever is in it."""
+    """Return a segment in the name of a directory, whatever is in it."""
     if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", segment):
         return segment
     return hashlib.sha256(segment.encode()).hexdigest()[:12]

@@ -52,7 +52,7 @@ _ROWS: Final = 50_000  #: that one partition takes
 
 @contextmanager
 def exchanging(spark: SparkSession, rows: int | None) -> Iterator[None]:
-    """Plans that are run inside exchange about so many rows; never in more partitions than the session says.
+    """Plan that are run inside exchange about so many rows; never in more partitions than the session says.
 
     Args:
         spark: the session that runs them.
@@ -127,7 +127,7 @@ class ReleaseQuery:
         return True
 
     def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult:
-        """Takes a batch in, if it has rows, and releases what has ended."""
+        """Take a batch in, if it has rows, and release what has ended."""
         first = self._first
         state = first.state
         self._load(epoch)
@@ -190,7 +190,7 @@ class ReleaseQuery:
             release.show_early(run, epoch, spark)
 
     def _take_in(self, batch_input: BatchInput, ends: EpochEnds, epoch: int, run: Run) -> Taken:
-        """Makes a batch's rows part of the state, all but those that are late; counts all."""
+        """Make a batch's rows part of the state, all but those that are late, and count all."""
         first = self._first
         counting = batch_input.plan
         in_release = counting.in_release or not counting.by_substream
@@ -236,7 +236,7 @@ class ReleaseQuery:
         return ends.gone | ends.ended if self._first.plan.rule.shared else set()
 
     def sweep(self, query: str) -> None:
-        """Removes what drivers of this query that were killed have left half written."""
+        """Remove what drivers of this query that were killed have left half written."""
         for release in self._releases:
             release.sweep(query)
         self.quarantine.sweep()
@@ -251,17 +251,17 @@ class ReleaseQuery:
         self._beside.shutdown(wait=False)
 
     def state_size(self) -> StateSize:
-        """How much its state holds after the last batch."""
+        """Return how much its state holds after the last batch."""
         state = self._first.state
         return StateSize(len(state.substreams), state.rows)
 
     def kept(self, epoch: int) -> Mapping[str, int]:
-        """How many substreams its state holds before an epoch, by the name of the release."""
+        """Return how many substreams its state holds before an epoch, by the name of the release."""
         self._load(epoch)
         return {release.name: len(release.state.substreams) for release in self._releases}
 
     def drain(self, run: Run, spark: SparkSession) -> BatchResult | None:
-        """Releases what has ended since the last batch, when no other batch will come: the query has stopped."""
+        """Release what has ended since the last batch, when no other batch will come: the query has stopped."""
         last = run.last_epoch
         if last is None:
             return None
@@ -283,7 +283,8 @@ class ReleaseQuery:
         return result_of(sent, ends[0])
 
     def _due_in(self, drain: int) -> Sequence[SingleRelease]:
-        """The releases that a drain has to act for: all, unless a driver died when some had published its outcome."""
+        """Return the releases that a drain has to act for: all, unless a driver died when some had published its
+        outcome."""
         noted = self._inbox.up_to(drain)
         return [each for each in self._releases if noted is None or each.state.is_before(noted)] or self._releases
 
@@ -299,13 +300,13 @@ class ReleaseQuery:
             self.drain(run, spark)
 
     def begun(self, query: str | None, epoch: int) -> bool:  # noqa: ARG002
-        """Whether an attempt of a batch has begun to act on events: its results may be out."""
+        """Return whether an attempt of a batch has begun to act on events: its results may be out."""
         return self._inbox.up_to(epoch) is not None
 
     # ---------------------------------------------------------------- of all releases
 
     def _load(self, epoch: int) -> None:
-        """Makes each release's state the one before an epoch."""
+        """Make each release's state the one before an epoch."""
         states = [release.state for release in self._releases]
         for state in states:
             state.load(epoch)
@@ -317,7 +318,7 @@ class ReleaseQuery:
         self._inbox.must_follow(epoch, self._checkpoint)
 
     def _ends_of(self, run: Run, epoch: int, due: Sequence[SingleRelease] | None = None) -> list[EpochEnds]:
-        """What this epoch's events end, for each release; nothing for one that is not due."""
+        """Return what this epoch's events end, for each release; nothing for one that is not due."""
         events = self._inbox.take(run, epoch)
         due = self._releases if due is None else due
         ends = [each.ends_of(events, run.query) if each in due else EpochEnds() for each in self._releases]
@@ -326,7 +327,7 @@ class ReleaseQuery:
         return ends
 
     def _write_ended(self, ends: Sequence[EpochEnds], epoch: int, run: Run, spark: SparkSession) -> Counted:
-        """Writes each release's results, one after the other; says what was sent on."""
+        """Write each release's results, one after the other, and return what was sent on."""
         sent: Counted = {}
         for release, its in zip(self._releases, ends, strict=True):
             sent = {**sent, **release.write_ended(its, epoch, run, spark)}
@@ -335,7 +336,7 @@ class ReleaseQuery:
 
 @contextmanager
 def _read_once(rows: DataFrame, readers: int) -> Iterator[DataFrame]:
-    """The rows, which are computed once however many read them."""
+    """Yield the rows, which are computed once however many read them."""
     if readers == 1:
         yield rows
         return

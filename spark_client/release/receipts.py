@@ -122,7 +122,7 @@ class Receipts:
             check_store(self._path, "the path of the receipts,")
 
     def check(self, spark: SparkSession) -> None:
-        """Lets a sink refuse what it could not write.
+        """Let a sink refuse what it could not write.
 
         Args:
             spark: the session.
@@ -142,7 +142,7 @@ class Receipts:
         epoch: int,
         spark: SparkSession,
     ) -> None:
-        """Writes the receipts of an epoch, so that writing them again changes nothing.
+        """Write the receipts of an epoch, so that writing them again changes nothing.
 
         Args:
             ends: that the epoch has acted on.
@@ -187,13 +187,13 @@ class Receipts:
         publish(self._path / f"query={run.query}" / f"epoch={epoch}", write)
 
     def sweep(self, query: str) -> None:
-        """Removes what drivers of this query that were killed have left half written."""
+        """Remove what drivers of this query that were killed have left half written."""
         if self._sink is None:
             sweep(self._path / f"query={query}")
 
 
 def _of(end: End) -> dict[str, object]:
-    """What the tracker has said."""
+    """Return what the tracker has said."""
     kind = end.event.kind
     if isinstance(kind, Ended):
         outcome = {
@@ -221,7 +221,7 @@ def _of(end: End) -> dict[str, object]:
 
 
 def _taken_in(end: End, state: PartialState) -> dict[str, object]:
-    """What the release has counted, and in which batches."""
+    """Return what the release has counted, and in which batches."""
     tally = end.tally
     first, last = state.batch(tally.first), state.batch(tally.last)
     return {
@@ -242,7 +242,7 @@ def _taken_in(end: End, state: PartialState) -> dict[str, object]:
 
 
 def _table(receipts: Sequence[Mapping[str, object]]) -> pa.Table:
-    """The receipts in Arrow: in a file without a Spark job."""
+    """Return the receipts in Arrow: in a file without a Spark job."""
     columns = {}
     for field in RECEIPT_SCHEMA.fields:
         kind = field.dataType.simpleString()

@@ -46,7 +46,7 @@ class Results:
     def write(
         self, merged: DataFrame, ended: Iterable[tuple[Substream, int]], run: Run, epoch: int, counts: bool
     ) -> tuple[Counted, dict[tuple[Substream, int], int]]:
-        """Writes the results of an epoch, or finds them written.
+        """Write the results of an epoch, or find them written.
 
         Args:
             merged: the merged rows, with ``_revision`` and ``_completeness`` where results have them.
@@ -80,13 +80,13 @@ class Results:
                 remove(entry)
 
     def sweep(self) -> None:
-        """Removes what drivers that were killed have left half written."""
+        """Remove what drivers that were killed have left half written."""
         sweep(self._path)
 
     def _made(
         self, function: ResultFunction, merged: DataFrame, ended: list[tuple[Substream, int]], epoch: int
     ) -> DataFrame:
-        """What the function makes of an epoch's rows, or has made."""
+        """Return what the function makes of an epoch's rows, or has made."""
         target = self._path / f"epoch={epoch}"
         try:
             made = made_by(self._aggregation, function, merged, ended)

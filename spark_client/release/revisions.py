@@ -60,7 +60,7 @@ class Revision:
 
 
 def numbered(name: str) -> tuple[str, int]:
-    """The substream and the number that a name means; 0: it is no revision.
+    """Return the substream and the number that a name means; 0: it is no revision.
 
     >>> numbered("monday#r2"), numbered("monday")
     (('monday', 2), ('monday', 0))
@@ -83,7 +83,7 @@ class Revisions:
         self._notes: list[list[Revision]] = []  # those that were read; they never change
 
     def all(self) -> list[Revision]:
-        """Every revision there is."""
+        """Return every revision there is."""
         while (note := read_json(self._path / f"{len(self._notes):06d}.json")) is not None:
             self._notes.append([_from_json(fields) for fields in note])
         return [revision for note in self._notes for revision in note]
@@ -94,14 +94,14 @@ class Revisions:
         return f"{len(self._notes) - 1:06d}.json" if self.all() else ""
 
     def find(self, scope: str, name: str) -> Revision | None:
-        """The revision that the tracker calls so, if it is one of these."""
+        """Return the revision that the tracker calls so, if it is one of these."""
         base, number = numbered(name)
         if not number:
             return None
         return next((r for r in self.all() if (r.substream[:2], r.number) == ((scope, base), number)), None)
 
     def reopen(self, scope: str | None, name: str | None, end_time: datetime | None) -> list[Revision]:
-        """Makes revisions of what is in the quarantine and in no revision yet.
+        """Make revisions of what is in the quarantine and in no revision yet.
 
         Args:
             scope, name, end_time: of which substreams; None: of all.
@@ -194,7 +194,7 @@ class Revisions:
 
 
 def late_rows(spark: SparkSession, checkpoint: Path, table: Path) -> DataFrame:
-    """What a release has set aside, and which revision it is in: `LATE_SCHEMA` with ``revision``.
+    """Return what a release has set aside, and which revision it is in: `LATE_SCHEMA` with ``revision``.
 
     Args:
         spark: reads it.

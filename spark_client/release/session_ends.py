@@ -59,7 +59,7 @@ class SessionEnds(SharedEnds):
 
     @contextmanager
     def results(self, ends: EpochEnds, epoch: int, spark: SparkSession) -> Iterator[DataFrame | None]:
-        """The merged rows of the sessions that are over; what of others is carried on is written before."""
+        """Yield the merged rows of the sessions that are over; what of others is carried on is written before."""
         self._carried = None  # of a drain that failed
         if not ends.steps:
             yield None
@@ -79,7 +79,7 @@ class SessionEnds(SharedEnds):
             chained.unpersist()
 
     def _steps(self, ends: EpochEnds, spark: SparkSession) -> DataFrame:
-        """The merged rows of steps that have ended, and of those that may join them."""
+        """Return the merged rows of steps that have ended, and of those that may join them."""
         asked = self._sessions.plan.completeness
         alike: dict[tuple[bool, bool, bool], dict[Substream, list[str]]] = {}
         for step, own in ends.steps.items():
@@ -106,7 +106,7 @@ class SessionEnds(SharedEnds):
 
 
 def _completeness() -> Column:
-    """What of a session a result is of: by the steps that it has."""
+    """Return what of a session a result is of: by the steps that it has."""
     value = F.lit(completeness_of(continues=False, by_drain=False))
     for before, by_drain in ((False, True), (True, False), (True, True)):  # the last that holds counts
         holds = F.lit(True)

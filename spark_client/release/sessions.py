@@ -53,7 +53,7 @@ class Sessions(Aggregation):
         return [*scope, F.struct(start.alias("start"), end.alias("end")).alias("window"), *map(named, self.plan.keys)]
 
     def chained(self, steps: DataFrame, flags: Mapping[str, Column]) -> DataFrame:
-        """What the steps that have ended make: sessions that are over, and what has to be carried on of others.
+        """Return what the steps that have ended make: sessions that are over, and what has to be carried on of others.
 
         Args:
             steps: merged partial rows, with a column `ENDED`; beside those that have ended, all that may join them.

@@ -37,7 +37,7 @@ class SharedEnds(ABC):
         self._tracked: dict[Substream, tuple[Substream, ...]] = {}  # of what is kept: as the tracker knows it
 
     def read(self, events: Iterable[Event], query: str) -> EpochEnds:
-        """What the events of a batch end.
+        """Return what the events of a batch end.
 
         Args:
             events: that it acts on.
@@ -85,7 +85,7 @@ class SharedEnds(ABC):
     def _choose(
         self, ends: EpochEnds, own: Mapping[Substream, list[str]], before: Mapping[Substream, tuple[bool, bool]]
     ) -> None:
-        """Finds out what results are made of.
+        """Find out what results are made of.
 
         Args:
             ends: of the batch, `gone` being what has ended; gets the rest.
@@ -95,7 +95,7 @@ class SharedEnds(ABC):
 
     @abstractmethod
     def results(self, ends: EpochEnds, epoch: int, spark: SparkSession) -> AbstractContextManager[DataFrame | None]:
-        """The merged rows of what is over, to be written inside; None: nothing is.
+        """Return the merged rows of what is over, to be written inside; None: nothing is.
 
         Args:
             ends: of the batch.
@@ -105,7 +105,7 @@ class SharedEnds(ABC):
 
     @abstractmethod
     def _keep(self, ends: EpochEnds) -> None:
-        """What has ended has left the state: keeps on what results were not made of, if there is any."""
+        """Keep on what results were not made of, if there is any: what has ended has left the state."""
 
     def settle(self, ends: EpochEnds) -> None:
         """The batch's results are written: what has ended leaves the state.

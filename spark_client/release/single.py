@@ -80,7 +80,7 @@ class LateRows:
             self._quarantine.put_beside(epoch, f"{kind}-{self._name}", table)
 
     def _table(self, flat: DataFrame) -> DataFrame:
-        """The columns of `LATE_SCHEMA` that are in the files."""
+        """Return the columns of `LATE_SCHEMA` that are in the files."""
         name, end = self._aggregation.rule.name_and_end(F.col("_key"))
         return flat.select(F.col("_scope").alias("scope"), name.alias("name"), end.alias("end_time"), "data")
 
@@ -90,7 +90,7 @@ def _json(columns: Sequence[str]) -> Column:
 
 
 def kept_at(checkpoint: Path, name: str) -> Path:
-    """Where a release keeps what is its own.
+    """Return where a release keeps what is its own.
 
     Args:
         checkpoint: the query's.
@@ -100,7 +100,7 @@ def kept_at(checkpoint: Path, name: str) -> Path:
 
 
 def substreams_kept(path: Path, epoch: int) -> int:
-    """How many substreams the state of a release holds before an epoch.
+    """Return how many substreams the state of a release holds before an epoch.
 
     Args:
         path: where it keeps what is its own.
@@ -167,7 +167,7 @@ class SingleRelease:
     def write_part(
         self, rows: DataFrame, epoch: int, measures: Mapping[str, Column], labels: bool
     ) -> tuple[Path, list[Group], int]:
-        """Writes a batch's partial rows.
+        """Write a batch's partial rows.
 
         Args:
             rows: of the batch.
@@ -191,7 +191,7 @@ class SingleRelease:
         bare: Set[Substream],
         came: DataFrame,
     ) -> None:
-        """Makes a written part of the state, all but what is late: that is set aside.
+        """Make a written part of the state, all but what is late: that is set aside.
 
         Args:
             part, epoch, rows, late, batch, bare: as `PartialState.add` takes them.
@@ -208,7 +208,7 @@ class SingleRelease:
     # ---------------------------------------------------------------- ends
 
     def ends_of(self, events: Sequence[Event], query: str) -> EpochEnds:
-        """What a batch's events end, and which parts of the state that is about.
+        """Return what a batch's events end, and which parts of the state that is about.
 
         Args:
             events: that the batch acts on.
@@ -273,7 +273,7 @@ class SingleRelease:
         return tally.rows
 
     def write_ended(self, ends: EpochEnds, epoch: int, run: Run, spark: SparkSession) -> Counted:
-        """Writes the results of what has ended, and sets aside what came too late; says what it has sent."""
+        """Write the results of what has ended, set aside what came too late, and return what was sent."""
 
         def merged(wanted: Mapping[Substream, Sequence[str]]) -> DataFrame:
             return self._merged(spark, wanted)
@@ -304,11 +304,12 @@ class SingleRelease:
         return sent
 
     def _merged(self, spark: SparkSession, wanted: Mapping[Substream, Sequence[str]]) -> DataFrame:
-        """The merged partial rows of some substreams, each of its own parts: others may have what has ended of it."""
+        """Return the merged partial rows of some substreams, each of its own parts: others may have what has ended of
+        it."""
         return self.aggregation.merge(self.aggregation.selected(spark, self.state.selections(wanted)))
 
     def _revised(self, ends: EpochEnds, as_of: int, spark: SparkSession) -> list[DataFrame]:
-        """The merged partial rows of revisions: of each those parts of the quarantine that it is made of."""
+        """Return the merged partial rows of revisions: of each those parts of the quarantine that it is made of."""
         alike: dict[tuple[int, tuple[tuple[int, str], ...]], set[Substream]] = {}
         for revision in ends.revised:
             alike.setdefault((revision.number, revision.parts), set()).add(revision.substream)
@@ -333,7 +334,7 @@ class SingleRelease:
         return merged.withColumns(added) if added else merged
 
     def _early_rows(self, spark: SparkSession, wanted: Mapping[Substream, Sequence[str]], as_of: int) -> DataFrame:
-        """What some substreams would be released as, of some parts each, beside ``_scope`` and ``_key``."""
+        """Return what some substreams would be released as, of some parts each, beside ``_scope`` and ``_key``."""
         released = self.aggregation
         merged = self._merged(spark, wanted) if wanted else spark.createDataFrame([], self.plan.part_schema)
         marked = self._marked(merged, "open", as_of, final=False)
@@ -350,7 +351,7 @@ class SingleRelease:
         self.state.drop(ends.gone, up_to=self.state.epoch)
 
     def write_receipts(self, ends: EpochEnds, run: Run, epoch: int, spark: SparkSession) -> None:
-        """Leaves the receipts of what has ended, which is in the state yet."""
+        """Leave the receipts of what has ended, which is in the state yet."""
         if self.receipts is not None:
             self.receipts.write(ends.receipts, ends.results, self.state, run, epoch, spark)
 
@@ -373,7 +374,7 @@ class SingleRelease:
             self._early.write(run.query, epoch, spark)
 
     def sweep(self, query: str) -> None:
-        """Removes what drivers of this query that were killed have left half written."""
+        """Remove what drivers of this query that were killed have left half written."""
         self.output.sweep(query)
         self._results.sweep()
         self.state.sweep()

@@ -55,11 +55,11 @@ class PartialState:
         self.beside: dict[str, str] = {}  #: by directory of ``tracker``: the newest of what this version goes with
 
     def sweep(self) -> None:
-        """Removes what drivers that were killed have left half written."""
+        """Remove what drivers that were killed have left half written."""
         sweep(self._path)
 
     def load(self, epoch: int) -> None:
-        """Makes the version before `epoch` the current one, as it was published.
+        """Make the version before `epoch` the current one, as it was published.
 
         What a batch or a drain that failed has made of it in memory is gone: who tries again acts on the same.
 
@@ -107,7 +107,7 @@ class PartialState:
         raise torn(f"the state in {self._path} is {found}", epoch, checkpoint)
 
     def join(self, other: PartialState) -> None:
-        """Takes over from another release of the query what does not depend on the release: this one has begun later.
+        """Take over from another release of the query what does not depend on the release: this one has begun later.
 
         Args:
             other: that release's state, after the same batch.
@@ -118,7 +118,7 @@ class PartialState:
         self.upstream = {substream: dict(counts) for substream, counts in other.upstream.items()}
 
     def write_part(self, epoch: int, partials: DataFrame) -> Path:
-        """Writes a batch's partial aggregates; they are part of the state once `add` has indexed them."""
+        """Write a batch's partial aggregates; they are part of the state once `add` has indexed them."""
         target = self._new("epoch", epoch)
         publish(target, write_parquet(partials))
         return target
@@ -132,7 +132,7 @@ class PartialState:
         batch: Batch | None = None,
         bare: Set[Substream] = frozenset(),
     ) -> None:
-        """Takes a written part into the state.
+        """Take a written part into the state.
 
         Args:
             part: its path.
@@ -156,28 +156,28 @@ class PartialState:
         return -1 if self._epoch is None else self._epoch
 
     def is_before(self, place: Place) -> bool:
-        """Whether there are events up to a place that it has not taken."""
+        """Return whether there are events up to a place that it has not taken."""
         return self.place is None or place.is_beyond(self.place)
 
     def of(self, substream: Substream) -> list[tuple[int, str]]:
-        """The parts in which a substream lives: (last epoch, name), oldest first."""
+        """Return the parts in which a substream lives: (last epoch, name), oldest first."""
         return sorted((part.epoch, part.name) for part in self._parts.values() if substream in part.live)
 
     def tally(self, substream: Substream, names: Iterable[str]) -> RowTally:
-        """The rows of a substream in some parts."""
+        """Return the rows of a substream in some parts."""
         return reduce(RowTally.__add__, (self._parts[name].rows[substream] for name in names), NONE)
 
     def has_rows(self, substream: Substream, names: Iterable[str]) -> bool:
-        """Whether some parts have partial rows of a substream."""
+        """Return whether some parts have partial rows of a substream."""
         return any(substream not in self._parts[name].bare for name in names)
 
     def batch(self, epoch: int | None) -> Batch:
-        """What is remembered of a batch."""
+        """Return what is remembered of a batch."""
         remembered = (part.batches[epoch] for part in self._parts.values() if epoch in part.batches)
         return next(remembered, Batch())
 
     def selections(self, wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
-        """How to read some substreams in some parts each, by their paths: see `parts.selections`."""
+        """Return how to read some substreams in some parts each, by their paths: see `parts.selections`."""
         return located(self._path, self._parts, wanted)
 
     @property
@@ -209,7 +209,7 @@ class PartialState:
             del self.drained[next(iter(self.drained))]
 
     def drop(self, substreams: Iterable[Substream], up_to: int | None = None) -> None:
-        """Takes substreams out: they are released.
+        """Take substreams out: they are released.
 
         Args:
             substreams: they.
@@ -227,27 +227,27 @@ class PartialState:
                 del self._parts[name]
 
     def take_out(self, substream: Substream, names: Iterable[str]) -> None:
-        """Takes a substream out of some parts: what they have of it is no part of any result."""
+        """Take a substream out of some parts: what they have of it is no part of any result."""
         for name in names:
             self._parts[name].live.discard(substream)
             if not self._parts[name].live:
                 del self._parts[name]
 
     def write_carried(self, epoch: int, partials: DataFrame) -> Path:
-        """Writes what is kept of substreams that have ended; it is a part of the state once `carry` has indexed it."""
+        """Write what is kept of substreams that have ended; it is a part of the state once `carry` has indexed it."""
         target = self._new("carried", max(epoch, self.epoch))
         publish(target, write_parquet(partials))
         return target
 
     def carry(self, part: Path, rows: dict[Substream, RowTally]) -> None:
-        """Takes what is kept of substreams that have ended into the state: none of it was late."""
+        """Take what is kept of substreams that have ended into the state: none of it was late."""
         if rows:
             self._parts[part.name] = Part(part.name, self.epoch - 1, rows, {}).index(self._path)
         else:
             remove(part)
 
     def compact(self, epoch: int, up_to: int, merge: Callable[[list[Selection]], DataFrame]) -> None:
-        """Makes one part of many small ones, if there are too many, or of those that are mostly of what has ended.
+        """Make one part of many small ones, if there are too many, or of those that are mostly of what has ended.
 
         Args:
             epoch: of the batch in hand.
@@ -271,7 +271,7 @@ class PartialState:
         self._parts[part.name] = part.index(self._path)
 
     def publish(self, epoch: int) -> None:
-        """Publishes the version after `epoch`, and deletes what neither it nor the one before it needs."""
+        """Publish the version after `epoch`, and delete what neither it nor the one before it needs."""
         gone = {name: part.rows.keys() - part.live for name, part in self._parts.items()}
         dead = set[Substream]().union(*gone.values()) - self.substreams
         partly = {name: sorted(some - dead, key=str) for name, some in gone.items() if some - dead}
@@ -306,11 +306,12 @@ class PartialState:
                 remove(entry)
 
     def _new(self, kind: str, epoch: int) -> Path:
-        """A part's own name: a driver that was fenced and does not know it yet must not touch its successor's."""
+        """Return a part's own name: a driver that was fenced and does not know it yet must not touch its
+        successor's."""
         return self._path / f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
 
     def _claim(self) -> int:
-        """The next driver's number: later than all before it, and nobody else's."""
+        """Return the next driver's number: later than all before it, and nobody else's."""
         own = uuid.uuid4().hex
         while True:
             taken = [int(path.stem.removeprefix("driver-")) for path in self._path.glob("driver-*.json")]
@@ -322,7 +323,7 @@ class PartialState:
 
 
 def _living(parts: Iterable[Part]) -> dict[Substream, list[tuple[int, str]]]:
-    """What lives in some parts, with the last epoch and the name of each part."""
+    """Return what lives in some parts, with the last epoch and the name of each part."""
     living: dict[Substream, list[tuple[int, str]]] = {}
     for part in sorted(parts, key=lambda part: (part.epoch, part.name)):
         for substream in part.live:
@@ -335,5 +336,5 @@ def _size(part: Part) -> int:
 
 
 def _epoch_of(part: str) -> int:
-    """The epoch in a part's name."""
+    """Return the epoch in a part's name."""
     return int(part.split("-")[1])

@@ -52,7 +52,7 @@ def batch_query(
     front: LiveFront | None = None,
     largest: Largest | None = None,
 ) -> BatchQuery:
-    """The runtime of a query. Its job is defined already.
+    """Return the runtime of a query. Its job is defined already.
 
     Args:
         plan: of the query.
@@ -89,7 +89,7 @@ def batch_query(
 
 
 def keyed_query(plan: QueryPlan, keyed: KeyedPlan, client: JobClient, front: LiveFront | None) -> KeyedQuery:
-    """The runtime of a query with a user's own state. Its job is defined already.
+    """Return the runtime of a query with a user's own state. Its job is defined already.
 
     Args:
         plan: of the query.
@@ -112,7 +112,7 @@ def probe_of(
     manifest: Manifest | None = None,
     seals: bool = False,
 ) -> ExecutorProbe:
-    """A probe for the executors.
+    """Return a probe for the executors.
 
     Args:
         settings: of the job.
@@ -146,7 +146,7 @@ def _probe(
 
 
 def open_run(client: JobClient, job: str, seals: bool, query: str, run: str, resume_epoch: int) -> Run:
-    """Opens a run of a query at the tracker.
+    """Open a run of a query at the tracker.
 
     Raises:
         TrackingError: the tracker refuses it, or cannot be reached.
@@ -203,7 +203,7 @@ def _processor(
 def _output(
     plan: QueryPlan, quarantine: Quarantine, probed: Callable[[str, Direction, BatchId], ExecutorProbe] | None
 ) -> Output:
-    """Where the rows go."""
+    """Return where the rows go."""
     to = plan.destination
     if isinstance(to, ToSeveral):
         return SeveralOutputs({name: _place(place) for name, place in to.places})
@@ -225,7 +225,7 @@ def _output(
 
 
 def _place(to: ToSink | ToFunction | ToFiles) -> Output:
-    """A place out of the job."""
+    """Return a place out of the job."""
     if isinstance(to, ToSink):
         return SinkOutput(to.sink)
     if isinstance(to, ToFunction):
@@ -234,7 +234,7 @@ def _place(to: ToSink | ToFunction | ToFiles) -> Output:
 
 
 def _early(to: Destination) -> EarlyOutput | None:
-    """Where early results are shown, of what is written there; None: nowhere."""
+    """Return where early results are shown, of what is written there; None: nowhere."""
     if isinstance(to, ToSeveral):
         places = {name: _early(place) for name, place in to.places}
         return Several({name: place for name, place in places.items() if place is not None})

@@ -62,7 +62,7 @@ class Attempt(ABC):
         return ""
 
     def begin(self) -> None:
-        """Starts its thread."""
+        """Start its thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -73,7 +73,7 @@ class Attempt(ABC):
 
     @abstractmethod
     def _drain(self) -> None:
-        """Carries it out."""
+        """Carry it out."""
 
     def _run(self) -> None:
         try:
@@ -87,7 +87,7 @@ class Attempt(ABC):
         self.ended.set()
 
     def _await_the_batch_that_has_begun(self, tracked: TrackedQuery) -> None:
-        """What it has published belongs to this deployment, and so does the rest of it, whichever driver began it.
+        """Finish what has been published: the batch belongs to this deployment, whichever driver began it.
 
         Spark runs it again before any other batch.
         """

@@ -76,7 +76,7 @@ class BatchQuery(FunctionQuery):
             self.metrics.done(self.run.query, result, self.processor.state_size())
 
     def process(self, batch: DataFrame, epoch: int) -> None:
-        """Processes a batch, and reports it."""
+        """Process a batch, and reports it."""
         run = self.run
         with self.gate.passed(epoch), within(self._place(epoch)):
             started, outcomes = time.monotonic(), list[Outcome]()
@@ -111,7 +111,7 @@ class BatchQuery(FunctionQuery):
                 self.metrics.processed(run.query, took, outcomes, result, size)
 
     def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
-        """The rows of a batch; None: it has none."""
+        """Return the rows of a batch; None: it has none."""
         stream, front = self._read
         rows = stream.input.rows(batch, run.query, epoch, self._wakes)
         if rows is None:
@@ -133,7 +133,7 @@ class BatchQuery(FunctionQuery):
         )
 
     def _sweep(self, run: Run) -> None:
-        """Removes what drivers that were killed have left half written, unless this one has been superseded itself."""
+        """Remove what drivers that were killed have left half written, unless this one has been superseded itself."""
         if run.is_current():
             self.processor.sweep(run.query)
         self._swept = True

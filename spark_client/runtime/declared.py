@@ -22,7 +22,7 @@ ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zon
 
 
 def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str, object]:
-    """What a query is, by aspect: plain data.
+    """Return what a query is, by aspect: plain data.
 
     Args:
         job: its job.
@@ -43,7 +43,7 @@ def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str
 def checked(
     note: Path, now: Mapping[str, object], kept: int, interrupted: int | None, checkpoint: Path
 ) -> Mapping[str, object]:
-    """Compares a query, or one of its releases, with what its checkpoint says it was.
+    """Compare a query, or one of its releases, with what its checkpoint says it was.
 
     While its state holds something, aggregates may be renamed, moved or left out, but none may be new: what is open
     holds no part of it.
@@ -95,19 +95,19 @@ def checked(
 
 
 def write(note: Path, now: Mapping[str, object]) -> None:
-    """Writes down what a query, or one of its releases, is; nothing of it is refused."""
+    """Write down what a query, or one of its releases, is; nothing of it is refused."""
     if read_json(note) != now:
         write_json(note, now)
 
 
 def releases_of(note: Path) -> list[str] | None:
-    """The names of the releases that a query had when it wrote its checkpoint; None: it is new."""
+    """Return the names of the releases that a query had when it wrote its checkpoint; None: it is new."""
     known = read_json(note)
     return None if known is None else list(known.get(_RELEASES, []))
 
 
 def check_alone(note: Path) -> None:
-    """Refuses to go on with one output where there were several.
+    """Refuse to go on with one output where there were several.
 
     Raises:
         UsageError: the checkpoint is of a query with several releases.
@@ -120,7 +120,7 @@ def check_alone(note: Path) -> None:
 
 
 def check_releases(note: Path, known: Sequence[str] | None, kept: Mapping[str, int], left: Mapping[str, int]) -> None:
-    """Compares the releases of a query with those that its checkpoint has, by name.
+    """Compare the releases of a query with those that its checkpoint has, by name.
 
     Args:
         note: a file in its checkpoint.
@@ -154,7 +154,7 @@ def check_releases(note: Path, known: Sequence[str] | None, kept: Mapping[str, i
 
 
 def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], interrupted: int | None) -> list[str]:
-    """What is wrong with aggregates that have changed, and what to do."""
+    """Return what is wrong with aggregates that have changed, and what to do."""
     before, wanted = known.get("aggregates"), now.get("aggregates")
     if before == wanted:
         return []
@@ -179,7 +179,7 @@ def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], inter
 
 
 def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
-    """What to do about what no drain makes possible: a checkpoint is of one stream, cut in one way, for good."""
+    """Return what to do about what no drain makes possible: a checkpoint is of one stream, cut in one way, for good."""
     advice = "Start the query as it was, or with a new job, with new checkpoints and new paths for channels"
     if can_recut(known.get("substreams"), now["substreams"]):
         advice += (
@@ -197,7 +197,7 @@ _ADDED: Final[Mapping[str, Mapping[str, object]]] = {"substreams": {"time": "tim
 
 
 def _alike(known: object, now: object) -> bool:
-    """Whether aggregates differ in the form in which they are kept, and in nothing else."""
+    """Return whether aggregates differ in the form in which they are kept, and in nothing else."""
     if not isinstance(known, dict) or not isinstance(now, dict) or known == now:
         return False
     one, other = ({name: str(text).partition(" kept as ")[0] for name, text in each.items()} for each in (known, now))

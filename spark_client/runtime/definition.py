@@ -63,7 +63,7 @@ class Definition:
         self._rules["progress"] = True
 
     def define(self, to_drain: bool = False) -> DrainMode | None:
-        """Defines the job; again with each start of a query, which tells whether it drains.
+        """Define the job; again with each start of a query, which tells whether it drains.
 
         Args:
             to_drain: it is defined in order to be drained, and so may have been, since it was first defined here.

@@ -52,7 +52,7 @@ class DrainWatch:
         self._closed = threading.Event()
 
     def open(self) -> None:
-        """Begins to listen, unless it does already. A drain that is under way is found, too."""
+        """Begin to listen, unless it does already. A drain that is under way is found, too."""
         with self._lock:
             if not self._threads:
                 self._closed = threading.Event()
@@ -64,7 +64,7 @@ class DrainWatch:
                     thread.start()
 
     def close(self) -> None:
-        """Listens no more: when this returns, nothing is called any more."""
+        """Listen no more: when this returns, nothing is called any more."""
         with self._lock:
             threads, self._threads = self._threads, {}
             self._closed.set()
@@ -114,6 +114,7 @@ class DrainWatch:
             closed.wait(_PAUSE)
 
     def _under_way(self, states: Set[DrainState]) -> DrainMode | None:
-        """The mode of the deployment's drain; None: it is in none of these states, at the tracker that is least far."""
+        """Return the mode of the deployment's drain; None: it is in none of these states, at the tracker that is least
+        far."""
         drain = self._impatient.get_drain(self._job)
         return drain.mode if drain.state in states and drain.deployment == self._deployment else None

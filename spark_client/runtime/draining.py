@@ -56,7 +56,7 @@ class Drain:
         return producer, epoch
 
     def check(self) -> DrainStatus:
-        """How far it is.
+        """Return how far it is.
 
         Raises:
             TrackingError: it was cancelled, another deployment has taken over, or the queries here were stopped.
@@ -75,7 +75,7 @@ class Drain:
         return drain
 
     def await_ends(self) -> None:
-        """Waits until the job would be drained, but for what is held here and by other applications.
+        """Wait until the job would be drained, but for what is held here and by other applications.
 
         Raises:
             TrackingError: as `check`.
@@ -86,7 +86,7 @@ class Drain:
                 return
 
     def await_drained(self) -> None:
-        """Waits until the job is drained, everywhere.
+        """Wait until the job is drained, everywhere.
 
         Raises:
             TrackingError: as `check`.
@@ -104,7 +104,7 @@ class Drain:
             self._stopped.wait(_LOOK_EVERY)
 
     def confirm(self) -> None:
-        """Holds it no longer: everything is out.
+        """Hold it no longer: everything is out.
 
         Raises:
             TrackerError: the tracker refuses, as another driver has taken over.

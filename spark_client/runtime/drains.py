@@ -61,11 +61,11 @@ class Drains:
         return self._attempt is not None and not self._attempt.ended.is_set()
 
     def watch(self) -> None:
-        """Begins to listen for a drain, unless it does already."""
+        """Begin to listen for a drain, unless it does already."""
         self._watch.open()
 
     def request(self, mode: DrainMode) -> None:
-        """Asks the tracker for a drain, and begins it.
+        """Ask the tracker for a drain, and begin it.
 
         Args:
             mode: what becomes of what is open.
@@ -83,7 +83,7 @@ class Drains:
         self._begin(mode)
 
     def begin_if(self, drains: Callable[[], DrainMode | None]) -> None:
-        """Begins a drain if the job drains; none begins meanwhile.
+        """Begin a drain if the job drains; none begins meanwhile.
 
         Args:
             drains: gives its mode; None: the job does not drain.
@@ -94,7 +94,7 @@ class Drains:
                 self._begin(mode)
 
     def wait(self, timeout: float | None, check: Callable[[], None]) -> None:
-        """Waits until a drain is over.
+        """Wait until a drain is over.
 
         Args:
             timeout: seconds; None: for as long as it takes.

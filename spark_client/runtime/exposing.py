@@ -59,7 +59,7 @@ class Exposure:
         return f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}"
 
     def open(self) -> None:
-        """Begins to serve, unless it does already.
+        """Begin to serve, unless it does already.
 
         Raises:
             UsageError: another program uses the address, or this machine does not have it.
@@ -78,7 +78,7 @@ class Exposure:
         _log.info("metrics on %s", self.url)
 
     def close(self) -> None:
-        """Serves no more; `open` begins again."""
+        """Serve no more; `open` begins again."""
         server, thread, self._server = self._server, self._thread, None
         if server is not None and thread is not None:
             server.shutdown()

@@ -25,7 +25,7 @@ class QueryFailedError(TrackingError, StreamingQueryException):
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """The sentence of this package that a failure goes back to; None: the failure is not of this package.
+    """Return the sentence of this package that a failure goes back to; None: the failure is not of this package.
 
     >>> sentence_of(RuntimeError("Traceback: …\\nspark_client.errors.TrackingError: 3 rows belong to no substream\\n"))
     '3 rows belong to no substream'
@@ -41,6 +41,6 @@ def sentence_of(error: BaseException) -> str | None:
 
 
 def shortened(error: Exception) -> Exception:
-    """The error to raise in Spark's place: with our sentence and no long chain, if it is ours; else the same."""
+    """Return the error to raise in Spark's place: with our sentence and no long chain, if it is ours; else the same."""
     sentence = sentence_of(error)
     return error if sentence is None else TrackingError(sentence)

@@ -101,7 +101,7 @@ class Finishing(Attempt):
             )
 
     def _await_queries(self) -> None:
-        """Waits until all are started, and those that have failed are started again.
+        """Wait until all are started, and those that have failed are started again.
 
         A driver that starts while its job drains learns of it before its queries have been started.
         """

@@ -57,7 +57,7 @@ class FunctionQuery(TrackedQuery):
         return process
 
     def failure_of(self, error: Exception) -> Exception:
-        """Notes what has ended a batch, and returns what Spark is to show of it."""
+        """Note what has ended a batch, and return what Spark is to show of it."""
         self.failed = error
         if self.metrics is not None and self._run is not None:
             self.metrics.failed(self._run.query)
@@ -65,11 +65,11 @@ class FunctionQuery(TrackedQuery):
 
     @abstractmethod
     def process(self, batch: DataFrame, epoch: int) -> None:
-        """Processes a batch."""
+        """Process a batch."""
 
     @staticmethod
     def configure(spark: SparkSession) -> None:
-        """Sets what batches are run with.
+        """Set what batches are run with.
 
         Args:
             spark: the copy of the session that Spark has made for the query.

@@ -30,7 +30,7 @@ class Gate:
 
     @contextmanager
     def passed(self, epoch: int) -> Iterator[None]:
-        """A batch is inside; if it may not come in, it waits for the query to be stopped, or to go on.
+        """Let a batch in; one that may not come in waits for the query to be stopped, or to go on.
 
         Raises:
             Stopped: it must not begin.
@@ -55,14 +55,14 @@ class Gate:
         self.last_epoch = epoch
 
     def admit(self, epoch: int | None) -> None:
-        """Closes it for all batches but one, that had begun before, in this life or an earlier one; None: for all."""
+        """Close it for all batches but one, that had begun before, in this life or an earlier one; None: for all."""
         with self._changed:
             self._closed = True
             self._admitted = epoch
             self._changed.notify_all()
 
     def pause(self) -> None:
-        """Lets no batch in until `go_on`."""
+        """Let no batch in until `go_on`."""
         with self._changed:
             self._paused = True
 
@@ -88,7 +88,7 @@ class Gate:
         return self._inside == threading.get_ident()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Lets no batch in any more, and waits for the one that is inside, unless the caller is that batch.
+        """Let no batch in any more, and wait for the one that is inside, unless the caller is that batch.
 
         Args:
             timeout: seconds; None: for as long as the batch takes.

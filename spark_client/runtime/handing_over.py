@@ -40,12 +40,12 @@ _COMPLAIN_AFTER = 10.0  #: seconds for which it waits for the same, and logs not
 
 
 def all_have_acted(status: JobStatus) -> bool:
-    """Whether the queries of all guards have acted on all that was announced, and their sources have stopped."""
+    """Return whether the queries of all guards have acted on all that was announced, and their sources have stopped."""
     return all(_has_acted(guard, status) for guard in _guards(status))
 
 
 def is_quiet(status: JobStatus) -> bool:
-    """Whether all that was sent has been received, nothing is staged, and every query that runs has a guard."""
+    """Return whether all that was sent has been received, nothing is staged, and every query that runs has a guard."""
     drain = status.drain
     if drain.unbalanced_segments or drain.uncommitted_producers:
         return False
@@ -53,7 +53,7 @@ def is_quiet(status: JobStatus) -> bool:
 
 
 def missing(status: JobStatus, own: Set[str], read: Set[str], interrupted: Sequence[Path]) -> list[str]:
-    """What a hand-over waits for, as one application sees it, and what to do.
+    """Return what a hand-over waits for, as one application sees it, and what to do.
 
     Args:
         status: of the job.
@@ -145,7 +145,7 @@ class HandingOver(Attempt):
                     raise
 
     def _take_a_step(self, status: JobStatus) -> None:
-        """Does what can be done as the job stands. May be repeated."""
+        """Do what can be done as the job stands. May be repeated."""
         queries = self._guarded(status)
         unwell = self._stop_sources(queries)
         read = {segment for query in queries if _runs(query) for segment in query.segments}
@@ -159,7 +159,7 @@ class HandingOver(Attempt):
                 guard.commit(status.last_seq)
 
     def _looks(self) -> Iterator[JobStatus]:
-        """How the job stands, again and again.
+        """Yield how the job stands, again and again.
 
         Raises:
             TrackingError: the hand-over was cancelled, another deployment has taken over, or the queries were stopped.
@@ -188,7 +188,7 @@ class HandingOver(Attempt):
     # ---------------------------------------------------------------- guards
 
     def _guarded(self, status: JobStatus) -> list[TrackedQuery]:
-        """The queries of this application that it has to hand over yet. Each has a guard from now on."""
+        """Return the queries of this application that it has to hand over yet. Each has a guard from now on."""
         newest = {(producer.producer, producer.run) for producer in status.producers}
         waiting = [query for query in self._running.queries if query not in self._handed_over]
         queries = [query for query in waiting if (query.run.query, query.run.run) in newest]
@@ -213,7 +213,7 @@ class HandingOver(Attempt):
     # ---------------------------------------------------------------- queries
 
     def _stop_sources(self, queries: Sequence[TrackedQuery]) -> list[TrackedQuery]:
-        """Stops the queries that only read sources, each after the batch in hand.
+        """Stop the queries that only read sources, each after the batch in hand.
 
         Returns:
             Those that have to be started again, as a batch of theirs was interrupted.
@@ -233,7 +233,7 @@ class HandingOver(Attempt):
         self._halted.add(query)
 
     def _settle(self, queries: Sequence[TrackedQuery]) -> bool:
-        """Waits until all have acted on what has been announced, and tells whether they have."""
+        """Wait until all have acted on what has been announced, and tell whether they have."""
         for query in queries:
             if query.has_operators:
                 continue  # nothing waits for what it sends, and its source may never be at rest
@@ -254,7 +254,7 @@ class HandingOver(Attempt):
         self._handed_over.update(queries)
 
     def _note(self, found: list[str]) -> None:
-        """Notes what is waited for, and logs it once it has been the same for some time."""
+        """Note what is waited for, and logs it once it has been the same for some time."""
         if found != self._missing:
             self._complain_at = time.monotonic() + _COMPLAIN_AFTER
             self._missing = found

@@ -64,7 +64,7 @@ class KeyedQuery(FunctionQuery):
         """It goes on, as it has to act on what ends."""
 
     def process(self, batch: DataFrame, epoch: int) -> None:
-        """Writes what has come of a batch."""
+        """Write what has come of a batch."""
         run = self.run
         with self.gate.passed(epoch):
             started = time.monotonic()
@@ -111,7 +111,7 @@ class KeyedQuery(FunctionQuery):
         self._quarantine.put(epoch, "row", table, table, late)
 
     def _sweep(self, run: Run) -> None:
-        """Removes what drivers that were killed have left half written, unless this one has been superseded itself."""
+        """Remove what drivers that were killed have left half written, unless this one has been superseded itself."""
         if run.is_current():
             self._output.sweep(run.query)
             self._quarantine.sweep()
@@ -119,7 +119,7 @@ class KeyedQuery(FunctionQuery):
 
 
 def results(keyed: KeyedPlan, rows: DataFrame) -> DataFrame:
-    """The results among what has come of a batch, with the columns of their substreams."""
+    """Return the results among what has come of a batch, with the columns of their substreams."""
     own = keyed.rule.result_columns(F.col(SCOPE), _key(keyed))
     return rows.select(*own, *[F.col(MADE).getField(name).alias(name) for name in keyed.made.fieldNames()])
 

@@ -131,7 +131,7 @@ class JobMetrics:
         self._job = job
 
     def watch(self, queries: Callable[[], int], drains: Callable[[], bool]) -> None:
-        """Shows with each scrape what goes on then.
+        """Show with each scrape what goes on then.
 
         Args:
             queries: how many queries run.
@@ -141,7 +141,7 @@ class JobMetrics:
         self._families.drains.labels(self._job).set_function(drains)
 
     def query(self, name: str | None) -> QueryMetrics:
-        """The metrics of a query.
+        """Return the metrics of a query.
 
         Args:
             name: as Spark shows it; None: it has none, and its id stands for it.
@@ -158,7 +158,7 @@ class QueryMetrics:
         self._name = name
 
     def failed(self, query: str) -> None:
-        """Counts a batch that failed.
+        """Count a batch that failed.
 
         Args:
             query: the query's id.
@@ -173,7 +173,7 @@ class QueryMetrics:
         result: BatchResult | None,
         size: StateSize | None,
     ) -> None:
-        """Counts a batch whose report the tracker has taken.
+        """Count a batch whose report the tracker has taken.
 
         Args:
             query: the query's id.
@@ -192,7 +192,7 @@ class QueryMetrics:
             self.done(query, result, size)
 
     def done(self, query: str, result: BatchResult, size: StateSize | None) -> None:
-        """Counts what a batch has done, or a drain in the place of one.
+        """Count what a batch has done, or a drain in the place of one.
 
         Args:
             query: the query's id.

@@ -68,7 +68,7 @@ class NativeQuery(TrackedQuery):
             time.sleep(0.01)
 
     def halt(self) -> None:
-        """Stops the query once the batch in hand is committed, and its promises are made.
+        """Stop the query once the batch in hand is committed, and its promises are made.
 
         Spark may have begun another one by then. It was not committed, so it is read again.
         """
@@ -81,7 +81,7 @@ class NativeQuery(TrackedQuery):
         self.stop()
 
     def _owes(self, epoch: int) -> bool:
-        """Whether the promises of a batch that this run has seen committed have still to be made."""
+        """Return whether the promises of a batch that this run has seen committed have still to be made."""
         return epoch >= self.run.resume_epoch and (self._last_promised is None or epoch > self._last_promised)
 
     def abandon(self) -> None:

@@ -24,7 +24,7 @@ _LOOK_EVERY = 0.05  #: seconds
 
 @contextmanager
 def paused(client: JobClient, job: str, queries: Sequence[TrackedQuery], timeout: float | None) -> Iterator[JobStatus]:
-    """The job is at rest meanwhile; gives how it stands.
+    """Keep the job at rest meanwhile, and yield how it stands.
 
     Args:
         client: of the job.
@@ -80,7 +80,7 @@ def _check(client: JobClient, job: str, queries: Sequence[TrackedQuery]) -> None
 
 
 def _complete(queries: Sequence[TrackedQuery], until: float) -> None:
-    """Waits for batches that have begun, be it under a driver that was killed: what these have published is out."""
+    """Wait for batches that have begun, be it under a driver that was killed: what these have published is out."""
     begun = {query: query.interrupted for query in queries}
     for query, epoch in begun.items():
         while epoch is not None and not _reaches(last_commit(query.checkpoint), epoch):
@@ -90,7 +90,7 @@ def _complete(queries: Sequence[TrackedQuery], until: float) -> None:
 
 
 def _has_committed(query: TrackedQuery) -> bool:
-    """Whether the batch in hand, if there was one, is committed by Spark and known to the tracker."""
+    """Return whether the batch in hand, if there was one, is committed by Spark and known to the tracker."""
     if query.gate.busy or query.interrupted is not None:
         return False
     last = last_commit(query.checkpoint)
@@ -102,12 +102,12 @@ def _has_committed(query: TrackedQuery) -> bool:
 
 
 def _reaches(last: int | None, epoch: int) -> bool:
-    """Whether a batch is committed, by the number of the last one that is."""
+    """Return whether a batch is committed, by the number of the last one that is."""
     return last is not None and last >= epoch
 
 
 def _is_quiet(client: JobClient, status: JobStatus) -> bool:
-    """Whether nothing is staged, and all that was sent has been received, but what stands for state."""
+    """Return whether nothing is staged, and all that was sent has been received, but what stands for state."""
     if any(producer.staged_epochs for producer in status.producers):
         return False
     states = set(status.spec.state_segments)
@@ -121,7 +121,7 @@ def _is_quiet(client: JobClient, status: JobStatus) -> bool:
 
 
 def _pause(queries: Sequence[TrackedQuery], until: float) -> None:
-    """Lets no batch in any more, and waits until the ones in hand are committed."""
+    """Let no batch in any more, and wait until the ones in hand are committed."""
     for query in queries:
         query.gate.pause()
     for query in queries:

@@ -37,7 +37,7 @@ class Forward:
         return self._output.reads_all
 
     def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult | None:  # noqa: ARG002
-        """Writes the rows of a batch."""
+        """Write the rows of a batch."""
         if batch_input is None:
             return None
         sent = self._output.write(batch_input.rows, run.batch(epoch), batch_input.layout)
@@ -86,7 +86,7 @@ class BatchProcessor(Protocol):
         ...
 
     def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult | None:
-        """Processes a batch, or again the same one.
+        """Process a batch, or again the same one.
 
         Args:
             batch_input: its rows; None: it has none.
@@ -108,7 +108,7 @@ class BatchProcessor(Protocol):
         ...
 
     def begun(self, query: str | None, epoch: int) -> bool:
-        """Whether an attempt of a batch may have published something, so that no other batch may take its place.
+        """Return whether an attempt of a batch may have published something, so that no other batch may take its place.
 
         Args:
             query: its id; None: it never ran.
@@ -117,7 +117,7 @@ class BatchProcessor(Protocol):
         ...
 
     def drain(self, run: Run, spark: SparkSession) -> BatchResult | None:
-        """Publishes what is left when no other batch will come: the query has stopped.
+        """Publish what is left when no other batch will come: the query has stopped.
 
         Returns:
             What it has done; None: nothing was left.
@@ -125,15 +125,16 @@ class BatchProcessor(Protocol):
         ...
 
     def state_size(self) -> StateSize | None:
-        """How much its state holds after the last batch; None: it has none."""
+        """Return how much its state holds after the last batch; None: it has none."""
         ...
 
     def kept(self, epoch: int) -> Mapping[str, int]:
-        """How many substreams its state holds before an epoch, by the name of the release; nothing: it has none."""
+        """Return how many substreams its state holds before an epoch, by the name of the release; nothing: it has
+        none."""
         ...
 
     def sweep(self, query: str) -> None:
-        """Removes what drivers of this query that were killed have left half written."""
+        """Remove what drivers of this query that were killed have left half written."""
         ...
 
     def close(self) -> None:

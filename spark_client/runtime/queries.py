@@ -107,7 +107,7 @@ class TrackedQuery:
         return self._run
 
     def open(self, query: str, run: str, *, begun: bool = False) -> None:
-        """Opens the run; what goes wrong is raised by `run`.
+        """Open the run; what goes wrong is raised by `run`.
 
         Args:
             query: its id.
@@ -128,7 +128,7 @@ class TrackedQuery:
             self._opened.set()
 
     def resumed(self, run: Run) -> None:
-        """Makes the promises that are known before any batch.
+        """Make the promises that are known before any batch.
 
         Raises:
             TrackingError: the tracker has lost what it knew, or refuses a promise.
@@ -143,7 +143,7 @@ class TrackedQuery:
             forget_shared(run)
 
     def follow(self) -> bool:
-        """Tells the tracker what Spark has committed since the last look, and closes the run if the query has ended.
+        """Tell the tracker what Spark has committed since the last look, and close the run if the query has ended.
 
         Returns:
             Whether there is something left to follow.
@@ -165,7 +165,7 @@ class TrackedQuery:
         return True
 
     def _announce(self, run: Run) -> None:
-        """Makes the promises that have become known meanwhile."""
+        """Make the promises that have become known meanwhile."""
         try:
             for front in self.fronts:
                 front.committed(self.checkpoint, run.last_epoch)
@@ -185,7 +185,7 @@ class TrackedQuery:
         self._closed = True
 
     def close(self, patient: bool = True) -> bool:
-        """The query has stopped, for whatever reason.
+        """Close the run of a query that has stopped, for whatever reason.
 
         Args:
             patient: whether a tracker that is away is waited for.
@@ -201,17 +201,18 @@ class TrackedQuery:
         return known
 
     def release_resources(self) -> None:
-        """Gives back what the query needed while it ran."""
+        """Give back what the query needed while it ran."""
 
     def drain(self, spark: SparkSession) -> None:
-        """Publishes what is left when no other batch will come: the query has stopped.
+        """Publish what is left when no other batch will come: the query has stopped.
 
         Args:
             spark: the session.
         """
 
     def begun(self, epoch: int) -> bool:  # noqa: ARG002 - others have
-        """Whether an attempt of a batch may have published something, so that no other batch may take its place."""
+        """Return whether an attempt of a batch may have published something, so that no other batch may take its
+        place."""
         return False
 
     @property
@@ -223,11 +224,11 @@ class TrackedQuery:
         return last if self.begun(last) else None
 
     def rest(self) -> None:
-        """Lets no batch in any more but the one that has begun: what its sources have is for the next deployment."""
+        """Let no batch in any more but the one that has begun: what its sources have is for the next deployment."""
         self.gate.admit(self.interrupted)
 
     def failure(self) -> TrackingError | None:
-        """What has gone wrong, as a user reads it; None: nothing."""
+        """Return what has gone wrong, as a user reads it; None: nothing."""
         query = self.query
         if query is None:
             return None
@@ -243,7 +244,7 @@ class TrackedQuery:
         return failure
 
     def stop(self, patience: float | None = None) -> None:
-        """Stops the query after the batch in hand, once that is committed, and before the next.
+        """Stop the query after the batch in hand, once that is committed, and before the next.
 
         Args:
             patience: seconds after which the batch in hand is interrupted; it will be read again. None: it is waited
@@ -273,11 +274,11 @@ class TrackedQuery:
             )
 
     def halt(self) -> None:
-        """Stops the query for good, between two batches: the next deployment goes on from there."""
+        """Stop the query for good, between two batches: the next deployment goes on from there."""
         self.stop()
 
     def settle(self) -> None:
-        """Waits until everything that is there has been processed, and the tracker knows of it."""
+        """Wait until everything that is there has been processed, and the tracker knows of it."""
         if self.query is not None and self.query.isActive:
             self.query.processAllAvailable()
             last = last_commit(self.checkpoint)

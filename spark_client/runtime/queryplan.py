@@ -150,7 +150,7 @@ class QueryPlan:
         return sorted(plans, key=lambda each: (bool(each.release and each.release.kept), each.name))
 
     def counting(self) -> CountingPlan:
-        """What of its batches is counted."""
+        """Return what of its batches is counted."""
         return CountingPlan.of(
             self.stream,
             self.settings.mode,

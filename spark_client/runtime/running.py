@@ -56,7 +56,7 @@ class Running:
             return len(self._followed)
 
     def launch(self, spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Starts a query.
+        """Start a query.
 
         Raises:
             TrackingError: the tracker refuses its run, or everything was stopped meanwhile.
@@ -101,7 +101,7 @@ class Running:
                 del self._known[query]
 
     def check(self) -> None:
-        """Raises what has gone wrong in a query.
+        """Raise what has gone wrong in a query.
 
         Raises:
             TrackingError: the tracker refused a commit, or Spark's query failed.
@@ -112,7 +112,7 @@ class Running:
                 raise failure
 
     def stop(self, patience: float) -> None:
-        """Stops them all, each between two batches, and lets nothing of them act any more.
+        """Stop them all, each between two batches, and let nothing of them act any more.
 
         Called in a query's own batch, it stops that query once the batch has been committed, after this has returned.
 
@@ -156,7 +156,7 @@ class Running:
             self._followed.discard(tracked)
 
     def _follow(self) -> None:
-        """Tells the tracker what Spark has committed, and which queries have ended, soon after they have."""
+        """Tell the tracker what Spark has committed, and which queries have ended, soon after they have."""
         pause, complained = _LOOK_EVERY, False
         while True:
             with self._lock:

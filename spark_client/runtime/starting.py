@@ -33,7 +33,7 @@ _looking = threading.Lock()
 
 
 def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Starts a query and opens its run, at the latest when this returns.
+    """Start a query and open its run, at the latest when this returns.
 
     Two starts in one checkpoint, by whichever `Tracking` of the process, come one after the other: their runs have the
     same query's id, so the id alone would not tell them apart.
@@ -64,7 +64,7 @@ class _Started(StreamingQueryListener):
         self._tracked: TrackedQuery | None = tracked
 
     def forget(self) -> None:
-        """Lets go of the query: the JVM keeps a listener that was removed for as long as it likes."""
+        """Let go of the query: the JVM keeps a listener that was removed for as long as it likes."""
         self._tracked = None
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802

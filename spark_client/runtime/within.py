@@ -29,7 +29,7 @@ _in_hand: ContextVar[BatchInHand | None] = ContextVar("batch_in_hand", default=N
 
 
 def batch_in_hand() -> BatchInHand | None:
-    """The batch that this thread processes; None: it is in none."""
+    """Return the batch that this thread processes; None: it is in none."""
     return _in_hand.get()
 
 

@@ -41,7 +41,7 @@ class ShadowedJob:
         self._writing = threading.Lock()
 
     def note(self) -> int:
-        """Notes the batches that Spark has planned since the last call; call it at least every hundred batches.
+        """Note the batches that Spark has planned since the last call; call it at least every hundred batches.
 
         Returns:
             How many batches are noted in all.
@@ -55,7 +55,7 @@ class ShadowedJob:
 
     @contextmanager
     def watched(self, every: float = 5) -> Iterator[None]:
-        """Notes batches in a thread of its own, and once more at the end.
+        """Note batches in a thread of its own, and once more at the end.
 
         Args:
             every: so many seconds.
@@ -83,7 +83,7 @@ class ShadowedJob:
         return [WatermarkBatch.from_json(each) for each in noted]
 
     def closed(self, ends: DataFrame) -> DataFrame:
-        """When the job closed windows.
+        """Return when the job closed windows.
 
         Args:
             ends: windows, by their ``end_time``.
@@ -107,7 +107,7 @@ class ShadowedJob:
         return known.select("end_time", F.timestamp_millis("closed").alias("closed_at"))
 
     def lost(self, rows: DataFrame, source: int = 0) -> DataFrame:
-        """Which rows came too late for the job's watermark, and by how much.
+        """Return which rows came too late for the job's watermark, and by how much.
 
         Args:
             rows: of the job's source of files, as a batch: ``end_time`` of each row's window, ``file`` (the column
@@ -152,7 +152,7 @@ class ShadowedJob:
         return spark.createDataFrame(placed, "_path string, batch long, _watermark long")
 
     def _log_offset(self, batch: WatermarkBatch, source: int) -> int:
-        """How far a source of files had come after a batch."""
+        """Return how far a source of files had come after a batch."""
         last = last_of_files(batch, source)
         if last is None:
             raise UsageError(
@@ -163,5 +163,5 @@ class ShadowedJob:
 
 
 def _one_name(path: str) -> Column:
-    """A file's name in one form: Spark writes ``file:/a`` and ``file:///a``, with and without escapes."""
+    """Return a file's name in one form: Spark writes ``file:/a`` and ``file:///a``, with and without escapes."""
     return F.regexp_replace(F.coalesce(F.try_url_decode(path), F.col(path)), "^file:/+", "file:/")

@@ -25,7 +25,7 @@ class _Line:
 
 
 def draw_shadow_report(report: DataFrame, path: str | os.PathLike[str], title: str = "") -> None:
-    """Draws how many rows each window has lost, and by how much the latest of them was too late.
+    """Draw how many rows each window has lost, and by how much the latest of them was too late.
 
     Args:
         report: of `shadow_report`. Windows that the job has open are left out.
@@ -40,7 +40,7 @@ def draw_shadow_report(report: DataFrame, path: str | os.PathLike[str], title: s
 
 
 def svg(lines: Sequence[_Line], title: str = "") -> str:
-    """The picture's text; one bar and one dot for each window, in the order of the lines."""
+    """Return the picture's text; one bar and one dot for each window, in the order of the lines."""
     lost, seen = sum(line.lost for line in lines), sum(line.seen for line in lines)
     wrong = sum(line.lost != 0 for line in lines)
     title = title or f"{lost:,} of {seen:,} rows lost, in {wrong:,} of {len(lines):,} windows"

@@ -24,7 +24,7 @@ def shadow_report(
     late: Sequence[str | os.PathLike[str]] = (),
     lost: DataFrame | None = None,
 ) -> DataFrame:
-    """Compares a job on Spark's watermark with what really ended, window by window.
+    """Compare a job on Spark's watermark with what really ended, window by window.
 
     Args:
         spark: the session.

@@ -24,7 +24,7 @@ class EarlySink(Protocol):
     """A user's sink that takes early results."""
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
-        """Puts rows where no later and no final ones of the same key are."""
+        """Put rows where no later and no final ones of the same key are."""
         ...
 
 

@@ -74,7 +74,7 @@ class FileOutput:
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
-        """Writes them, or finds them written.
+        """Write rows, or find them written.
 
         Raises:
             UsageError: the table is another query's: its epochs would be taken for this one's.
@@ -149,7 +149,7 @@ class SeveralOutputs:
         self.reads_all = any(output.reads_all for output in outputs.values())
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
-        """Writes them to each that has not got them. Nothing is sent on: none is a channel."""
+        """Write them to each that has not got them. Nothing is sent on: none is a channel."""
         several = len(self._outputs) > 1
         rows = rows.persist() if several else rows
         try:
@@ -169,5 +169,5 @@ class SeveralOutputs:
 
 
 def _named(query: str, name: str) -> str:
-    """What one of several outputs knows its query by."""
+    """Return what one of several outputs knows its query by."""
     return f"{query}.{name}"

@@ -53,7 +53,7 @@ _REMEMBERED: Final = 1000  #: batches of a query whose epochs its table has
 
 
 def values_of(rows: DataFrame, what: str, advice: str) -> Iterator[tuple[Any, ...]]:
-    """The values of rows, partition by partition; instants as datetimes in UTC.
+    """Yield the values of rows, partition by partition; instants as datetimes in UTC.
 
     Args:
         rows: them.
@@ -91,7 +91,7 @@ def values_of(rows: DataFrame, what: str, advice: str) -> Iterator[tuple[Any, ..
 
 
 def representable(value: Column, kind: T.DataType) -> Column | None:
-    """Whether Python holds a value as it is, null included; None: it does whatever the value is."""
+    """Return whether Python holds a value as it is, null included; None: it does whatever the value is."""
     # PySpark shows instants within arrays and the like in this machine's zone, so those keep off the ends by a day.
     return holds(value, kind, partial(_representable, margin=0), partial(_representable, margin=DAY))
 
@@ -105,7 +105,7 @@ def _representable(value: Column, kind: T.DataType, margin: int) -> Column | Non
 
 
 def epochs_table(name: str = "tracker_epochs") -> str:
-    """The statement that makes the table of epochs; run it once, where the other tables are made."""
+    """Return the statement that makes the table of epochs; run it once, where the other tables are made."""
     return f"create table {name} (query varchar(64) not null, epoch bigint not null, primary key (query, epoch))"
 
 
@@ -127,7 +127,7 @@ class Table:
     rows: Step | None = None
 
     def shape(self, results: DataFrame) -> DataFrame:
-        """The table's rows, without structs. Called with no rows, too, when the query starts.
+        """Return the table's rows, without structs. Called with no rows, too, when the query starts.
 
         Raises:
             UsageError: they lack a column of the key.
@@ -199,7 +199,7 @@ class Tables:
         self._check(rows, early=False)
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
-        """Writes the rows of an epoch, unless they are there.
+        """Write the rows of an epoch, unless they are there.
 
         Raises:
             UsageError: a column is missing, or the connection commits by itself.
@@ -208,7 +208,7 @@ class Tables:
         self._write(rows, lambda shard: self._begin(shard, query, epoch), early=False)
 
     def check_early(self, rows: DataFrame) -> None:
-        """Refuses early results that the final ones would not replace; called with none when the query starts.
+        """Refuse early results that the final ones would not replace; called with none when the query starts.
 
         Raises:
             UsageError: a table has no key, or one that differs between the two.
@@ -232,7 +232,7 @@ class Tables:
                 )
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:  # noqa: ARG002
-        """Writes early results, each unless a later or a final one of its key is there.
+        """Write early results, each unless a later or a final one of its key is there.
 
         Raises:
             UsageError, TrackingError: as of `write`.
@@ -370,7 +370,7 @@ class _Transaction:
             self._connection.commit()
 
     def close(self) -> None:
-        """What was not committed is rolled back."""
+        """Roll back what was not committed."""
         with suppress(Exception):  # the connection may be gone; what matters was said by commit
             self._connection.rollback()
         with suppress(Exception):

@@ -52,7 +52,7 @@ class Topic:
         self._shape = rows
 
     def check(self, rows: DataFrame) -> None:
-        """Refuses rows without the columns of the key; called with none when the query starts.
+        """Refuse rows without the columns of the key; called with none when the query starts.
 
         Raises:
             UsageError: a column is missing, or the session's settings would change what is written.
@@ -66,7 +66,7 @@ class Topic:
         return rows
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
-        """Writes the rows of an epoch; again the same records if it is repeated."""
+        """Write the rows of an epoch; again the same records if it is repeated."""
         advice = f"Topic({self._topic!r}, …, rows=…) makes something else of them"
         rows = jsonrows.carried(self._shaped(rows), f"topic {self._topic!r}", advice)
         origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
@@ -78,7 +78,7 @@ class Topic:
         topics.write(records, self._topic, self._servers, self._options)
 
     def check_early(self, rows: DataFrame) -> None:
-        """Refuses early results that the final ones would not replace.
+        """Refuse early results that the final ones would not replace.
 
         Raises:
             UsageError: the key differs between the two.
@@ -86,6 +86,6 @@ class Topic:
         check_replaced(f"topic {self._topic!r}", self._shaped(rows).columns, self._key)
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
-        """Writes early results under the keys of the final ones. Of one key the record counts whose ``final`` is true,
+        """Write early results under the keys of the final ones. Of one key the record counts whose ``final`` is true,
         else the one with the largest ``as_of``: a driver that was superseded may write one after those."""
         self.write(rows, query, as_of)

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
-    """A schema as Spark takes it from tasks.
+    """Return a schema as Spark takes it from tasks.
 
     Raises:
         PySparkTypeError: a type has no form in Arrow.
@@ -30,12 +30,13 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> T.StructType:
-    """What Spark makes of rows with a schema of Arrow's."""
+    """Return what Spark makes of rows with a schema of Arrow's."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)  # the default from 4.2 on
 
 
 def passes_through_arrow(kind: T.DataType) -> bool:
-    """Whether tasks in Python can make values of a type for Spark; where Spark does not know its form, they cannot."""
+    """Return whether tasks in Python can make values of a type for Spark; where Spark does not know its form, they
+    cannot."""
     if isinstance(kind, T.StructType):
         return all(passes_through_arrow(field.dataType) for field in kind.fields)
     if isinstance(kind, T.ArrayType):

@@ -56,7 +56,7 @@ class Batch:
 
 
 def planned(checkpoint: Path, epoch: int) -> Batch:
-    """A batch of a release's query.
+    """Return a batch of a release's query.
 
     Args:
         checkpoint: of the query, whose last source rings for ends: it is left out.
@@ -77,7 +77,7 @@ def _planned(checkpoint: Path, epoch: int) -> tuple[int | None, str | None]:
 
 
 def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
-    """Up to where the sources of a query have been read, as each writes it, with a batch.
+    """Return up to where the sources of a query have been read, as each writes it, with a batch.
 
     Args:
         checkpoint: of the query.
@@ -99,7 +99,7 @@ def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
 
 
 def query_id(checkpoint: Path) -> str | None:
-    """The id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
+    """Return the id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
     try:
         metadata = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def query_id(checkpoint: Path) -> str | None:
 
 
 def started_query(checkpoint: Path) -> str:
-    """The id of the query that was started in a checkpoint.
+    """Return the id of the query that was started in a checkpoint.
 
     Raises:
         TrackingError: none was.
@@ -123,17 +123,19 @@ def started_query(checkpoint: Path) -> str:
 
 
 def last_commit(checkpoint: Path) -> int | None:
-    """The last batch that Spark has committed in a checkpoint; None: none yet."""
+    """Return the last batch that Spark has committed in a checkpoint; None: none yet."""
     return max((int(name) for name in _entries(checkpoint / "commits") if name.isdigit()), default=None)
 
 
 def last_begun(checkpoint: Path) -> int | None:
-    """The last batch that Spark has planned in a checkpoint, whether or not it has committed it; None: none yet."""
+    """Return the last batch that Spark has planned in a checkpoint, whether or not it has committed it; None: none
+    yet."""
     return max((int(name) for name in _entries(checkpoint / "offsets") if name.isdigit()), default=None)
 
 
 def files_after(checkpoint: Path, epoch: int) -> Iterator[Path]:
-    """The files of Spark's in a checkpoint from which it goes on after a batch: of its logs the entries up to that one.
+    """Yield the files of Spark's in a checkpoint from which it goes on after a batch: of its logs the entries up to
+    that one.
 
     Args:
         checkpoint: of a query that is at rest; what this package keeps in it is left out.
@@ -150,7 +152,7 @@ def files_after(checkpoint: Path, epoch: int) -> Iterator[Path]:
 
 
 def clear_unfinished(checkpoint: Path) -> None:
-    """Removes what a driver has left that was killed while it wrote down its first batch.
+    """Remove what a driver has left that was killed while it wrote down its first batch.
 
     Spark writes an entry of its logs under another name and renames it. It takes a checkpoint that has no entry, and
     such a file, for one that another query uses, and would refuse it for ever (from Spark 4.1 on). Where there is any

@@ -17,7 +17,7 @@ _CALL: Final = re.compile(r"Column<'(\w+)\((.*)\)'>", re.DOTALL)
 
 
 def plain_name(value: Column | str) -> str | None:
-    """The name of a plain column; None: it is an expression, or has an unusual name.
+    """Return the name of a plain column; None: it is an expression, or has an unusual name.
 
     >>> plain_name("origin")
     'origin'
@@ -27,6 +27,7 @@ def plain_name(value: Column | str) -> str | None:
 
 
 def call_in(value: Column) -> tuple[str, str]:
-    """The function that a column calls, and the text of its arguments; two empty texts: it is no call of a function."""
+    """Return the function that a column calls, and the text of its arguments; two empty texts: it is no call of a
+    function."""
     found = _CALL.fullmatch(str(value))
     return ("", "") if found is None else (found[1], found[2])

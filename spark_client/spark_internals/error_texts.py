@@ -15,7 +15,7 @@ _SENTENCE: Final = re.compile(r"^(?:spark_client\.errors\.)?(?:TrackingError|Usa
 
 
 def has_text(error: BaseException, text: str) -> bool:
-    """Whether an error comes from an expression that has raised this text.
+    """Return whether an error comes from an expression that has raised this text.
 
     >>> has_text(RuntimeError("[USER_RAISED_EXCEPTION] TRACKER_BAD_ROW"), "TRACKER_BAD_ROW")
     True
@@ -33,7 +33,7 @@ def of_two_drivers(error: BaseException) -> bool:
 
 
 def sentence_in(error: BaseException) -> str | None:
-    """The sentence of this package's error that was raised inside Spark; None: there was none.
+    """Return the sentence of this package's error that was raised inside Spark; None: there was none.
 
     >>> sentence_in(RuntimeError("Traceback: …\\nspark_client.errors.TrackingError: 3 rows belong to no substream\\n"))
     '3 rows belong to no substream'

@@ -13,7 +13,7 @@ OF_FILES: Final = "logOffset"  #: the one field of such a place
 
 
 def is_of_files(offset: Mapping[str, Any]) -> bool:
-    """Whether a place in a checkpoint is one of Spark's source of files.
+    """Return whether a place in a checkpoint is one of Spark's source of files.
 
     >>> is_of_files({"logOffset": 3}), is_of_files({"5f0c": 3})
     (True, False)

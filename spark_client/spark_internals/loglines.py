@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def lines_of(log: Path) -> list[str]:
-    """Returns a log's lines.
+    """Return a log's lines.
 
     Spark puts a line feed between them, and nothing else: names of files and offsets may have any of the other
     characters at which `str.splitlines` splits.

@@ -24,12 +24,12 @@ _log = logging.getLogger("spark_client")
 
 
 def observation_name(segment: str) -> str:
-    """What Spark calls the aggregates of a source's rows, in a query's progress."""
+    """Return what Spark calls the aggregates of a source's rows, in a query's progress."""
     return f"tracker:{segment}"
 
 
 def observe(rows: DataFrame, segment: str, aggregates: Mapping[str, Column] | None) -> DataFrame:
-    """The same rows, with aggregates on their way.
+    """Return the same rows, with aggregates on their way.
 
     Args:
         rows: a stream.
@@ -42,7 +42,7 @@ def observe(rows: DataFrame, segment: str, aggregates: Mapping[str, Column] | No
 
 
 def observed(query: StreamingQuery | None, segment: str, names: list[str]) -> dict[str, Any] | None:
-    """What was seen of the rows of the batch in hand, by actions that are over.
+    """Return what was seen of the rows of the batch in hand, by actions that are over.
 
     Args:
         query: whose batch it is; None: not known yet.

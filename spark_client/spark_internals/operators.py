@@ -21,7 +21,7 @@ _WITH_STATE: Final = ("FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState"
 
 
 def that_takes_single_rows(df: DataFrame, alias: str) -> str | None:
-    """What keeps, or drops, single rows of event time, and not whole windows of them; None: nothing does.
+    """Return what keeps, or drops, single rows of event time, and not whole windows of them; None: nothing does.
 
     Args:
         df: a streaming DataFrame.
@@ -42,7 +42,7 @@ def that_takes_single_rows(df: DataFrame, alias: str) -> str | None:
 
 
 def _found(node: Any, alias: str) -> tuple[str | None, bool]:
-    """The operator, if there is one; and whether the node's rows are the alias's, one by one."""
+    """Return the operator, if there is one; and whether the node's rows are the alias's, one by one."""
     name = str(node.nodeName())
     if name == "SubqueryAlias" and str(node.alias()) == alias:
         return None, True

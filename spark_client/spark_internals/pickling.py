@@ -26,7 +26,7 @@ from spark_client.errors import UsageError
 
 
 def dumps(plan: object) -> bytes:
-    """A plan as bytes, for a process that runs the same version of Spark.
+    """Return a plan as bytes, for a process that runs the same version of Spark.
 
     Args:
         plan: values, columns, and functions of the user.
@@ -50,7 +50,7 @@ def dumps(plan: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The plan that `dumps` has made bytes of; its columns are of the JVM of the session that is active.
+    """Return the plan that `dumps` has made bytes of; its columns are of the JVM of the session that is active.
 
     Args:
         data: trusted bytes: loading them runs code.

@@ -21,7 +21,7 @@ _WHOLE = frozenset(
 
 
 def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool:
-    """Whether it is certain that rows are those of another DataFrame, with some columns as they were there.
+    """Return whether it is certain that rows are those of another DataFrame, with some columns as they were there.
 
     Spark numbers its attributes: what is computed, even if it is under an old name, has a number of its own. So it is
     certain if the numbers are the same, and nothing but projections and filters has been at work.
@@ -46,12 +46,12 @@ def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool
 
 
 def _attributes(plan: object) -> list[str]:
-    """Names and numbers, as in ``ts#25``."""
+    """Name and numbers, as in ``ts#25``."""
     return str(plan.output().mkString("\n")).split("\n")  # type: ignore[attr-defined]
 
 
 def reads_whole(before: DataFrame, after: DataFrame) -> bool:
-    """Whether it is certain that who reads all of some rows reads all of those that they were made of.
+    """Return whether it is certain that who reads all of some rows reads all of those that they were made of.
 
     A limit reads some of them, and so can a join: Spark stops reading one side as soon as it finds that the other one
     is empty. Projections and filters read all, unless Spark proves beforehand that nothing can pass.
@@ -80,7 +80,7 @@ def reads_whole(before: DataFrame, after: DataFrame) -> bool:
 
 
 def partitions_of(rows: DataFrame) -> int | None:
-    """How many partitions rows have; None: not known without running something."""
+    """Return how many partitions rows have; None: not known without running something."""
     try:
         execution = rows._jdf.queryExecution()
         if "Exchange" in execution.executedPlan().toString():
@@ -91,7 +91,7 @@ def partitions_of(rows: DataFrame) -> int | None:
 
 
 def is_plain(df: DataFrame, value: Column | str) -> bool:
-    """Whether a value is a column of some rows, as it stands there, and no expression."""
+    """Return whether a value is a column of some rows, as it stands there, and no expression."""
     try:
         taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(value), df))
         return bool(taken.subsetOf(own))
@@ -100,7 +100,7 @@ def is_plain(df: DataFrame, value: Column | str) -> bool:
 
 
 def has_lambda(df: DataFrame, value: Column | str) -> bool:
-    """Whether a value has a function of variables in it, such as ``item -> item + 1``.
+    """Return whether a value has a function of variables in it, such as ``item -> item + 1``.
 
     >>> has_lambda(rows, F.transform("items", lambda item: item + 1))                              # doctest: +SKIP
     True
@@ -111,7 +111,7 @@ def has_lambda(df: DataFrame, value: Column | str) -> bool:
 
 
 def has_literal(df: DataFrame, value: Column | str) -> bool:
-    """Whether a value has a literal in it: ``F.lit("items")`` is written as the column of that name is.
+    """Return whether a value has a literal in it: ``F.lit("items")`` is written as the column of that name is.
 
     >>> has_literal(rows, F.max(F.lit("items")))                                                   # doctest: +SKIP
     True
@@ -127,7 +127,7 @@ def _has(df: DataFrame, value: Column | str, kind: str) -> bool:
 
 
 def _of_expressions(expressions: Any) -> set[str]:
-    """The names of expressions, and of those within them."""
+    """Return the names of expressions, and of those within them."""
     found: set[str] = set()
     for expression in each_of(expressions):
         found |= {str(expression.nodeName())} | _of_expressions(expression.children())
@@ -145,17 +145,17 @@ def paths_read(stream: DataFrame) -> list[str]:
 
 
 def _nodes(plan: Any) -> Iterator[str]:
-    """The names of a plan's nodes, from its root to its last leaf."""
+    """Return the names of a plan's nodes, from its root to its last leaf."""
     return (str(node.nodeName()) for node in _walk(plan))
 
 
 def _walk(plan: Any) -> Iterator[Any]:
-    """A plan's nodes, from its root to its last leaf."""
+    """Yield a plan's nodes, from its root to its last leaf."""
     yield plan
     for child in each_of(plan.children()):
         yield from _walk(child)
 
 
 def each_of(sequence: Any) -> Iterator[Any]:
-    """What is in a sequence of Scala."""
+    """Return what is in a sequence of Scala."""
     return (sequence.apply(place) for place in range(sequence.size()))

@@ -17,7 +17,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def source_name(kind: str, name: str) -> str:
-    """The name to register a source under: plain, whatever the source is about.
+    """Return the name to register a source under: plain, whatever the source is about.
 
     Args:
         kind: what the names of all such sources begin with; plain itself.

@@ -15,10 +15,10 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 
 
 def provider_of(spark: SparkSession) -> str:
-    """The class of a session's state store."""
+    """Return the class of a session's state store."""
     return str(spark.conf.get(PROVIDER))
 
 
 def is_rocksdb(spark: SparkSession) -> bool:
-    """Whether a session keeps state in RocksDB."""
+    """Return whether a session keeps state in RocksDB."""
     return provider_of(spark).rpartition(".")[2] == ROCKSDB.rpartition(".")[2]

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 
 def batch_of(task: TaskContext) -> tuple[str, str, int] | None:
-    """The query, the run and the batch that a task works for; None: it is of no streaming query."""
+    """Return the query, the run and the batch that a task works for; None: it is of no streaming query."""
     query = task.getLocalProperty("sql.streaming.queryId")
     run = task.getLocalProperty("spark.jobGroup.id")
     batch = int(task.getLocalProperty("streaming.sql.batchId") or -1)

@@ -49,7 +49,7 @@ class WatermarkBatch:
 
 
 def batches_of(checkpoint: Path, after: int = -1) -> list[WatermarkBatch]:
-    """The batches that a checkpoint still has, in their order.
+    """Return the batches that a checkpoint still has, in their order.
 
     Args:
         checkpoint: of the query.
@@ -72,7 +72,8 @@ def _batch(checkpoint: Path, number: int) -> WatermarkBatch | None:
 
 
 def last_of_files(batch: WatermarkBatch, source: int) -> int | None:
-    """How far a source of files had come with a batch: the source's own number; -1: not begun; None: no such source.
+    """Return how far a source of files had come with a batch: the source's own number; -1: not begun; None: no such
+    source.
 
     Args:
         batch: of the query.
@@ -86,7 +87,7 @@ def last_of_files(batch: WatermarkBatch, source: int) -> int | None:
 
 
 def files_of(checkpoint: Path, source: int) -> Iterator[tuple[str, int]]:
-    """The files that a source of files has read: path, and the source's own number of the batch.
+    """Yield the files that a source of files has read: path, and the source's own number of the batch.
 
     Args:
         checkpoint: of the query.

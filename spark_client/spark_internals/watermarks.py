@@ -22,7 +22,7 @@ _MARK: Final = "_tracker_mark"
 
 
 def under_watermark_of(marks: DataFrame, data: DataFrame, time: str) -> DataFrame:
-    """The rows of `data`, under a watermark that is at the newest time in `marks`.
+    """Return the rows of `data`, under a watermark that is at the newest time in `marks`.
 
     Args:
         marks: a stream with the columns of `data`.

@@ -31,7 +31,7 @@ class Connection(Protocol):
 
 
 def check_transactions(connection: Connection) -> None:
-    """Whether nothing is committed but by ``commit``.
+    """Check whether nothing is committed but by ``commit``.
 
     Raises:
         UsageError: the connection commits by itself.
@@ -41,7 +41,8 @@ def check_transactions(connection: Connection) -> None:
 
 
 def name_in(placeholder: str, name: str) -> str:
-    """A column's name in a statement: where parameters are written with a per cent sign, one in a name is doubled.
+    """Return a column's name in a statement: where parameters are written with a per cent sign, one in a name is
+    doubled.
 
     >>> name_in("%s", '100%'), name_in("?", 'a"b')
     ('"100%%"', '"a""b"')
@@ -50,7 +51,7 @@ def name_in(placeholder: str, name: str) -> str:
 
 
 def in_statement(placeholder: str, sql: str) -> str:
-    """A part of a statement as drivers take it that look for parameters in it.
+    """Return a part of a statement as drivers take it that look for parameters in it.
 
     >>> in_statement("%s", '"100%"'), in_statement("?", '"100%"')
     ('"100%%"', '"100%"')
@@ -59,7 +60,7 @@ def in_statement(placeholder: str, sql: str) -> str:
 
 
 def check_placeholder(placeholder: str) -> None:
-    """Refuses what no statement of ours can have in place of a parameter.
+    """Refuse what no statement of ours can have in place of a parameter.
 
     Raises:
         UsageError: it is neither ``%s`` (or psycopg's ``%b``, ``%t``) nor ``?``.

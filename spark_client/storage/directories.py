@@ -45,7 +45,7 @@ _AT_ONCE = {
 
 
 def local_path(location: str | os.PathLike[str], what: str) -> Path:
-    """A location as a path that this process can open.
+    """Return a location as a path that this process can open.
 
     Raises:
         UsageError: it is on a file system that needs a client of its own.
@@ -60,7 +60,7 @@ def local_path(location: str | os.PathLike[str], what: str) -> Path:
 
 
 def local_pattern(pattern: str, what: str) -> str:
-    """A pattern of paths, or a URI of one, as a pattern of paths that this process can open.
+    """Return a pattern of paths, or a URI of one, as a pattern of paths that this process can open.
 
     Raises:
         UsageError: it is on a file system that needs a client of its own.
@@ -78,7 +78,7 @@ def local_pattern(pattern: str, what: str) -> str:
 
 
 def check_store(path: Path, what: str) -> None:
-    """Whether a file system can do what is relied on there: appear whole by rename, and once by a hard link.
+    """Check whether a file system can do what is relied on there: appear whole by rename, and once by a hard link.
 
     Args:
         path: a directory, which is made.
@@ -124,7 +124,7 @@ _may_publish: ContextVar[Callable[[], object]] = ContextVar("may_publish", defau
 
 @contextmanager
 def publishing_after(ready: Callable[[], object]) -> Iterator[None]:
-    """What this thread publishes meanwhile is written at once, and appears when `ready` has returned.
+    """Let what this thread publishes meanwhile be written at once, and appear when `ready` has returned.
 
     Args:
         ready: raises if nothing must appear.
@@ -137,7 +137,7 @@ def publishing_after(ready: Callable[[], object]) -> Iterator[None]:
 
 
 def publish(target: Path, write: Callable[[str], object]) -> bool:
-    """Writes a directory and publishes it under its name, unless it is there already.
+    """Write a directory and publish it under its name, unless it is there already.
 
     Args:
         target: its final path.
@@ -196,7 +196,7 @@ def _sync_all(directory: Path) -> None:
 
 
 def sweep(path: Path) -> None:
-    """Removes from a directory what drivers that were killed have left half written, or half removed.
+    """Remove from a directory what drivers that were killed have left half written, or half removed.
 
     Only for the driver that has taken over: an earlier one that is still at work there fails, and publishes nothing.
     """
@@ -212,21 +212,21 @@ def sweep(path: Path) -> None:
 
 
 def sweep_beside(target: Path) -> None:
-    """Removes what a process that was killed has left of the directory that it was to publish. See `sweep`."""
+    """Remove what a process that was killed has left of the directory that it was to publish. See `sweep`."""
     for entry in target.parent.glob(f"_{target.name}.*"):
         if _HIDDEN.fullmatch(entry.name):
             remove(entry)
 
 
 def write_parquet(rows: DataFrame) -> Callable[[str], None]:
-    """Writes rows as Parquet, for `publish`: which makes the directory appear as one, so Spark need not see to that."""
+    """Write rows as Parquet, for `publish`: which makes the directory appear as one, so Spark need not see to that."""
     writer = rows.write.options(**_AT_ONCE)
     return writer.parquet
 
 
 @contextmanager
 def as_batches_write(spark: SparkSession) -> Iterator[None]:
-    """What a session of a user writes as Parquet meanwhile is written as the batches of queries do it.
+    """Let a session of a user write Parquet meanwhile as the batches of queries do.
 
     One thread after the other: else the second one would take the settings of the first for the user's.
     """
@@ -245,7 +245,7 @@ def as_batches_write(spark: SparkSession) -> Iterator[None]:
 
 
 def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameReader:
-    """Reads what `write_parquet` has written: all of it, whatever the session's settings pass over.
+    """Read what `write_parquet` has written: all of it, whatever the session's settings pass over.
 
     Args:
         spark: the session.
@@ -255,13 +255,13 @@ def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameRead
 
 
 def write_json(target: Path, content: Any) -> None:
-    """Replaces a small file in one step, and has it on the disk."""
+    """Replace a small file in one step, durably."""
     _hidden(target, content).rename(target)
     sync(target.parent)
 
 
 def write_first(target: Path, content: Any) -> Any:
-    """Writes a small file unless it is there, in one step; gives what stands."""
+    """Write a small file unless it is there, in one step, and return what stands."""
     hidden = _hidden(target, content)
     try:
         os.link(hidden, target)
@@ -274,7 +274,7 @@ def write_first(target: Path, content: Any) -> Any:
 
 
 def is_table_of(table: Path, query: str) -> bool:
-    """Whether a table with a directory for each epoch is a query's: the first that asks has it for good.
+    """Return whether a table with a directory for each epoch is a query's: the first that asks has it for good.
 
     Another query's epochs have the same numbers, and would be taken for published.
     """
@@ -283,7 +283,7 @@ def is_table_of(table: Path, query: str) -> bool:
 
 
 def _hidden(target: Path, content: Any) -> Path:
-    """A small file beside its target, on the disk, that readers do not see yet."""
+    """Return a small file beside its target, on the disk, that readers do not see yet."""
     make(target.parent)
     hidden = _beside(target)
     with open(hidden, "w", encoding="utf-8") as file:
@@ -294,12 +294,13 @@ def _hidden(target: Path, content: Any) -> Path:
 
 
 def _beside(path: Path) -> Path:
-    """A new name beside a path, that readers pass over: Spark reads ``_epoch=3``, which it takes for a partition."""
+    """Return a new name beside a path, that readers pass over: Spark reads ``_epoch=3``, which it takes for a
+    partition."""
     return path.parent / f"_{path.name.replace('=', '-')}.{uuid.uuid4().hex[:8]}"
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` has written; None if there is nothing."""
+    """Return what `write_json` has written; None if there is nothing."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -332,7 +333,7 @@ def unpack(archive: tarfile.TarFile, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a directory so that readers never see half of it."""
+    """Remove a directory so that readers never see half of it."""
     hidden = _beside(path)
     try:
         path.rename(hidden)

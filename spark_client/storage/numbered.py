@@ -9,7 +9,7 @@ from spark_client.storage.directories import publish, remove
 
 
 def write_numbered(path: Path, number: int, write: Callable[[str], object]) -> None:
-    """Writes a directory, unless one of this number is there; removes all before the last but one, which may be read.
+    """Write a directory, unless one of this number is there, and remove all before the last but one, which may be read.
 
     Args:
         path: where they are.
@@ -22,7 +22,7 @@ def write_numbered(path: Path, number: int, write: Callable[[str], object]) -> N
 
 
 def newest_of(path: Path) -> Path | None:
-    """The newest one; None: there is none."""
+    """Return the newest one; None: there is none."""
     found = _numbered(path)
     return found[-1] if found else None
 

@@ -44,7 +44,7 @@ class Stored:
         return _number(self.name)
 
     def fetch(self, directory: str, target: Path) -> None:
-        """Copies the files of one of its directories to a local one, and checks them.
+        """Copy the files of one of its directories to a local one, and checks them.
 
         Args:
             directory: in the snapshot; empty: the snapshot.
@@ -72,7 +72,7 @@ class Stored:
 
 
 def complete(store: Store) -> list[Stored]:
-    """The complete snapshots of a place, the newest first."""
+    """Return the complete snapshots of a place, the newest first."""
     names = sorted(filter(_NAME.fullmatch, store.directories()), key=lambda name: (_number(name), name), reverse=True)
     return [found for name in names if (found := _complete(store, name)) is not None]
 
@@ -86,7 +86,7 @@ def _complete(store: Store, name: str) -> Stored | None:
 
 
 def write(store: Store, local: Path, manifest: Mapping[str, Any]) -> Stored:
-    """Writes a snapshot. If that fails, there is none.
+    """Write a snapshot. If that fails, there is none.
 
     Args:
         store: where to.
@@ -107,7 +107,7 @@ def write(store: Store, local: Path, manifest: Mapping[str, Any]) -> Stored:
 
 
 def keep(store: Store, most: int) -> None:
-    """Removes all but the newest complete snapshots, and what was begun before these and never completed.
+    """Remove all but the newest complete snapshots, and what was begun before these and never completed.
 
     Args:
         store: of them.

@@ -29,23 +29,23 @@ class Store(ABC):
 
     @abstractmethod
     def directories(self) -> list[str]:
-        """The names of the directories that are in it."""
+        """Return the names of the directories that are in it."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """A small file; None: there is none."""
+        """Return a small file; None: there is none."""
 
     @abstractmethod
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file."""
+        """Write a small file."""
 
     @abstractmethod
     def put(self, name: str, file: Path) -> None:
-        """Copies a local file there."""
+        """Copy a local file there."""
 
     @abstractmethod
     def get(self, name: str, file: Path) -> None:
-        """Copies a file to a local one, whose directory is there.
+        """Copy a file to a local one, whose directory is there.
 
         Raises:
             FileNotFoundError: there is none.
@@ -53,11 +53,11 @@ class Store(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Removes a file or a directory, if it is there."""
+        """Remove a file or a directory, if it is there."""
 
 
 def store(location: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Store:
-    """The store that a user names.
+    """Return the store that a user names.
 
     Args:
         location: a path, or a URL that fsspec knows: ``s3://bucket/path``.
@@ -170,5 +170,5 @@ class _Remote(Store):
             return
 
     def _make_way(self, name: str) -> None:
-        """Makes the directory of a file, where a store has any."""
+        """Make the directory of a file, where a store has any."""
         self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)

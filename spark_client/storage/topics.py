@@ -14,7 +14,7 @@ HEADER: Final = "tracker"  #: of a record: what this package has to know of it
 
 
 def write(records: DataFrame, topic: str, servers: str, options: Mapping[str, str]) -> None:
-    """Writes records (key, value, headers) to a topic, and returns when the brokers have them.
+    """Write records (key, value, headers) to a topic, and return when the brokers have them.
 
     Raises:
         UsageError: Spark has no Kafka connector.
@@ -27,7 +27,7 @@ def write(records: DataFrame, topic: str, servers: str, options: Mapping[str, st
 
 
 def load(reader: Any) -> DataFrame:
-    """What a reader of Spark's Kafka source reads.
+    """Return what a reader of Spark's Kafka source reads.
 
     Raises:
         UsageError: Spark has no Kafka connector.
@@ -49,5 +49,5 @@ def _explained(error: Exception) -> Exception:
 
 
 def header(name: str, value: Column) -> Column:
-    """A header of a record."""
+    """Return a header of a record."""
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))

@@ -42,12 +42,13 @@ class Subscriptions:
         )
 
     def beginning(self, place: Place) -> Place:
-        """Where to read on: at the place, but in logs that have dropped events after it, at the oldest that is kept."""
+        """Return where to read on: at the place, but in logs that have dropped events after it, at the oldest that is
+        kept."""
         seqs = zip(self._dropped, self._subscriptions, place.seqs, strict=True)
         return Place(tuple(each.acknowledged if dropped else seq for dropped, each, seq in seqs), place.log_ids)
 
     def ack(self, place: Place, timeout: float | None = None) -> None:
-        """Acknowledges what is up to a place: see `Subscription.ack`.
+        """Acknowledge what is up to a place: see `Subscription.ack`.
 
         Args:
             place: it.
@@ -75,15 +76,15 @@ class EventLogs:
         return self._client.logs(self._job)
 
     def statuses(self) -> list[JobStatus]:
-        """Describes the job at each of its logs."""
+        """Describe the job at each of its logs."""
         return [client.job(name) for client, name in self.all]
 
     def newest(self) -> Place:
-        """The place after the newest events."""
+        """Return the place after the newest events."""
         return newest(self.statuses())
 
     def read(self, after: Place, up_to: Place | None, segments: Sequence[str]) -> tuple[list[Event], Place]:
-        """Reads what was announced on some segments, log by log.
+        """Read what was announced on some segments, log by log.
 
         Args:
             after: the events after it.
@@ -143,30 +144,30 @@ class EventLogs:
         return Subscriptions(made)
 
     def acknowledged(self, name: str) -> Place | None:
-        """Up to where a subscription is acknowledged at all logs; None: there is none at some of them."""
+        """Return up to where a subscription is acknowledged at all logs; None: there is none at some of them."""
         logs = self.all
         found = [each.acknowledged for log in logs for each in _named(name, *log)]
         return Place(tuple(found), self.newest().log_ids) if len(found) == len(logs) else None
 
     def unsubscribe(self, name: str) -> None:
-        """Removes a subscription from the logs that have it."""
+        """Remove a subscription from the logs that have it."""
         for client, job in self.all:
             for _ in _named(name, client, job):
                 client.unsubscribe(job, name)
 
 
 def _named(name: str, client: TrackerClient, job: str) -> list[SubscriptionStatus]:
-    """The subscription of a name at one log, if there is one."""
+    """Return the subscription of a name at one log, if there is one."""
     return [each for each in client.subscriptions(job) if each.name == name]
 
 
 def newest(statuses: Sequence[JobStatus]) -> Place:
-    """The place after the newest events that a job's descriptions tell of, one for each log."""
+    """Return the place after the newest events that a job's descriptions tell of, one for each log."""
     return Place(tuple(each.last_seq for each in statuses), tuple(each.log_id for each in statuses))
 
 
 def _read(read: Callable[..., EventPage], after: int, up_to: int | None) -> tuple[list[Event], int]:
-    """Reads one log; returns the events, and the number of the last one that was looked at."""
+    """Read one log, and return the events, and the number of the last one that was looked at."""
     found: list[Event] = []
     for page in pages(read, after, up_to):
         found.extend(page.events)
@@ -177,7 +178,7 @@ def _read(read: Callable[..., EventPage], after: int, up_to: int | None) -> tupl
 def _subscribed(
     subscribe: Callable[..., Subscription], after: int, unsubscribe: Callable[[], None]
 ) -> tuple[Subscription, bool]:
-    """Subscribes to one log; tells whether events after the place were dropped."""
+    """Subscribe to one log; tells whether events after the place were dropped."""
     try:
         return subscribe(after_seq=after), False
     except TrackerError as error:

@@ -42,7 +42,7 @@ class JobProducer(Protocol):
     ) -> None: ...
 
     def epoch(self, epoch: int | None = None) -> Report:
-        """Returns an empty report."""
+        """Return an empty report."""
         ...
 
     def commit(
@@ -52,11 +52,11 @@ class JobProducer(Protocol):
         seal: bool = False,
         promises: Sequence[CommitPromise] = (),
     ) -> int:
-        """Commits or seals an epoch, or makes promises."""
+        """Commit or seal an epoch, or make promises."""
         ...
 
     def close(self, resume_epoch: int | None = None) -> None:
-        """Closes the run."""
+        """Close the run."""
         ...
 
 
@@ -78,37 +78,37 @@ class JobClient(Protocol):
         ...
 
     def with_patience(self, timeout: float, retry_for: float) -> JobClient:
-        """Returns a client that waits for another time, in seconds."""
+        """Return a client that waits for another time, in seconds."""
         ...
 
     def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
-        """Returns the logs of the job's events: for each, who has it and under which name."""
+        """Return the logs of the job's events: for each, who has it and under which name."""
         ...
 
     def close(self) -> None:
-        """Releases the connections."""
+        """Release the connections."""
         ...
 
     def server_info(self) -> ServerInfo:
-        """Returns the limits that all trackers keep."""
+        """Return the limits that all trackers keep."""
         ...
 
     def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
-        """Creates a job, or starts a deployment of it."""
+        """Create a job, or starts a deployment of it."""
         ...
 
     def job(self, job: str) -> JobStatus:
-        """Describes a job."""
+        """Describe a job."""
         ...
 
     def substreams(
         self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
     ) -> Iterator[SubstreamStatus]:
-        """Describes substreams."""
+        """Describe substreams."""
         ...
 
     def finish_front(self, job: str, front: str) -> None:
-        """Finishes a front."""
+        """Finish a front."""
         ...
 
     def open_producer(
@@ -121,11 +121,11 @@ class JobClient(Protocol):
         seals: bool = False,
         replays: bool = False,
     ) -> JobProducer:
-        """Makes a run the current one of its producer."""
+        """Make a run the current one of its producer."""
         ...
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> JobProducer:
-        """Returns a run that another process has opened."""
+        """Return a run that another process has opened."""
         ...
 
     def drain(
@@ -136,11 +136,11 @@ class JobClient(Protocol):
         timeout: timedelta | float | None = None,
         hand_over: bool = False,
     ) -> DrainStatus:
-        """Asks a deployment to finish, or to hand over."""
+        """Ask a deployment to finish, or to hand over."""
         ...
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
-        """Describes a drain."""
+        """Describe a drain."""
         ...
 
 
@@ -161,7 +161,7 @@ class Trackers:
     credentials: Credentials
 
     def client(self, metrics: CollectorRegistry | None = None) -> JobClient:
-        """Returns a client of its own.
+        """Return a client of its own.
 
         Args:
             metrics: where it counts; None: it does not.

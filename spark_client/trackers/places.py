@@ -28,7 +28,7 @@ class Place:
 
     @classmethod
     def of(cls, numbers: int | Sequence[int], ids: str | Sequence[str]) -> Place:
-        """Reads `numbers` and `ids`."""
+        """Read `numbers` and `ids`."""
         return cls(
             (numbers,) if isinstance(numbers, int) else tuple(numbers), (ids,) if isinstance(ids, str) else tuple(ids)
         )
@@ -49,11 +49,11 @@ class Place:
         return "+".join(self.log_ids)
 
     def is_beyond(self, other: Place) -> bool:
-        """Whether there are events in some log that this position has and the other has not."""
+        """Return whether there are events in some log that this position has and the other has not."""
         return any(own > its for own, its in zip(self.seqs, other.seqs, strict=True))
 
     def check(self, logs: int) -> Place:
-        """Returns this position if it is one in so many logs.
+        """Return this position if it is one in so many logs.
 
         Raises:
             TrackingError: it is one in another number of logs.

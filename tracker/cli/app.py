@@ -92,11 +92,11 @@ class _Commands(Group):
     """The command `tracker`: it loads a command's module when the command is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's signature
-        """Returns the commands' names, in the order of the help."""
+        """Return the commands' names, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Returns a command, or None."""
+        """Return a command, or None."""
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
@@ -105,14 +105,14 @@ class _Commands(Group):
         return self.commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Finds the command that a command line names. A wrong name is compared with all names for a suggestion."""
+        """Find the command that a command line names. A wrong name is compared with all names for a suggestion."""
         if args and args[0] not in COMMANDS:
             for name in COMMANDS:
                 self.commands.setdefault(name, None)  # type: ignore[arg-type]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Writes the commands by their sections."""
+        """Write the commands by their sections."""
         for section, rows in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(name, summary) for name, (_, summary) in rows.items()])
@@ -155,12 +155,12 @@ def _tracker(
 
 
 def root() -> Any:
-    """Returns the whole command line, as Typer's command."""
+    """Return the whole command line, as Typer's command."""
     return typer.main.get_command(_root)
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Runs one command line.
+    """Run one command line.
 
     Args:
         arguments: the command line without the program's name; None: this process's own.
@@ -181,7 +181,7 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def refusal_of(arguments: Sequence[str]) -> str:
-    """Returns why a command line would not be taken, without running it; an empty text if it would be.
+    """Return why a command line would not be taken, without running it; an empty text if it would be.
 
     Args:
         arguments: the command line without the program's name.

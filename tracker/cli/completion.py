@@ -30,7 +30,7 @@ def completion(
 
 
 def answer(root: Any) -> int | None:
-    """Answers a shell that asks for completions; None: no shell asks.
+    """Answer a shell that asks for completions; None: no shell asks.
 
     Args:
         root: the whole command line.
@@ -45,7 +45,7 @@ def answer(root: Any) -> int | None:
 
 
 def complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the jobs that begin so, as the tracker has them at this moment; none if it does not answer at once."""
+    """Return the jobs that begin so, as the tracker has them at this moment; none if it does not answer at once."""
     from tracker.cli.connecting import completing_client
     from tracker.client import TrackerError, TrackerUnavailable
 

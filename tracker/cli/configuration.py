@@ -75,7 +75,7 @@ class Configuration:
     contexts: Mapping[str, Context]
 
     def get(self, name: str) -> Context:
-        """Returns a context.
+        """Return a context.
 
         Raises:
             WrongUsageError: there is none of this name.
@@ -89,7 +89,7 @@ class Configuration:
 
 
 def path() -> Path:
-    """Returns where the file is: `$TRACKER_CONFIG`, or `tracker/config.toml` in the user's directory for such files."""
+    """Return where the file is: `$TRACKER_CONFIG`, or `tracker/config.toml` in the user's directory for such files."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -97,7 +97,7 @@ def path() -> Path:
 
 
 def read() -> Configuration:
-    """Reads the file; if there is none, no context is known.
+    """Read the file; if there is none, no context is known.
 
     Raises:
         WrongUsageError: the file cannot be read, or something is wrong in it; the message names the line.
@@ -120,7 +120,7 @@ def read() -> Configuration:
 
 
 def complete_contexts(incomplete: str) -> list[str]:
-    """Returns the names of contexts that begin so, for a shell; none if the file is wrong."""
+    """Return the names of contexts that begin so, for a shell; none if the file is wrong."""
     try:
         return [name for name in read().contexts if name.startswith(incomplete)]
     except WrongUsageError:
@@ -128,7 +128,7 @@ def complete_contexts(incomplete: str) -> list[str]:
 
 
 def write(name: str, values: Mapping[str, str | None]) -> None:
-    """Adds a context, or changes one. Other lines and comments stay as they are.
+    """Add a context, or changes one. Other lines and comments stay as they are.
 
     Args:
         name: the context.
@@ -151,12 +151,12 @@ def write(name: str, values: Mapping[str, str | None]) -> None:
 
 
 def use(name: str) -> None:
-    """Makes a context the current one."""
+    """Make a context the current one."""
     _save(_with_current(_document(), name))
 
 
 def remove(name: str) -> None:
-    """Removes a context."""
+    """Remove a context."""
     document = _document()
     del cast(Any, document["contexts"])[name]
     if document.get("current") == name:
@@ -165,7 +165,7 @@ def remove(name: str) -> None:
 
 
 def _with_current(document: TOMLDocument, name: str) -> str:
-    """Returns the file's text with this current context, which stands before all tables."""
+    """Return the file's text with this current context, which stands before all tables."""
     if "current" in document:
         document["current"] = name
         return document.as_string()
@@ -197,7 +197,7 @@ def _parse(file: Path, text: str) -> TOMLDocument:
 
 
 def _save(text: str) -> None:
-    """Writes the file whole: a reader has the old one or the new one."""
+    """Write the file whole: a reader has the old one or the new one."""
     file = path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -216,7 +216,7 @@ class _Checks:
         self._text = text
 
     def context(self, name: str, values: object) -> Context:
-        """Returns a context of the file."""
+        """Return a context of the file."""
         section = f"contexts.{name}"
         if not isinstance(values, Mapping):
             self.fail(f"{section} must be a table: [{section}]", "contexts", name)
@@ -231,7 +231,7 @@ class _Checks:
         return Context(**{key.replace("-", "_"): self._resolved(key, str(value)) for key, value in values.items()})
 
     def keys(self, values: Mapping[str, object], known: tuple[str, ...], section: str) -> None:
-        """Refuses keys that mean nothing."""
+        """Refuse keys that mean nothing."""
         for key in values:
             if key in known:
                 continue
@@ -242,7 +242,7 @@ class _Checks:
             self.fail(f"{key!r} is not known here; known are {', '.join(known)}", section, key)
 
     def fail(self, message: str, section: str, key: str) -> NoReturn:
-        """Raises the error for a key of a section."""
+        """Raise the error for a key of a section."""
         raise WrongUsageError(f"{self._file}, line {self._line(section, key)}: {message}")
 
     def _resolved(self, key: str, value: str) -> str:
@@ -251,7 +251,7 @@ class _Checks:
         return str(self._file.parent / Path(value).expanduser())
 
     def _line(self, section: str, key: str) -> int:
-        """Returns the line of a key, or of its section, as nearly as can be told without a parser's positions."""
+        """Return the line of a key, or of its section, as nearly as can be told without a parser's positions."""
         found, inside = 1, not section
         for number, text in self._lines():
             header = re.match(r"\s*\[\s*([^\]]+?)\s*\]", text)

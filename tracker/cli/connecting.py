@@ -43,7 +43,7 @@ class Connection:
     token_file: str | None = None
 
     def client(self, timeout: float = 10.0) -> TrackerClient | ShardedClient:
-        """Returns a client of this tracker.
+        """Return a client of this tracker.
 
         Args:
             timeout: seconds after which a call is given up.
@@ -62,7 +62,7 @@ class Connection:
             raise WrongUsageError(f"--server: {wrong}") from wrong
 
     def credentials(self) -> Credentials:
-        """Returns what the command shows to the tracker; a token is taken from the environment if no file has it."""
+        """Return what the command shows to the tracker; a token is taken from the environment if no file has it."""
         from tracker.client.credentials import TOKEN_VARIABLE, Credentials
 
         variable = None if self.token_file else TOKEN_VARIABLE
@@ -72,7 +72,7 @@ class Connection:
             raise WrongUsageError(f"--tls-cert and --tls-key: {wrong}") from wrong
 
     def single_client(self) -> TrackerClient:
-        """Returns a client for a command that does not work with sharded jobs."""
+        """Return a client for a command that does not work with sharded jobs."""
         from tracker.client import TrackerClient
 
         client = self.client()
@@ -166,7 +166,7 @@ def _connection(
 
 
 def _chosen(context: typer.Context, named: str | None) -> Context:
-    """Returns the context that counts: the one asked for, or the current one unless a server is given."""
+    """Return the context that counts: the one asked for, or the current one unless a server is given."""
     if named == "" or context.obj is CHECK_ONLY or context.parent is None:  # what stands before a command calls nothing
         return Context()
     if named is None and is_set(context, "server"):
@@ -177,7 +177,7 @@ def _chosen(context: typer.Context, named: str | None) -> Context:
 
 
 def completing_client(context: typer.Context) -> TrackerClient | ShardedClient:
-    """Returns a client for a shell that completes: it uses what the command line has so far, and gives up at once."""
+    """Return a client for a shell that completes: it uses what the command line has so far, and gives up at once."""
     known = {**context.find_root().params, **{n: v for n, v in context.params.items() if is_set(context, n)}}
     chosen = _chosen(context, known.get("named"))
     server = known.get("server") if is_set(context, "server") else chosen.server
@@ -187,6 +187,6 @@ def completing_client(context: typer.Context) -> TrackerClient | ShardedClient:
 
 
 def option(context: typer.Context, name: str, value: Any, chosen: Context) -> Any:
-    """Returns the value of an option: as it is given, or as the chosen context has it, or the default."""
+    """Return the value of an option: as it is given, or as the chosen context has it, or the default."""
     kept = getattr(chosen, name)
     return kept if kept and not is_set(context, name) else given(context, name, value)

@@ -28,7 +28,7 @@ class WrongUsageError(Exception):
 
 
 def shared(kind: type) -> Callable[[Function], Function]:
-    """Makes a function's parameters options of every command that has a parameter of a type.
+    """Make a function's parameters options of every command that has a parameter of a type.
 
     Args:
         kind: the type of the value that the function returns. Its first parameter must be the context.
@@ -42,7 +42,7 @@ def shared(kind: type) -> Callable[[Function], Function]:
 
 
 def command(commands: typer.Typer, name: str, example: str = "") -> Callable[[Function], Function]:
-    """Declares a function as a command: its parameters are arguments and options, its docstring is the help.
+    """Declare a function as a command: its parameters are arguments and options, its docstring is the help.
 
     A parameter of a type that was given to `shared` stands for all options of that type.
 
@@ -67,7 +67,7 @@ def command(commands: typer.Typer, name: str, example: str = "") -> Callable[[Fu
 
 
 def with_shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function as Typer needs it: each parameter of a shared type replaced by the options of that type."""
+    """Return the function as Typer needs it: each parameter of a shared type replaced by the options of that type."""
     own = inspect.signature(function, eval_str=True).parameters
     makers = {each.name: _SHARED[each.annotation] for each in own.values() if each.annotation in _SHARED}
     options = {name: _options(maker) for name, maker in makers.items()}
@@ -99,7 +99,7 @@ def _options(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def given(context: typer.Context, name: str, value: Any) -> Any:
-    """Returns the value of a shared option: given after the command, before it, in the environment, or the default.
+    """Return the value of a shared option: given after the command, before it, in the environment, or the default.
 
     Args:
         context: the command's context.
@@ -113,19 +113,19 @@ def given(context: typer.Context, name: str, value: Any) -> Any:
 
 
 def is_given(context: Any, name: str) -> bool:
-    """Tells whether an option stands in this part of the command line."""
+    """Tell whether an option stands in this part of the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def is_set(context: Any, name: str) -> bool:
-    """Tells whether an option has a value of the user's: after the command, before it, or in the environment."""
+    """Tell whether an option has a value of the user's: after the command, before it, or in the environment."""
     sources = [context.get_parameter_source(name), context.find_root().get_parameter_source(name)]
     return any(source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT") for source in sources)
 
 
 def new_commands() -> typer.Typer:
-    """Returns an empty collection of commands, which a module fills."""
+    """Return an empty collection of commands, which a module fills."""
     return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -133,12 +133,12 @@ class _Help:
     """The layout of help: options under the heading that they name, examples as they are written."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the words of the line that shows how the command is written."""
+        """Return the words of the line that shows how the command is written."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument" and not each.hidden]  # type: ignore[attr-defined]
         return ["[OPTIONS]", *(each.metavar if each.required else f"[{each.metavar}]" for each in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes the arguments and the options."""
+        """Write the arguments and the options."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             record = parameter.get_help_record(ctx)
@@ -153,14 +153,14 @@ class _Help:
                     formatter.write_dl(records)
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Returns the option that shows the help."""
+        """Return the option that shows the help."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             option.help = "show this help"
         return option
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's signature
-        """Writes the examples, line by line."""
+        """Write the examples, line by line."""
         epilog: str | None = self.epilog  # type: ignore[attr-defined]
         if epilog:
             formatter.write_paragraph()
@@ -175,17 +175,17 @@ class Group(_Help, typer.core.TyperGroup):
     """A word with commands below it."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the words of the line that shows how the command is written."""
+        """Return the words of the line that shows how the command is written."""
         return [*super().collect_usage_pieces(ctx), "COMMAND …"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes the commands, and then the options."""
+        """Write the commands, and then the options."""
         self.format_commands(ctx, formatter)
         super().format_options(ctx, formatter)
 
 
 def describe(wrong: Exception) -> str:
-    """Returns what is wrong with a command line, and where its help is.
+    """Return what is wrong with a command line, and where its help is.
 
     Args:
         wrong: a `CommandLineError`.

@@ -114,7 +114,7 @@ def drain(
 
 
 def _write_certificate(client: TrackerClient | ShardedClient, job: str, deployment: str, file: Path) -> None:
-    """Writes a certificate whole or not at all."""
+    """Write a certificate whole or not at all."""
     from tracker.client import TrackerClient
     from tracker.client.certificates import certificate
 
@@ -126,7 +126,7 @@ def _write_certificate(client: TrackerClient | ShardedClient, job: str, deployme
 
 
 def _remaining(job: str, status: DrainStatus) -> str:
-    """Describes what a drain still waits for."""
+    """Describe what a drain still waits for."""
     from tracker.client import DrainMode
 
     hands_over = status.mode is DrainMode.HAND_OVER
@@ -143,7 +143,7 @@ def _remaining(job: str, status: DrainStatus) -> str:
 
 
 def _waits_for_runs(status: DrainStatus) -> bool:
-    """Returns whether open runs hold a drain back: of a hand-over, or of a job without fronts that is done."""
+    """Return whether open runs hold a drain back: of a hand-over, or of a job without fronts that is done."""
     from tracker.client import DrainMode
 
     else_left = status.open_substreams or status.unfinished_fronts or status.uncommitted_producers
@@ -151,7 +151,7 @@ def _waits_for_runs(status: DrainStatus) -> bool:
 
 
 def _warn_of_pending(client: TrackerClient | ShardedClient, job: str, deployment: str) -> None:
-    """Warns that the deployment does not exist yet: its name may be misspelt."""
+    """Warn that the deployment does not exist yet: its name may be misspelt."""
     from tracker.client import TrackerError
 
     try:

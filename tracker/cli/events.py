@@ -30,7 +30,7 @@ _Scopes = Annotated[list[str] | None, typer.Option(metavar="SCOPE", help="only e
 
 
 def _end_time(text: str) -> int:
-    """Reads an end time: a number as it is, a date or time as microseconds since 1970, UTC if it names no zone.
+    """Read an end time: a number as it is, a date or time as microseconds since 1970, UTC if it names no zone.
 
     >>> _end_time("24"), _end_time("2013-02-01"), _end_time("2013-02-01T01:00+01:00")
     (24, 1359676800000000, 1359676800000000)
@@ -147,7 +147,7 @@ def list_events(
 
 
 def _is_of(kind: Kind, names: Sequence[str], scopes: Sequence[str] | None) -> bool:
-    """Returns whether an event is of a substream of these. The tracker's filter leaves kinds such as Stalled to us."""
+    """Return whether an event is of a substream of these. The tracker's filter leaves kinds such as Stalled to us."""
     return getattr(kind, "name", None) in names and (not scopes or getattr(kind, "scope", None) in scopes)
 
 

@@ -78,7 +78,7 @@ def explain(
 
 
 def _print_unknown(job: JobStatus, scope: str, name: str, names: Sequence[str]) -> None:
-    """Prints that no substream, or more than one, has this name."""
+    """Print that no substream, or more than one, has this name."""
     from tracker.client.texts import text
 
     if names:

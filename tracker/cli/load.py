@@ -106,7 +106,7 @@ def load(
 
 
 def run(arguments: _Asked) -> int:
-    """Runs `tracker load` and returns the exit status."""
+    """Run `tracker load` and return the exit status."""
     with needs("load", "load"):
         # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.load.running import FailedError
@@ -128,7 +128,7 @@ def run(arguments: _Asked) -> int:
 
 
 def _terminated(number: int, _frame: object) -> NoReturn:
-    """Ends the command as Ctrl-C does, so that it stops the processes that it has started."""
+    """End the command as Ctrl-C does, so that it stops the processes that it has started."""
     raise SystemExit(128 + number)
 
 

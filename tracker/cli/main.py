@@ -19,7 +19,7 @@ _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
         arguments: the command line without the program's name; None: this process's own.
@@ -77,7 +77,7 @@ def _close_output() -> None:
 
 
 def _of_a_call(failed: Exception) -> int:
-    """Prints why a call of the tracker has failed, and returns the exit status."""
+    """Print why a call of the tracker has failed, and return the exit status."""
     from tracker.client import TrackerError, TrackerUnavailable
 
     if not isinstance(failed, TrackerError | TrackerUnavailable):

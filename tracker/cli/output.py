@@ -13,12 +13,12 @@ from tracker.cli.forms import Form
 
 
 def is_terminal() -> bool:
-    """Tells whether stdout is a terminal that can do more than print one line after the other."""
+    """Tell whether stdout is a terminal that can do more than print one line after the other."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def print_line(line: str = "", *, flush: bool = False, error: bool = False, style: str = "") -> None:
-    """Prints one line, whatever names are in it. Commands print only with this, `tables` and `print_json`.
+    """Print one line, whatever names are in it. Commands print only with this, `tables` and `print_json`.
 
     Args:
         line: the text.
@@ -37,7 +37,7 @@ def print_line(line: str = "", *, flush: bool = False, error: bool = False, styl
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:
-    """Prints one JSON document; without `indent` it is on one line, as a stream of documents needs it."""
+    """Print one JSON document; without `indent` it is on one line, as a stream of documents needs it."""
     document = json.dumps(plain(value), indent=indent, ensure_ascii=False)
     # Line ends belong to the document: JSON has escaped those in names already.
     safe = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in document)
@@ -45,7 +45,7 @@ def print_json(value: object, *, indent: int | None = None) -> None:
 
 
 def print_done(form: Form, name: str, what: str) -> int:
-    """Prints that something was done, and returns the exit status for that.
+    """Print that something was done, and return the exit status for that.
 
     >>> print_done(Form.TABLE, "flights", "deleted")
     flights is deleted
@@ -59,7 +59,7 @@ def print_done(form: Form, name: str, what: str) -> int:
 
 
 def plain(value: object) -> object:
-    """Converts a value for JSON: times in ISO 8601, durations in seconds, an event's kind by its name.
+    """Convert a value for JSON: times in ISO 8601, durations in seconds, an event's kind by its name.
 
     >>> from tracker.client import FrontIdle
     >>> plain({"front": FrontIdle("schedule", True)})

@@ -20,7 +20,7 @@ class Show(Protocol):
     """Shows how far the work is."""
 
     def __call__(self, done: float, total: float, text: str) -> None:
-        """Shows a state.
+        """Show a state.
 
         Args:
             done: how much of the work is done.
@@ -31,7 +31,7 @@ class Show(Protocol):
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator[Show]:
-    """Shows progress as long as the context is open; on a terminal nothing is left of it then.
+    """Show progress as long as the context is open; on a terminal nothing is left of it then.
 
     Args:
         quiet: show it only on a terminal: a log does not need it.
@@ -54,7 +54,7 @@ def progress(quiet: bool = False) -> Iterator[Show]:
 
 
 def followed(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
-    """Yields items while it shows their number on a terminal, unless stdout is one: then the items show themselves.
+    """Yield items while it shows their number on a terminal, unless stdout is one: then the items show themselves.
 
     Args:
         items: what is printed, one after the other.
@@ -72,7 +72,7 @@ def followed(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
 
 
 def _nothing(done: float, total: float, text: str) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
 class _Lines:

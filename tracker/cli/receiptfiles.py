@@ -18,7 +18,7 @@ _EXPECTED = ("job", "segment", "scope", "name", "elements", "rows", "seq")
 
 
 def read_receipts(directory: Path) -> Iterator[dict[str, Any]]:
-    """Reads the receipts in a directory and those below it; what an old one lacks is None.
+    """Read the receipts in a directory and those below it; what an old one lacks is None.
 
     Args:
         directory: with ``.parquet`` files, as a release writes them, or ``.json`` and ``.jsonl`` files with a receipt a
@@ -41,7 +41,7 @@ def read_receipts(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_asides(table: Path) -> list[Aside]:
-    """Reads how many rows a query has set aside.
+    """Read how many rows a query has set aside.
 
     Args:
         table: its table of late rows.
@@ -78,7 +78,7 @@ def _of_json(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _micros(time: object) -> int | None:
-    """A time as microseconds since 1970."""
+    """Return a time as microseconds since 1970."""
     if isinstance(time, str):
         time = datetime.fromisoformat(time.replace("Z", "+00:00"))
     if isinstance(time, datetime):

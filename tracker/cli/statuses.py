@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_statuses(client: TrackerClient | ShardedClient) -> Iterator[JobStatus]:
-    """Yields the states of all jobs, one call each; a job that is deleted meanwhile is left out."""
+    """Yield the states of all jobs, one call each; a job that is deleted meanwhile is left out."""
     from tracker.client import TrackerError
 
     for job in client.jobs():

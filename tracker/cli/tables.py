@@ -43,7 +43,7 @@ class Cell:
 
 
 def print_rows(columns: Sequence[Column[T]], items: Iterable[T], form: Form = Form.TABLE) -> None:
-    """Prints one row for each item under the columns' titles, columns of numbers aligned to the right.
+    """Print one row for each item under the columns' titles, columns of numbers aligned to the right.
 
     >>> print_rows([Column("JOB", itemgetter(0)), Column("OPEN", itemgetter(1))], [("flights", 12), ("taxis", 3)])
     JOB      OPEN
@@ -67,7 +67,7 @@ def print_rows(columns: Sequence[Column[T]], items: Iterable[T], form: Form = Fo
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints rows of values.
+    """Print rows of values.
 
     >>> print_table(["LIMIT", "VALUE"], [["max_jobs", 10]])
     LIMIT     VALUE
@@ -78,7 +78,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
-    """Prints names and values, one pair a line.
+    """Print names and values, one pair a line.
 
     >>> print_pairs([("job", "flights"), ("deployment", "d1")])
     job         flights

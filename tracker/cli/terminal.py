@@ -24,7 +24,7 @@ _UNLIMITED: Final = 1_000_000  # columns, for tables that the terminal wraps its
 
 
 def console(error: bool = False) -> Console:
-    """Returns a console for stdout or stderr. Colour depends on the terminal, and on `NO_COLOR`."""
+    """Return a console for stdout or stderr. Colour depends on the terminal, and on `NO_COLOR`."""
     return Console(stderr=error, markup=False, emoji=False, highlight=False)
 
 
@@ -36,7 +36,7 @@ def print_table(
     *,
     wide: bool,
 ) -> None:
-    """Prints a part of a table.
+    """Print a part of a table.
 
     Args:
         titles: the header; None: an earlier part had it.
@@ -61,7 +61,7 @@ def print_table(
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Prints names and values, one pair a line or more."""
+    """Print names and values, one pair a line or more."""
     table = _grid(header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
@@ -71,7 +71,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def print_styled(line: str, style: str) -> None:
-    """Prints one line in a style. It is as long as it is: the terminal wraps it."""
+    """Print one line in a style. It is as long as it is: the terminal wraps it."""
     console().print(Text(line, style=style), soft_wrap=True)
 
 
@@ -81,7 +81,7 @@ def _grid(header: bool) -> Table:
 
 @contextmanager
 def bar() -> Iterator[Show]:
-    """Shows a progress bar on stderr, with a text beside it."""
+    """Show a progress bar on stderr, with a text beside it."""
     columns = [
         BarColumn(bar_width=24),
         TaskProgressColumn(),  # of its own text, which is rich's markup

@@ -39,11 +39,11 @@ class AcceptedEnds:
         object.__setattr__(self, "reasons", tuple(self.reasons))
 
     def accepts(self, ended: Ended) -> bool:
-        """Tells whether an end is good enough."""
+        """Tell whether an end is good enough."""
         return not self.complaint(ended)
 
     def complaint(self, ended: Ended) -> str:
-        """Returns why an end is not good enough; empty if it is.
+        """Return why an end is not good enough; empty if it is.
 
         >>> AcceptedEnds().complaint(Ended("clean", "JFK", "monday", None, 7, Reason.EXPIRED, 3))
         "'monday' of scope 'JFK' ended on 'clean' as EXPIRED with 3 elements in flight, so it is not complete"

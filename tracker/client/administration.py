@@ -13,7 +13,7 @@ from tracker.wire.gen import tracker_pb2
 
 
 def backup(calls: Calls) -> Iterator[bytes]:
-    """Yields a backup's file, in parts.
+    """Yield a backup's file, in parts.
 
     Raises:
         TrackerError: the tracker refuses it.

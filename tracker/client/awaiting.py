@@ -43,12 +43,12 @@ forking.after_fork_in_child(_in_child)
 
 
 async def in_thread(call: Callable[..., Response], *arguments: object) -> Response:
-    """Makes a call that is answered soon in a thread that is kept for such calls: no other work can hold it back."""
+    """Make a call that is answered soon in a thread that is kept for such calls: no other work can hold it back."""
     return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
 
 
 async def end_of(calls: Calls, request: tracker_pb2.AwaitRequest, timeout: float | None) -> Ended:
-    """Waits until a substream has ended: see `TrackerClient.await_end`."""
+    """Wait until a substream has ended: see `TrackerClient.await_end`."""
     until = math.inf if timeout is None else time.monotonic() + timeout
     patience = _Patience(calls, request)
     while True:
@@ -67,7 +67,7 @@ async def end_of(calls: Calls, request: tracker_pb2.AwaitRequest, timeout: float
 
 
 async def progress_of(calls: Calls, job: str, segment: str, end_time: int, timeout: float | None) -> int:
-    """Waits until a segment has come so far: see `TrackerClient.await_progress`."""
+    """Wait until a segment has come so far: see `TrackerClient.await_progress`."""
     until = math.inf if timeout is None else time.monotonic() + timeout
     request = tracker_pb2.GetJobRequest(job=job)
     patience = _Patience(calls, request)
@@ -99,7 +99,7 @@ class _Patience:
         self._failing_since: float | None = None
 
     def after(self, error: grpc.RpcError, waits: bool = False) -> float:
-        """Returns the seconds to wait before the next attempt.
+        """Return the seconds to wait before the next attempt.
 
         Args:
             error: why the attempt has failed.
@@ -137,7 +137,7 @@ async def _answer(
     request: Request,
     seconds: float,
 ) -> Response:
-    """Makes one attempt.
+    """Make one attempt.
 
     Raises:
         grpc.RpcError: it failed.

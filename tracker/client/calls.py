@@ -56,7 +56,7 @@ _TOO_LARGE: Final = "larger than max"
 
 
 def refusal(error: grpc.RpcError) -> TrackerError | None:
-    """Returns the refusal of a failed call; None if the tracker has not decided, and the call may be repeated."""
+    """Return the refusal of a failed call; None if the tracker has not decided, and the call may be repeated."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     if code in _PASSING or (code is grpc.StatusCode.INTERNAL and _RESET in details):
@@ -80,7 +80,7 @@ def refusal(error: grpc.RpcError) -> TrackerError | None:
 
 
 def retry_delay(error: grpc.RpcError) -> float | None:
-    """Returns the seconds after which the tracker asks for another attempt; None if it does not."""
+    """Return the seconds after which the tracker asks for another attempt; None if it does not."""
     if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
         return None
     status = rpc_status.from_call(error)
@@ -92,7 +92,7 @@ def retry_delay(error: grpc.RpcError) -> float | None:
 
 
 def out_of_quota(error: grpc.RpcError) -> TrackerError:
-    """Returns the error of a call that a quota refused until the end."""
+    """Return the error of a call that a quota refused until the end."""
     return TrackerError(error.code().name, Refusal.QUOTA, error.details() or "")
 
 
@@ -111,7 +111,7 @@ class Backoff:
         self._longest = longest
 
     def after(self, error: grpc.RpcError) -> float:
-        """Returns the seconds to wait after one more failure: at least those for which the tracker asks."""
+        """Return the seconds to wait after one more failure: at least those for which the tracker asks."""
         told = retry_delay(error)
         if told is None:
             return self.next()
@@ -119,13 +119,13 @@ class Backoff:
         return told * random.uniform(1, 1.1) + _FIRST_PAUSE * random.random()
 
     def next(self) -> float:
-        """Returns the seconds to wait after one more failure."""
+        """Return the seconds to wait after one more failure."""
         longest = min(self._longest, _FIRST_PAUSE * 2.0 ** min(self.failures, 16))
         self.failures += 1
         return longest * random.uniform(0.5, 1)
 
     def reset(self) -> None:
-        """Starts again with a short pause, after a success."""
+        """Start again with a short pause, after a success."""
         self.failures = 0
 
 
@@ -163,7 +163,7 @@ class Calls:
         return Calls, (self.address, self.timeout, self.retry_for, self.credentials)
 
     def connection(self) -> Connection:
-        """Returns this process's connection."""
+        """Return this process's connection."""
         connection = self._connection
         address = self._finder.current
         if connection is None or connection.pid != os.getpid() or connection.address != address:
@@ -171,7 +171,7 @@ class Calls:
         return connection
 
     def waiting_connection(self) -> Connection:
-        """Returns this process's connection for a call that waits for the tracker to send something.
+        """Return this process's connection for a call that waits for the tracker to send something.
 
         A tracker with several addresses may be silent because it is at another one by now, so that has to be noticed.
         """
@@ -184,25 +184,24 @@ class Calls:
         return waiting
 
     def failed_at(self, address: str) -> None:
-        """Notes that an attempt has failed at an address: the next one uses new certificates, if they were replaced,
-        and another address, if the tracker has several.
-        """
+        """Note that an attempt has failed at an address: the next one uses new certificates, if they were replaced, and
+        another address, if the tracker has several."""
         self._drop_outdated()
         self._finder.failed(address)
 
     def _drop_outdated(self) -> None:
-        """Releases a connection whose certificates were replaced; the next call makes one with the new ones."""
+        """Release a connection whose certificates were replaced; the next call makes one with the new ones."""
         if self._connection is not None and self._connection.is_outdated:
             self._connection = None
 
     def disconnect(self) -> None:
-        """Releases the connection; the next call takes it again."""
+        """Release the connection; the next call takes it again."""
         self._connection = None
         self._waiting = None
         self._nearby = None
 
     def nearby(self, address: str) -> Calls:
-        """Returns calls to a relay at `address`. They are not repeated: if one fails, the caller calls the tracker.
+        """Return calls to a relay at `address`. They are not repeated: if one fails, the caller calls the tracker.
 
         A relay that listens at a socket file gets no token, since it reports with its own.
         """
@@ -213,7 +212,7 @@ class Calls:
         return nearby
 
     def with_patience(self, timeout: float, retry_for: float) -> Calls:
-        """Returns calls to the same tracker, with the same credentials and other times in seconds."""
+        """Return calls to the same tracker, with the same credentials and other times in seconds."""
         return Calls(self.address, timeout, retry_for, self.credentials, self.metrics)
 
     def repeat(
@@ -224,7 +223,7 @@ class Calls:
         in_doubt: Callable[[TrackerError], Response] | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> Response:
-        """Makes a call that is safe to repeat, until the tracker answers.
+        """Make a call that is safe to repeat, until the tracker answers.
 
         Args:
             method: picks the call from a connection's stubs.
@@ -265,7 +264,7 @@ class Calls:
     def _answer(
         self, address: str, call: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request
     ) -> Response:
-        """Makes one attempt. If the tracker turns out to be at another address meanwhile, the attempt fails at once."""
+        """Make one attempt. If the tracker turns out to be at another address meanwhile, the attempt fails at once."""
         if len(self._finder.addresses) == 1:
             return call(request, timeout=self.timeout)
         pending = call.future(request, timeout=self.timeout)
@@ -278,13 +277,13 @@ class Calls:
         return pending.result()
 
     def _is_done(self, pending: grpc.Future[Response], seconds: float) -> bool:
-        """Waits for an attempt, and returns whether it has ended."""
+        """Wait for an attempt, and return whether it has ended."""
         with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError, grpc.RpcError):
             pending.exception(seconds)
         return pending.done()
 
     def _is_elsewhere(self, address: str) -> bool:
-        """Asks the other addresses, once, whether the tracker is there: then it will not answer where it was."""
+        """Ask the other addresses, once, whether the tracker is there: then it will not answer where it was."""
         for other in self._finder.others(address):
             connection = connect(other, self.credentials)
             with suppress(grpc.RpcError):
@@ -298,7 +297,7 @@ class Calls:
         method: Callable[[Connection], grpc.UnaryUnaryMultiCallable[Request, Response]],
         request: Request,
     ) -> Response:
-        """Makes a call that must not be repeated: waits until the tracker is reachable, and then calls once.
+        """Make a call that must not be repeated: waits until the tracker is reachable, and then calls once.
 
         Args:
             method: picks the call from a connection's stubs.
@@ -326,7 +325,7 @@ class Calls:
             time.sleep(pause)
 
     def wait_until_reachable(self, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Waits until the tracker answers any call.
+        """Wait until the tracker answers any call.
 
         Args:
             sleep: pauses for a number of seconds.
@@ -341,7 +340,7 @@ class Calls:
         return _UNCOUNTED if self.metrics is None else self.metrics.attempt(_name(request))
 
     def unavailable(self, request: object, error: grpc.RpcError, attempts: int) -> TrackerUnavailable:
-        """Returns the error of a call that the tracker has not answered in so many attempts, with what to do."""
+        """Return the error of a call that the tracker has not answered in so many attempts, with what to do."""
         tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
         tls = _tls(error, self.credentials)
         # Whoever gives the reason itself runs, and so does the server of a wrong certificate.
@@ -359,7 +358,7 @@ class Calls:
 
 
 def _proxy(address: str) -> str:
-    """Returns a hint about the proxy that gRPC uses, if that may be the reason; else an empty text."""
+    """Return a hint about the proxy that gRPC uses, if that may be the reason; else an empty text."""
     named = next((name for name in ("grpc_proxy", "https_proxy", "http_proxy") if os.environ.get(name)), None)
     if named is None or is_local(address):
         return ""
@@ -371,7 +370,7 @@ def _proxy(address: str) -> str:
 
 
 def _tls(error: grpc.RpcError, credentials: Credentials) -> str:
-    """Returns a hint about TLS, if that may be the reason; else an empty text."""
+    """Return a hint about TLS, if that may be the reason; else an empty text."""
     details = str(error.details())
     if credentials.uses_tls:
         if "WRONG_VERSION_NUMBER" in details:

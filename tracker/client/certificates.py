@@ -20,7 +20,7 @@ _NO_SEGMENT: Final = "\N{NULL}"  # of no job: a filter that no end passes, and e
 
 
 def certificate(client: TrackerClient, job: str, deployment: str) -> dict[str, Any]:
-    """Describes a deployment that has been drained, as values that JSON can hold.
+    """Describe a deployment that has been drained, as values that JSON can hold.
 
     The answer depends only on the tracker's state: asked again before the next deployment, it is the same.
 
@@ -79,7 +79,7 @@ def certificate(client: TrackerClient, job: str, deployment: str) -> dict[str, A
 
 
 def _bounds(client: TrackerClient, job: str, drain_id: str) -> tuple[Event | None, Event | None]:
-    """The events with which the drain began and was over; None: not kept any more."""
+    """Return the events with which the drain began and was over; None: not kept any more."""
     requested = drained = None
     for event in _events(client, job, segments=[_NO_SEGMENT]):
         match event.kind:
@@ -91,7 +91,7 @@ def _bounds(client: TrackerClient, job: str, drain_id: str) -> tuple[Event | Non
 
 
 def _ends(client: TrackerClient, job: str, after_seq: int, up_to_seq: int) -> dict[str, dict[str, int]]:
-    """How many substreams have ended on each segment, by reason."""
+    """Return how many substreams have ended on each segment, by reason."""
     counts: dict[str, dict[str, int]] = {}
     for event in _events(client, job, after_seq=after_seq, up_to_seq=up_to_seq):
         if isinstance(event.kind, Ended):
@@ -104,7 +104,7 @@ def _ends(client: TrackerClient, job: str, after_seq: int, up_to_seq: int) -> di
 def _events(
     client: TrackerClient, job: str, after_seq: int = 0, up_to_seq: int | None = None, segments: Sequence[str] = ()
 ) -> Iterator[Event]:
-    """The kept events of a range."""
+    """Yield the kept events of a range."""
     for page in pages(partial(client.list_events, job, segments=segments), after_seq, up_to_seq):
         yield from page.events
 

@@ -95,7 +95,7 @@ class TrackerClient(JobCalls, EventCalls):
         self.close()
 
     def with_patience(self, timeout: float, retry_for: float) -> TrackerClient:
-        """Returns a client for the same trackers that waits for another time.
+        """Return a client for the same trackers that waits for another time.
 
         Args:
             timeout: seconds that one attempt of a call may take.
@@ -104,20 +104,20 @@ class TrackerClient(JobCalls, EventCalls):
         return TrackerClient(self._address, timeout, retry_for, self._credentials, self._metrics)
 
     def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
-        """Returns the logs that a job's events are in: this client, and the job's name.
+        """Return the logs that a job's events are in: this client, and the job's name.
 
         `ShardedClient.logs` returns one for each shard, so a caller that keeps positions can treat both alike.
         """
         return [(self, job)]
 
     def server_info(self) -> ServerInfo:
-        """Returns the server's version and limits; with several servers, those of the first by name."""
+        """Return the server's version and limits; with several servers, those of the first by name."""
         request = tracker_pb2.GetServerInfoRequest()
         calls = next(iter(self._servers().values()))
         return codec.read_server_info(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
 
     def backup(self) -> Iterator[bytes]:
-        """Yields a backup of the whole state, in parts: the file that `tracker restore` reads.
+        """Yield a backup of the whole state, in parts: the file that `tracker restore` reads.
 
         It has everything that was answered before this call. Check it before you trust it: `tracker.backup.form`.
 
@@ -159,7 +159,7 @@ class TrackerClient(JobCalls, EventCalls):
         seals: bool = False,
         replays: bool = False,
     ) -> Producer:
-        """Makes a run the current one of its producer; the tracker refuses earlier runs from now on.
+        """Make a run the current one of its producer; the tracker refuses earlier runs from now on.
 
         Args:
             job: the job to which it reports.
@@ -208,7 +208,7 @@ class TrackerClient(JobCalls, EventCalls):
         )
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> Producer:
-        """Returns a run that another process has opened, without a call: for executors, whose driver has opened it.
+        """Return a run that another process has opened, without a call: for executors, whose driver has opened it.
 
         Args:
             job: the job to which it reports.
@@ -220,7 +220,7 @@ class TrackerClient(JobCalls, EventCalls):
         return Producer(self._to(job), job, producer, run, None, keep_apart)
 
     def forget_producer(self, job: str, producer: str) -> None:
-        """Forgets a producer that will not return: its staged epochs are dropped, its fronts are free. Not repeated.
+        """Forget a producer that will not return: its staged epochs are dropped, its fronts are free. Not repeated.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_PRODUCER``.

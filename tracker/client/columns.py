@@ -13,7 +13,7 @@ Rows: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64
 
 
 def check_names(**names: object) -> None:
-    """Refuses what is no text.
+    """Refuse what is no text.
 
     Raises:
         TypeError: with the argument's name.
@@ -24,7 +24,7 @@ def check_names(**names: object) -> None:
 
 
 def strings(name: str, column: Sequence[str] | NDArray[np.object_] | NDArray[np.str_]) -> Sequence[str]:
-    """Returns the column as texts of Python's own.
+    """Return the column as texts of Python's own.
 
     Raises:
         TypeError: a value is no text.
@@ -37,7 +37,7 @@ def strings(name: str, column: Sequence[str] | NDArray[np.object_] | NDArray[np.
 
 
 def integers(name: str, column: ArrayLike) -> NDArray[np.int64]:
-    """Returns the column in 64 bits; a number above 2**63 - 1 becomes negative, with the same bits."""
+    """Return the column in 64 bits; a number above 2**63 - 1 becomes negative, with the same bits."""
     numbers = np.asarray(column)
     if numbers.dtype.kind == "u":
         return numbers.astype(np.uint64).view(np.int64)
@@ -47,7 +47,7 @@ def integers(name: str, column: ArrayLike) -> NDArray[np.int64]:
 
 
 def cells_of(counts: Mapping[int, Sequence[int]]) -> Iterator[Rows]:
-    """Yields the cells that were counted one element at a time, if there are any."""
+    """Yield the cells that were counted one element at a time, if there are any."""
     if counts:
         xor, sent, received = zip(*counts.values(), strict=True)
         yield (

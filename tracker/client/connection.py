@@ -62,19 +62,19 @@ class AuthorizingChannel:
         self._bearer = bearer
 
     def unary_unary(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Returns a call like that of `grpc.Channel`."""
+        """Return a call like that of `grpc.Channel`."""
         return _Call(self._channel.unary_unary(method, *arguments, **named), self._bearer)
 
     def unary_stream(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Returns a call like that of `grpc.Channel`."""
+        """Return a call like that of `grpc.Channel`."""
         return _Call(self._channel.unary_stream(method, *arguments, **named), self._bearer)
 
     def stream_stream(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Returns a call like that of `grpc.Channel`."""
+        """Return a call like that of `grpc.Channel`."""
         return _Call(self._channel.stream_stream(method, *arguments, **named), self._bearer)
 
     def close(self) -> None:
-        """Closes gRPC's channel."""
+        """Close gRPC's channel."""
         self._channel.close()
 
 
@@ -91,7 +91,7 @@ class _Call:
 
 
 def channel_options(address: str, watchful: bool = False) -> list[tuple[str, int]]:
-    """Returns the options of a channel to a tracker or a relay.
+    """Return the options of a channel to a tracker or a relay.
 
     Args:
         address: the server's.
@@ -168,7 +168,7 @@ class Connection:
         return state is grpc.ChannelConnectivity.READY
 
     def ids(self, job: str) -> SubstreamIds:
-        """Returns the ids that this process knows of a job's substreams."""
+        """Return the ids that this process knows of a job's substreams."""
         return self._ids.setdefault(job, SubstreamIds())
 
 
@@ -177,7 +177,7 @@ _connections: weakref.WeakValueDictionary[tuple[str, Credentials, bool], Connect
 
 
 def connect(address: str, credentials: Credentials, watchful: bool = False) -> Connection:
-    """Returns this process's connection to an address. Nothing is sent before the first call.
+    """Return this process's connection to an address. Nothing is sent before the first call.
 
     Args:
         address: the server's.

@@ -86,9 +86,8 @@ class Credentials:
 
     @classmethod
     def from_environment(cls) -> Credentials:
-        """Returns the credentials that the environment names: ``TRACKER_TLS_CA``, ``TRACKER_TLS_CERT``,
-        ``TRACKER_TLS_KEY``, and ``TRACKER_TOKEN_FILE`` or else ``TRACKER_TOKEN``.
-        """
+        """Return the credentials that the environment names: ``TRACKER_TLS_CA``, ``TRACKER_TLS_CERT``,
+        ``TRACKER_TLS_KEY``, and ``TRACKER_TOKEN_FILE`` or else ``TRACKER_TOKEN``."""
         named = {name: os.environ.get(variable) or None for name, variable in VARIABLES.items()}
         return cls(**named, token_variable=None if named["token_file"] else TOKEN_VARIABLE)
 
@@ -98,7 +97,7 @@ class Credentials:
         return bool(self.ca or self.cert)
 
     def transport(self, address: str) -> grpc.ChannelCredentials | None:
-        """Returns the credentials of a channel; None: no TLS. The files are read now.
+        """Return the credentials of a channel; None: no TLS. The files are read now.
 
         Args:
             address: the server's. A socket file needs no TLS.
@@ -114,7 +113,7 @@ class Credentials:
         return grpc.ssl_channel_credentials(ca, _read(self.key, "key"), _read(self.cert, "certificate"))
 
     def stamp(self) -> tuple[tuple[int, int] | None, ...]:
-        """Returns what changes when one of the certificates' files does."""
+        """Return what changes when one of the certificates' files does."""
         return tuple(_stamp(name) if name else None for name in (self.ca, self.cert, self.key))
 
 
@@ -135,7 +134,7 @@ class Bearer:
         self._metadata: tuple[tuple[str, str], ...] = ()
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Returns the metadata that carries the token; empty if there is none.
+        """Return the metadata that carries the token; empty if there is none.
 
         Raises:
             CredentialsError: the token cannot be read, or TLS is missing to send it.

@@ -36,7 +36,7 @@ class EventCalls(Routing):
         log_id: str = "",
         own_position: bool = False,
     ) -> Watch:
-        """Watches the job's events: first those that are kept, then new ones as they happen; each once, in order.
+        """Watch the job's events: first those that are kept, then new ones as they happen; each once, in order.
 
         Args:
             job: its name.
@@ -89,7 +89,7 @@ class EventCalls(Routing):
         log_id: str = "",
         own_position: bool = False,
     ) -> EventPage:
-        """Returns a range of the job's events.
+        """Return a range of the job's events.
 
         Args:
             job: its name.
@@ -131,7 +131,7 @@ class EventCalls(Routing):
         max_events: int | None = None,
         log_id: str = "",
     ) -> Subscription:
-        """Makes a durable reader, or continues an existing one.
+        """Make a durable reader, or continues an existing one.
 
         The tracker keeps a subscription's events until the reader has acknowledged them.
 
@@ -185,7 +185,7 @@ class EventCalls(Routing):
         return Subscription(calls, watch, job, name, answer)
 
     def unsubscribe(self, job: str, name: str) -> None:
-        """Removes a subscription, even an expired one: the tracker keeps no more events for it. Not repeated.
+        """Remove a subscription, even an expired one: the tracker keeps no more events for it. Not repeated.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SUBSCRIPTION``.
@@ -194,7 +194,7 @@ class EventCalls(Routing):
         self._to(job).once(lambda connection: connection.stubs.Unsubscribe, request)
 
     def subscriptions(self, job: str) -> list[SubscriptionStatus]:
-        """Describes a job's subscriptions, by name, including expired ones.
+        """Describe a job's subscriptions, by name, including expired ones.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``.
@@ -212,7 +212,7 @@ class EventCalls(Routing):
         end_time: int | None = None,
         timeout: float | None = None,
     ) -> Ended:
-        """Waits until a substream has ended on a segment, even across restarts of the tracker.
+        """Wait until a substream has ended on a segment, even across restarts of the tracker.
 
         Args:
             job: its name.
@@ -265,7 +265,7 @@ class EventCalls(Routing):
         end_time: int | None = None,
         timeout: float | None = None,
     ) -> Ended:
-        """Waits in an event loop until a substream has ended, as `wait_for_end` does, and without a thread.
+        """Wait in an event loop until a substream has ended, as `wait_for_end` does, and without a thread.
 
         >>> async def both(client):
         ...     days = [client.await_end("flights", "clean", airport, "2013-01-01") for airport in ("JFK", "LGA")]
@@ -275,9 +275,8 @@ class EventCalls(Routing):
         return await awaiting.end_of(self._to(job), request, timeout)
 
     async def await_progress(self, job: str, segment: str, end_time: int, timeout: float | None = None) -> int:
-        """Waits in an event loop until a segment has come up to a time, as `wait_for_progress` does, and without a
-        thread.
-        """
+        """Wait in an event loop until a segment has come up to a time, as `wait_for_progress` does, and without a
+        thread."""
         return await awaiting.progress_of(self._to(job), job, segment, end_time, timeout)
 
     def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:

@@ -14,7 +14,7 @@ from tracker.contract.callers import Explained, FrontStatus, JobStatus, SegmentS
 
 
 def why_open(job: JobStatus, found: Explained, now: datetime | None = None) -> Iterator[str]:
-    """Yields the reasons why a substream has not ended; none if it has ended.
+    """Yield the reasons why a substream has not ended; none if it has ended.
 
     Args:
         job: the job's state.
@@ -41,7 +41,7 @@ def why_open(job: JobStatus, found: Explained, now: datetime | None = None) -> I
 
 
 def _ordered(job: JobStatus, found: Explained) -> Iterator[str]:
-    """Yields which substreams hold its end back by the job's ordering, and why these are open in turn."""
+    """Yield which substreams hold its end back by the job's ordering, and why these are open in turn."""
     count = found.earlier_count
     which = "substream that ends earlier and has" if count == 1 else "substreams that end earlier and have"
     yield f"its end waits for {count:,} {which} not ended (ordering {job.spec.ordering})"
@@ -77,7 +77,7 @@ def _of_the_substream(
 
 
 def _expected(segment: SegmentStatus, job: JobStatus, substream: SubstreamStatus) -> Iterator[str]:
-    """Yields what is expected on a segment and missing: elements, or the numbers of other fronts."""
+    """Yield what is expected on a segment and missing: elements, or the numbers of other fronts."""
     if segment.expected is None:
         return
     if segment.missing:
@@ -130,7 +130,7 @@ def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> 
 
 
 def _staged(staged: StagedStatus, job: JobStatus, now: datetime | None) -> str:
-    """Describes an epoch that has entries or promises of the substream and is not committed."""
+    """Describe an epoch that has entries or promises of the substream and is not committed."""
     counts = [f"{each.sent} sent and {each.received} received on {each.segment!r}" for each in staged.segments]
     closes = [f"that {front or 'its only source'!r} closes it" for front in staged.closed_by]
     numbers = [f"how many elements {front!r} sends" for front in staged.expected_by]
@@ -145,7 +145,7 @@ def _staged(staged: StagedStatus, job: JobStatus, now: datetime | None) -> str:
 def _promises_staged(
     job: JobStatus, substream: SubstreamStatus, found: Explained, now: datetime | None
 ) -> Iterator[str]:
-    """Yields epochs that do not name the substream, but may hold a promise for which it waits."""
+    """Yield epochs that do not name the substream, but may hold a promise for which it waits."""
     owners = {front.front: front.producer for front in job.fronts}
     named = {(each.producer, each.epoch) for each in found.staged}
     for name in substream.waiting_for:

@@ -16,7 +16,7 @@ SEPARATOR: Final = "+"
 
 
 def alternatives(server: str) -> tuple[str, ...]:
-    """Returns the addresses at which one tracker may be.
+    """Return the addresses at which one tracker may be.
 
     Raises:
         ValueError: one is empty, has no port, or is named twice.
@@ -61,23 +61,23 @@ class Finder:
         return self.addresses[self._place]
 
     def others(self, address: str) -> tuple[str, ...]:
-        """Returns the other addresses than this one, those first that are tried next."""
+        """Return the other addresses than this one, those first that are tried next."""
         place = self.addresses.index(address)
         return self.addresses[place + 1 :] + self.addresses[:place]
 
     def failed(self, address: str) -> None:
-        """Notes that an address has not answered: the next one is called, unless that is done already."""
+        """Note that an address has not answered: the next one is called, unless that is done already."""
         if address == self.current:
             self._place = (self._place + 1) % len(self.addresses)
 
     def found(self, address: str) -> None:
-        """Notes that the tracker answers at an address."""
+        """Note that the tracker answers at an address."""
         self._place = self.addresses.index(address)
 
 
 @cache
 def finder(server: str) -> Finder:
-    """Returns this process's finder of a tracker: what one call has found out, the next one uses.
+    """Return this process's finder of a tracker: what one call has found out, the next one uses.
 
     Args:
         server: the tracker's addresses, as `alternatives` takes them.

@@ -71,13 +71,13 @@ _gate = _Gate()
 
 @contextmanager
 def using_grpc() -> Iterator[None]:
-    """A context for each use of gRPC that ends soon or that `may_last` has announced; it waits during a fork."""
+    """Yield a context for each use of gRPC that ends soon or that `may_last` has announced; it waits during a fork."""
     with _gate.inside():
         yield
 
 
 def may_last(call: object, cancel: Callable[[], object]) -> None:
-    """Announces a call that may last long: if the process forks, the forking thread cancels it.
+    """Announce a call that may last long: if the process forks, the forking thread cancels it.
 
     Args:
         call: the call.
@@ -87,17 +87,17 @@ def may_last(call: object, cancel: Callable[[], object]) -> None:
 
 
 def is_over(call: object) -> None:
-    """Withdraws a call that `may_last` announced."""
+    """Withdraw a call that `may_last` announced."""
     _gate.ended(call)
 
 
 def keep_in_child(inherited: object) -> None:
-    """Prevents a gRPC object that came from a parent process from being freed."""
+    """Prevent a gRPC object that came from a parent process from being freed."""
     _inherited.append(inherited)
 
 
 def after_fork_in_child(reset: Callable[[], None]) -> None:
-    """Registers a function that resets a module's state in a child process."""
+    """Register a function that resets a module's state in a child process."""
     _in_child.append(reset)
 
 

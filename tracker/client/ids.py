@@ -13,7 +13,7 @@ Named: TypeAlias = tuple[str, str, int]  #: (scope, name, end time): an id is us
 
 
 def named(contents: Contents) -> list[Named]:
-    """Returns the substreams of a report, in the form in which `SubstreamIds` keeps them."""
+    """Return the substreams of a report, in the form in which `SubstreamIds` keeps them."""
     times = contents.end_times.tolist()
     return [(scope, name, time) for (scope, name), time in zip(contents.substreams, times, strict=True)]
 
@@ -39,12 +39,12 @@ class SubstreamIds:
         self._ids: dict[Named, int] = {}
 
     def look_up(self, substreams: Iterable[Named]) -> tuple[str, list[int | None]]:
-        """Returns the log's id, and each substream's id in that log, or None."""
+        """Return the log's id, and each substream's id in that log, or None."""
         with self._lock:
             return self._log_id, list(map(self._ids.get, substreams))
 
     def learn(self, log_id: str, substreams: Sequence[Named], ids: Sequence[int]) -> None:
-        """Keeps the ids of an answer, and drops those of another log."""
+        """Keep the ids of an answer, and drop those of another log."""
         with self._lock:
             if log_id != self._log_id:
                 self._log_id = log_id
@@ -56,7 +56,7 @@ class SubstreamIds:
                     del self._ids[oldest]
 
     def forget(self) -> None:
-        """Drops all ids, because the tracker does not know one or has another log."""
+        """Drop all ids, because the tracker does not know one or has another log."""
         with self._lock:
             self._log_id = ""
             self._ids.clear()

@@ -19,7 +19,7 @@ class JobCalls(Routing):
     """Defines jobs, describes them, and drains them."""
 
     def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
-        """Creates a job, or starts a deployment of it. If the job has this spec already, nothing changes.
+        """Create a job, or starts a deployment of it. If the job has this spec already, nothing changes.
 
         Args:
             spec: the job.
@@ -62,7 +62,7 @@ class JobCalls(Routing):
                 )
 
     def job(self, job: str) -> JobStatus:
-        """Describes the current state of a job.
+        """Describe the current state of a job.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``.
@@ -71,11 +71,11 @@ class JobCalls(Routing):
         return codec.read_job_status(self._to(job).repeat(lambda connection: connection.stubs.GetJob, request))
 
     def jobs(self) -> list[str]:
-        """Returns the names of all jobs, of all servers."""
+        """Return the names of all jobs, of all servers."""
         return sorted({job for calls in self._servers().values() for job in _jobs(calls)})
 
     def delete_job(self, job: str, force: bool = False) -> None:
-        """Deletes a job with all its events. Not repeated.
+        """Delete a job with all its events. Not repeated.
 
         Args:
             job: its name.
@@ -90,7 +90,7 @@ class JobCalls(Routing):
     def substreams(
         self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
     ) -> Iterator[SubstreamStatus]:
-        """Describes substreams in the order in which they were first named; fetches page by page.
+        """Describe substreams in the order in which they were first named; fetches page by page.
 
         Args:
             job: its name.
@@ -112,7 +112,7 @@ class JobCalls(Routing):
                 return
 
     def explain(self, job: str, scope: str, name: str) -> Explained:
-        """Describes one substream, and every epoch that has reported elements of it and is not committed.
+        """Describe one substream, and every epoch that has reported elements of it and is not committed.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``. An unknown substream is not an error.
@@ -121,7 +121,7 @@ class JobCalls(Routing):
         return codec.read_explained(self._to(job).repeat(lambda connection: connection.stubs.Explain, request))
 
     def abandon(self, job: str, scope: str, name: str) -> None:
-        """Ends an open substream on every segment at once, even if elements are in flight. Not repeated.
+        """End an open substream on every segment at once, even if elements are in flight. Not repeated.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_SUBSTREAM``.
@@ -130,7 +130,7 @@ class JobCalls(Routing):
         self._to(job).once(lambda connection: connection.stubs.Abandon, request)
 
     def finish_front(self, job: str, front: str) -> None:
-        """Finishes a front by hand, for a source that will never report again.
+        """Finish a front by hand, for a source that will never report again.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``UNKNOWN_FRONT``, ``EPOCH_STAGED`` (its owner has a staged epoch).
@@ -148,7 +148,7 @@ class JobCalls(Routing):
         timeout: timedelta | float | None = None,
         hand_over: bool = False,
     ) -> DrainStatus:
-        """Asks a deployment to stop: to finish what it has begun, or to hand it over to the next deployment.
+        """Ask a deployment to stop: to finish what it has begun, or to hand it over to the next deployment.
 
         To finish, its sources receive an event and finish their fronts with their last epochs, and the job is drained
         once everything has ended. To hand over, its sources stop between two epochs, and the job is drained once
@@ -184,7 +184,7 @@ class JobCalls(Routing):
         return codec.read_drain_status(calls.repeat(lambda connection: connection.stubs.Drain, request))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
-        """Describes a drain's progress and what it waits for.
+        """Describe a drain's progress and what it waits for.
 
         Args:
             job: its name.
@@ -194,7 +194,7 @@ class JobCalls(Routing):
         return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
-        """Cancels a drain. Where none is under way, the answer is its state: of one that has finished, ``DRAINED``.
+        """Cancel a drain. Where none is under way, the answer is its state: of one that has finished, ``DRAINED``.
 
         Args:
             job: its name.
@@ -211,7 +211,7 @@ class JobCalls(Routing):
 
 
 def _require(calls: Calls, feature: str, job: str, otherwise: str) -> None:
-    """Refuses a server of an earlier release, which would not notice what it is asked for."""
+    """Refuse a server of an earlier release, which would not notice what it is asked for."""
     asked = tracker_pb2.GetServerInfoRequest()
     if feature not in calls.repeat(lambda connection: connection.stubs.GetServerInfo, asked).features:
         raise TrackerError(
@@ -222,5 +222,5 @@ def _require(calls: Calls, feature: str, job: str, otherwise: str) -> None:
 
 
 def _jobs(calls: Calls) -> list[str]:
-    """Returns the names of one server's jobs."""
+    """Return the names of one server's jobs."""
     return list(calls.repeat(lambda connection: connection.stubs.ListJobs, tracker_pb2.ListJobsRequest()).jobs)

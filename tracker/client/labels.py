@@ -9,7 +9,7 @@ Step: TypeAlias = str | bytes | int | float | bool | None
 
 
 def label(*lineage: Step, seed: int = 0) -> int:
-    """Returns the label of one element on one hop.
+    """Return the label of one element on one hop.
 
     A label must be the same whenever the element is made again (only then does a replay cancel out) and different for
     every other element and hop. So give everything that leads to the element, including the hop: where it was read, at
@@ -43,7 +43,7 @@ def label(*lineage: Step, seed: int = 0) -> int:
 
 
 def _form(step: Step) -> bytes:
-    """Returns a value's type, length and bytes."""
+    """Return a value's type, length and bytes."""
     match step:
         case str():
             value = step.encode()

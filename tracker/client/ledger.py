@@ -57,7 +57,7 @@ class Entry(Shown):
 
 
 def entries(key: Key, receipts: Sequence[Receipt], asides: Sequence[Aside], releases: Releases) -> list[Entry]:
-    """The lines of one substream: for each set of origins the total, then the way, then each release.
+    """Return the lines of one substream: for each set of origins the total, then the way, then each release.
 
     Args:
         key: the substream.
@@ -80,7 +80,7 @@ def entries(key: Key, receipts: Sequence[Receipt], asides: Sequence[Aside], rele
 
 
 def ledger_of(receipts: Iterable[Receipt], asides: Iterable[Aside]) -> Iterator[list[Entry]]:
-    """The lines of all substreams, each one's together, in the order of jobs, times and names.
+    """Yield the lines of all substreams, each one's together, in the order of jobs, times and names.
 
     Args:
         receipts: of any jobs.
@@ -107,7 +107,7 @@ def _of_no_substream(key: Key, asides: Sequence[Aside]) -> list[Entry]:
 
 
 def _groups(segments: Mapping[str, tuple[str, ...]]) -> list[tuple[tuple[str, ...], list[str]]]:
-    """The segments that share origins, with all origins of each group."""
+    """Return the segments that share origins, with all origins of each group."""
     groups: list[tuple[set[str], list[str]]] = []
     for segment, origins in sorted(segments.items()):
         joined = ({*origins}, [segment])
@@ -138,7 +138,7 @@ class _Release(NamedTuple):
 def _of_group(
     key: Key, origins: tuple[str, ...], group: Sequence[str], receipts: Sequence[Receipt], asides: Sequence[Aside]
 ) -> list[Entry]:
-    """The lines of the releases that share their origins."""
+    """Return the lines of the releases that share their origins."""
     releases = []
     for segment in group:
         own = [receipt for receipt in receipts if receipt["segment"] == segment]
@@ -169,7 +169,7 @@ def _of_group(
 
 
 def _of_release(blank: Entry, receipts: Sequence[Receipt], late: int) -> _Release:
-    """What one release accounts for, with revisions."""
+    """Return what one release accounts for, with revisions."""
     first = [receipt for receipt in receipts if not receipt["revision"]]
     revised = [receipt for receipt in receipts if receipt["revision"]]
     ends = _ends(first)
@@ -212,7 +212,8 @@ def _way(
     releases: Sequence[_Release],
     absent: Sequence[str],
 ) -> Entry | None:
-    """The line of what lies between the origins and the releases; None: it is not known how many rows entered."""
+    """Return the line of what lies between the origins and the releases; None: it is not known how many rows
+    entered."""
     counts: dict[str, dict[str, int]] = {origin: {} for origin in origins}
     lost: dict[str, int] = {}
     for end in _ends(receipts):
@@ -256,12 +257,12 @@ def _way(
 
 
 def _ends(receipts: Iterable[Receipt]) -> list[Receipt]:
-    """One receipt of each end, in the order of the ends: the tracker's counts in a copy are no second count."""
+    """Return one receipt of each end, in the order of the ends: the tracker's counts in a copy are no second count."""
     return sorted({(each["query"], each["seq"]): each for each in receipts}.values(), key=lambda each: each["seq"])
 
 
 def _of_drains_before(ends: Sequence[Receipt]) -> int:
-    """How many elements drains of earlier deployments have released that no receipt here has."""
+    """Return how many elements drains of earlier deployments have released that no receipt here has."""
     unknown = drained = 0
     for end in ends:
         if (end["before"] or 0) > drained:
@@ -272,7 +273,7 @@ def _of_drains_before(ends: Sequence[Receipt]) -> int:
 
 
 def _short(ends: Sequence[Receipt]) -> int:
-    """How many rows fewer were sent than their source had announced; negative: more."""
+    """Return how many rows fewer were sent than their source had announced; negative: more."""
     if not ends or ends[-1]["expected"] is None or ends[-1]["by_drain"]:
         return 0
     last = ends[-1]
@@ -289,7 +290,8 @@ def _sum(receipts: Iterable[Receipt], column: str) -> int:
 
 
 def _kept(receipts: Iterable[Receipt]) -> int:
-    """The rows that results are made of; a receipt of an earlier version does not tell them from those received."""
+    """Return the rows that results are made of; a receipt of an earlier version does not tell them from those
+    received."""
     return sum((each["rows"] if each.get("kept") is None else each["kept"]) or 0 for each in receipts)
 
 

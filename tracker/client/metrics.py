@@ -55,7 +55,7 @@ class ClientMetrics:
 
     @staticmethod
     def of(registry: CollectorRegistry) -> ClientMetrics:
-        """Returns the metrics of a registry; the first call registers them.
+        """Return the metrics of a registry; the first call registers them.
 
         >>> from prometheus_client import CollectorRegistry
         >>> registry = CollectorRegistry()
@@ -70,7 +70,7 @@ class ClientMetrics:
 
     @contextmanager
     def attempt(self, method: str) -> Iterator[None]:
-        """Counts an attempt of a call, which is made while the context lasts.
+        """Count an attempt of a call, which is made while the context lasts.
 
         Args:
             method: the call's name.
@@ -85,7 +85,7 @@ class ClientMetrics:
             self._calls.labels(method, code.name).observe(time.monotonic() - started)
 
     def reported(self, outcome: str, over: str) -> None:
-        """Counts a report that was answered.
+        """Count a report that was answered.
 
         Args:
             outcome: what the tracker has done with it.

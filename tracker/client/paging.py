@@ -8,7 +8,7 @@ from tracker.contract.callers import EventPage
 
 
 def pages(read: Callable[[int, int], EventPage], after: int, up_to: int | None = None) -> Iterator[EventPage]:
-    """Yields the pages of a range of one log, until nothing more is there.
+    """Yield the pages of a range of one log, until nothing more is there.
 
     Args:
         read: reads a page: the events after a number, up to a number; 0: up to the newest.

@@ -44,7 +44,7 @@ _lock = threading.Lock()
 
 
 def trusted_users() -> frozenset[int]:
-    """Returns the users whose relays this process uses: its own, root, and those that `TRACKER_RELAY_UIDS` names.
+    """Return the users whose relays this process uses: its own, root, and those that `TRACKER_RELAY_UIDS` names.
 
     Raises:
         ValueError: the variable holds anything but numbers.
@@ -60,7 +60,7 @@ def trusted_users() -> frozenset[int]:
 
 
 def trusted(path: str) -> str | None:
-    """Returns the gRPC address of the socket at a path if a trusted user listens there; else None.
+    """Return the gRPC address of the socket at a path if a trusted user listens there; else None.
 
     Raises:
         ValueError: `TRACKER_RELAY_UIDS` is malformed.
@@ -85,7 +85,7 @@ def trusted(path: str) -> str | None:
 
 
 def _is_open(known: _Socket) -> bool:
-    """Returns whether the descriptor is still the file's: a daemon, for example, closes all descriptors it inherits."""
+    """Return whether the descriptor is still the file's: a daemon, for example, closes all descriptors it inherits."""
     with suppress(OSError):
         now = os.fstat(known.descriptor)
         return (now.st_dev, now.st_ino) == known.file
@@ -93,7 +93,7 @@ def _is_open(known: _Socket) -> bool:
 
 
 def _ask(path: str, users: frozenset[int]) -> _Socket | None:
-    """Checks which user listens at a socket file; returns None if no process does."""
+    """Check which user listens at a socket file; returns None if no process does."""
     if not hasattr(os, "O_PATH"):
         there = os.stat(path)
         log.warning("the relay's socket %s is not used: its owner can only be checked on Linux", path)
@@ -137,7 +137,7 @@ forking.after_fork_in_child(_reset_in_child)
 
 
 def _listener(path: str) -> int:
-    """Returns the id of the user who listens at a socket."""
+    """Return the id of the user who listens at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         probe.connect(path)

@@ -34,7 +34,7 @@ class Largest:
 
     @classmethod
     def by(cls, limits: Mapping[str, int]) -> Largest:
-        """Returns values that respect a server's limits, which an operator may have lowered.
+        """Return values that respect a server's limits, which an operator may have lowered.
 
         Args:
             limits: the limits by name, as `ServerInfo` has them.
@@ -52,7 +52,7 @@ class Largest:
 
 
 def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
-    """Splits a report's contents into pieces, at least one. Equal contents give equal pieces.
+    """Split a report's contents into pieces, at least one. Equal contents give equal pieces.
 
     A promise about a substream goes into the substream's piece; other promises go where there is room.
 

@@ -70,7 +70,7 @@ class Producer:
             self.close()
 
     def epoch(self, epoch: int | None = None) -> Report:
-        """Returns an empty report for an epoch; `Report.report` sends it.
+        """Return an empty report for an epoch; `Report.report` sends it.
 
         An epoch may have many reports, each with its own units.
 
@@ -92,7 +92,7 @@ class Producer:
         return Report(send, number)
 
     def next_epoch(self) -> int:
-        """The epoch to report next: the one after the last commit that this object has made or found.
+        """Return the epoch to report next: the one after the last commit that this object has made or found.
 
         For a run that another process has opened (`TrackerClient.producer`), it asks the tracker once.
 
@@ -113,7 +113,7 @@ class Producer:
         return self._next_epoch
 
     def epochs(self) -> Iterator[Report]:
-        """Yields an empty report for the next epoch, then for the one after it, and so on, as plain programs need it.
+        """Yield an empty report for the next epoch, then for the one after it, and so on, as plain programs need it.
 
         The caller must commit each report before it takes the next one.
 
@@ -138,12 +138,12 @@ class Producer:
         self._next_epoch = max(epoch + 1, self._next_epoch or 0)
 
     def note(self, epoch: int, answer: Reported, commit: bool) -> None:
-        """Updates the next epoch from a report's answer."""
+        """Update the next epoch from a report's answer."""
         if answer.outcome is Outcome.ALREADY_COMMITTED or (commit and answer.done):
             self._has_committed(epoch)
 
     def refuse_committed(self, epoch: int) -> None:
-        """Refuses an epoch that was committed before this run was opened, unless the run replays.
+        """Refuse an epoch that was committed before this run was opened, unless the run replays.
 
         Raises:
             EpochCommittedError: the epoch is one of these.
@@ -158,7 +158,7 @@ class Producer:
         seal: bool = False,
         promises: Sequence[CommitPromise] = (),
     ) -> int:
-        """Commits or seals epochs, or makes promises that belong to no epoch. Safe to repeat.
+        """Commit or seal epochs, or make promises that belong to no epoch. Safe to repeat.
 
         Args:
             epoch: commit every staged epoch up to and including this one; None: only make promises.
@@ -196,7 +196,7 @@ class Producer:
         return answer.last_seq
 
     def close(self, resume_epoch: int | None = None) -> None:
-        """Closes the run; the tracker refuses its later reports. Safe to repeat, unless a later run has taken over.
+        """Close the run; the tracker refuses its later reports. Safe to repeat, unless a later run has taken over.
 
         Args:
             resume_epoch: the first epoch that the engine has not committed, if known: staged epochs before it are
@@ -212,7 +212,7 @@ class Producer:
         self._calls.repeat(lambda connection: connection.stubs.CloseProducer, request, in_doubt=self.must_be_closed)
 
     def must_be_closed(self, refused: TrackerError) -> tracker_pb2.CloseProducerResponse:
-        """Decides about a refused close. A closed run is fenced, so the tracker refuses a repeated close, too.
+        """Decide about a refused close. A closed run is fenced, so the tracker refuses a repeated close, too.
 
         Args:
             refused: the refusal.
@@ -231,7 +231,7 @@ class Producer:
         raise refused
 
     def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
-        """Sends a report. Callers use `Report.report`, whose docstring describes units, commit, result and errors."""
+        """Send a report. Callers use `Report.report`, whose docstring describes units, commit, result and errors."""
         substreams = named(contents)
         known = self._calls.connection().ids(self.job)
         want_ids = len(substreams) <= known.capacity

@@ -48,7 +48,7 @@ class Aside:
 
 
 def key_of(receipt: Receipt) -> Key:
-    """The substream that a receipt is about.
+    """Return the substream that a receipt is about.
 
     Releases that a revision does not concern leave an empty receipt under its own name.
 
@@ -67,7 +67,7 @@ class Releases:
     found: dict[tuple[str, str], dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def add(self, job: str, deployment: str, segment: str, origins: str | None) -> None:
-        """Notes that a receipt was found.
+        """Note that a receipt was found.
 
         Args:
             job, deployment, segment, origins: of the receipt.
@@ -77,7 +77,7 @@ class Releases:
             known[segment] = tuple(json.loads(origins)) if origins is not None else (segment,)
 
     def of(self, job: str, deployments: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-        """The segments of some deployments of a job, or of all, with their origins."""
+        """Return the segments of some deployments of a job, or of all, with their origins."""
         wanted = None if deployments is None else {*deployments}
         found: dict[str, tuple[str, ...]] = {}
         for (its_job, deployment), segments in self.found.items():
@@ -87,7 +87,7 @@ class Releases:
 
 
 def bad_rows(receipts: Iterable[Receipt], asides: Iterable[Aside]) -> list[Aside]:
-    """Rows that belong to no substream, of each job and segment: as receipts have them, or as they were set aside.
+    """Return the rows of no substream, of each job and segment: as receipts have them, or as they were set aside.
 
     Args:
         receipts: each has how many its query had set aside by then, in all.
@@ -110,6 +110,6 @@ def bad_rows(receipts: Iterable[Receipt], asides: Iterable[Aside]) -> list[Aside
 
 
 def asides_of(note: Mapping[str, Any]) -> list[Aside]:
-    """What a note in `COUNTS` has counted."""
+    """Return what a note in `COUNTS` has counted."""
     job, segment, kind = note["job"], note["segment"], note["kind"]
     return [Aside(Key(job, scope, name), segment, kind, rows) for scope, name, rows in note["rows"]]

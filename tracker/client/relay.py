@@ -40,7 +40,7 @@ _rests: dict[
 
 
 def sockets(server: str) -> Iterator[Path]:
-    """Yields the paths where a relay for a tracker listens by default, the preferred one first.
+    """Yield the paths where a relay for a tracker listens by default, the preferred one first.
 
     A socket's path has at most 107 bytes, so a long list of addresses is shortened, with a hash of it at the end.
 
@@ -59,7 +59,7 @@ def sockets(server: str) -> Iterator[Path]:
 
 
 def find(server: str) -> str | None:
-    """Returns the address of this node's relay for a tracker, or None.
+    """Return the address of this node's relay for a tracker, or None.
 
     The environment variable `TRACKER_RELAY` gives the address (empty: use no relay). Without it, the relay's socket is
     at one of the paths of `sockets`. A socket is used only if a user that this process trusts listens there: see
@@ -79,7 +79,7 @@ def find(server: str) -> str | None:
 
 
 def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.ReportResponse:
-    """Delivers a report: through this node's relay if there is one and it can combine the report, else to the tracker.
+    """Deliver a report: through this node's relay if there is one and it can combine the report, else to the tracker.
 
     Args:
         calls: to the tracker.
@@ -115,7 +115,7 @@ def _counted(calls: Calls, over: str, answer: tracker_pb2.ReportResponse) -> tra
 def _to_relay(
     server: str, connection: Connection
 ) -> grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse]:
-    """Returns the call Report of a relay, with the tracker's address in its metadata."""
+    """Return the call Report of a relay, with the tracker's address in its metadata."""
     return cast(
         "grpc.UnaryUnaryMultiCallable[columns_pb2.ReportRequest, tracker_pb2.ReportResponse]",
         partial(connection.report, metadata=((SERVER_KEY, server),)),

@@ -56,7 +56,7 @@ class Report:
         self._promises: list[Promise] = []
 
     def sent(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
-        """Adds one element that was sent on a segment.
+        """Add one element that was sent on a segment.
 
         Args:
             segment: the edge of the dataflow that the element travels.
@@ -72,7 +72,7 @@ class Report:
         self._count(segment, scope, name, end_time, label, 1, 0)
 
     def received(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
-        """Adds one element that was received from a segment.
+        """Add one element that was received from a segment.
 
         Report the elements that it gave rise to in the same report or earlier.
 
@@ -99,7 +99,7 @@ class Report:
         received: int = 0,
         end_time: int | None = None,
     ) -> None:
-        """Adds many elements of one substream at once.
+        """Add many elements of one substream at once.
 
         Args:
             segment: the edge of the dataflow.
@@ -127,7 +127,7 @@ class Report:
         sent: ArrayLike,
         received: ArrayLike,
     ) -> None:
-        """Adds elements of many substreams at once, in columns of equal length.
+        """Add elements of many substreams at once, in columns of equal length.
 
         Each row is about one substream; rows of the same substream are combined.
 
@@ -175,7 +175,7 @@ class Report:
         self._columns.append((cells, folded, sents, receiveds))
 
     def frontier(self, front: str, time: int, scope: str | None = None) -> None:
-        """Promises that the front will send no more elements of substreams with an end time up to `time`.
+        """Promise that the front will send no more elements of substreams with an end time up to `time`.
 
         Args:
             front: the source that promises.
@@ -185,7 +185,7 @@ class Report:
         self._promises.append(Frontier(front, time, scope))
 
     def close(self, scope: str, name: str, end_time: int | None = None, front: str | None = "") -> None:
-        """Promises that the front will send no more elements of one substream.
+        """Promise that the front will send no more elements of one substream.
 
         Args:
             scope: the substream's.
@@ -206,7 +206,7 @@ class Report:
         end_time: int | None = None,
         revise: bool = False,
     ) -> None:
-        """Promises that the front sends exactly a number of elements of one substream on a segment.
+        """Promise that the front sends exactly a number of elements of one substream on a segment.
 
         The tracker knows the substream from then on, even if none of its elements was sent yet. The substream is closed
         for the front once that many elements were sent there and have taken effect (staged ones when their epoch
@@ -237,11 +237,11 @@ class Report:
         self._promises.append(Expect(front, segment, self._substream(scope, name, end_time), elements, revise))
 
     def finish(self, front: str) -> None:
-        """Promises that the front will send no more elements at all."""
+        """Promise that the front will send no more elements at all."""
         self._promises.append(Finish(front))
 
     def report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
-        """Sends the report, and waits for the answer.
+        """Send the report, and wait for the answer.
 
         The client repeats the report until the tracker answers, at most for its `retry_for`. This is safe: the tracker
         recognises each unit of an epoch, and a report of units that it has changes nothing. So if an answer is lost,
@@ -270,13 +270,13 @@ class Report:
         return self._send(self._contents(), units, commit)
 
     async def await_report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
-        """Sends the report as `report` does, without blocking the event loop. A cancelled report may still arrive."""
+        """Send the report as `report` does, without blocking the event loop. A cancelled report may still arrive."""
         return await awaiting.in_thread(self.report, units, commit)
 
     def report_in_pieces(
         self, unit: str, split: Callable[[Contents], Iterable[Contents]]
     ) -> list[tuple[str, Reported]]:
-        """Sends the report in several messages, each a unit of its own: `unit`, ``unit+1``, ``unit+2``, …
+        """Send the report in several messages, each a unit of its own: `unit`, ``unit+1``, ``unit+2``, …
 
         They take effect together, when the epoch is committed. The same contents always give the same messages.
 
@@ -355,7 +355,7 @@ class Report:
         return known
 
     def _bind(self, substreams: NDArray[np.int64], known: int, times: NDArray[np.int64]) -> None:
-        """Keeps the end times of new substreams, and compares the end times of all rows."""
+        """Keep the end times of new substreams, and compare the end times of all rows."""
         bound = np.full(len(self._substreams), NO_END_TIME, np.int64)
         bound[:known] = self._end_times
         new = substreams >= known

@@ -43,7 +43,7 @@ class Routing:
             self._servers()
 
     def close(self) -> None:
-        """Releases the connections. A later call takes them again."""
+        """Release the connections. A later call takes them again."""
         for calls in self._calls.values():
             calls.disconnect()
 
@@ -68,14 +68,14 @@ class Routing:
         return self._metrics
 
     def _only(self, call: str) -> Calls:
-        """Returns the calls to the only server."""
+        """Return the calls to the only server."""
         found = self._servers()
         if len(found) > 1:
             raise ValueError(f"{call} concerns one tracker, and there are {len(found)}: {', '.join(found)}; name one")
         return next(iter(found.values()))
 
     def _servers(self) -> dict[str, Calls]:
-        """Returns the calls to each server, by name and in that order."""
+        """Return the calls to each server, by name and in that order."""
         if not self._calls:
             counting = None if self._metrics is None else ClientMetrics.of(self._metrics)
             self._calls = {
@@ -85,6 +85,6 @@ class Routing:
         return self._calls
 
     def _to(self, job: str) -> Calls:
-        """Returns the calls to the server that has the job."""
+        """Return the calls to the server that has the job."""
         calls = self._servers()
         return calls[servers.choose(tuple(calls), job)]

@@ -24,7 +24,7 @@ _RESOLVED: Final = re.compile(r"(?P<count>\d+)@(?P<host>[^@]+):(?P<port>\d+)")
 
 
 def names(servers: str) -> tuple[str, ...]:
-    """Returns the servers that an address stands for, sorted; each name once.
+    """Return the servers that an address stands for, sorted; each name once.
 
     Args:
         servers: an address, or several, separated by commas. ``{0..2}`` stands for 0, 1 and 2, like the names of a
@@ -49,7 +49,7 @@ def names(servers: str) -> tuple[str, ...]:
 
 
 def choose(servers: Sequence[str], job: str) -> str:
-    """Returns the server that has a job.
+    """Return the server that has a job.
 
     Args:
         servers: all servers, as `names` returns them.

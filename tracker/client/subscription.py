@@ -56,7 +56,7 @@ class Subscription(Iterator[Event]):
         return self
 
     def __next__(self) -> Event:
-        """Waits for the next event.
+        """Wait for the next event.
 
         Raises:
             StopIteration: it was closed.
@@ -76,7 +76,7 @@ class Subscription(Iterator[Event]):
         return self._watch.last_seq
 
     def ack(self, event: Event | int, timeout: float | None = None) -> int:
-        """Acknowledges an event and all before it: the tracker need not keep them for this subscription.
+        """Acknowledge an event and all before it: the tracker need not keep them for this subscription.
 
         Args:
             event: the event, or its `seq`. An event before the last acknowledged one changes nothing.
@@ -98,5 +98,5 @@ class Subscription(Iterator[Event]):
         return self.acknowledged
 
     def close(self) -> None:
-        """Ends the iteration, from any thread. The subscription stays: the tracker keeps its events."""
+        """End the iteration, from any thread. The subscription stays: the tracker keeps its events."""
         self._watch.close()

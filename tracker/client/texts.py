@@ -15,7 +15,7 @@ _LAST_TIME: Final = 7_258_118_400 * 10**6  #: the start of 2200
 
 
 def shown(name: str) -> str:
-    """Returns text that is safe for a terminal, on one line: characters that a terminal would act on are escaped.
+    """Return text that is safe for a terminal, on one line: characters that a terminal would act on are escaped.
 
     Names come from reporters. A name could clear the screen, colour it, reverse the text or forge a line.
 
@@ -30,7 +30,7 @@ def _escaped(character: str) -> str:
 
 
 def text(value: object) -> str:
-    """Formats a value for people; times to the millisecond, in UTC."""
+    """Format a value for people; times to the millisecond, in UTC."""
     match value:
         case None:
             return "-"
@@ -43,7 +43,7 @@ def text(value: object) -> str:
 
 
 def time_text(time: int | None) -> object:
-    """Formats an end time or a frontier for people.
+    """Format an end time or a frontier for people.
 
     The tracker does not know its unit. A number that would be in the years 1971 to 2200 if it counts microseconds since
     1970, as in the Spark client, is shown as that time, in UTC.
@@ -60,7 +60,7 @@ def time_text(time: int | None) -> object:
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str | None:
-    """Formats how long ago something happened, in the largest unit.
+    """Format how long ago something happened, in the largest unit.
 
     Args:
         moment: when it happened.

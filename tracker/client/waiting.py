@@ -17,11 +17,11 @@ class WrongJobError(ValueError):
 
 class _Jobs(Protocol):
     def job(self, job: str) -> JobStatus:
-        """Describes the current state of a job."""
+        """Describe the current state of a job."""
 
 
 def wait_for_progress(client: _Jobs, job: str, segment: str, end_time: int, timeout: float | None = None) -> int:
-    """Waits until every substream with an end time up to this one has ended on a segment, of all scopes.
+    """Wait until every substream with an end time up to this one has ended on a segment, of all scopes.
 
     This needs a job with `progress`, as `Tracking(progress=True)` makes it. It asks for the job's state twice a second,
     so it goes on when the tracker restarts.
@@ -58,7 +58,7 @@ def wait_for_progress(client: _Jobs, job: str, segment: str, end_time: int, time
 
 
 def reached(status: JobStatus, segment: str) -> int | None:
-    """Returns how far a segment has come; None: it has announced nothing yet.
+    """Return how far a segment has come; None: it has announced nothing yet.
 
     Raises:
         WrongJobError: the job announces no progress, or has no such segment.
@@ -68,7 +68,7 @@ def reached(status: JobStatus, segment: str) -> int | None:
 
 
 def not_so_far(job: str, segment: str, come: int | None, end_time: int, timeout: float | None) -> str:
-    """Returns the message of a wait for a segment's progress that was not over in time."""
+    """Return the message of a wait for a segment's progress that was not over in time."""
     far = "has announced no progress yet" if come is None else f"has come up to {come}"
     return f"segment {segment!r} of job {job!r} {far}, and not up to {end_time}, in {timeout} s"
 

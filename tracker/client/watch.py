@@ -73,7 +73,7 @@ class Watch(Iterator[Event]):
         return self
 
     def __next__(self) -> Event:
-        """Waits for the next event.
+        """Wait for the next event.
 
         Raises:
             StopIteration: it was closed.
@@ -108,12 +108,12 @@ class Watch(Iterator[Event]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration, from any thread. A thread that waits for an event stops waiting."""
+        """End the iteration, from any thread. A thread that waits for an event stops waiting."""
         self._closed.set()
         self._let_go()
 
     def _next_message(self) -> tracker_pb2.Event | None:
-        """Returns the next message; None if the server has ended the stream, or this watch was closed."""
+        """Return the next message; None if the server has ended the stream, or this watch was closed."""
         if not self.log_id:
             self.log_id, self.first_seq = self._find_log(self._sleep)
         with forking.using_grpc():
@@ -142,7 +142,7 @@ class Watch(Iterator[Event]):
             self._stream, self._connection = None, None
 
     def _out_of_quota(self, error: grpc.RpcError) -> TrackerError | None:
-        """Returns the error if a quota has refused the stream for as long as the client waits, else None."""
+        """Return the error if a quota has refused the stream for as long as the client waits, else None."""
         if retry_delay(error) is None:
             return None
         now = time.monotonic()
@@ -150,9 +150,8 @@ class Watch(Iterator[Event]):
         return out_of_quota(error) if now - self._quota_since >= self._calls.retry_for else None
 
     def _come_back(self, pause: float) -> None:
-        """Waits for the tracker after a lost stream. A silent stream does not show whether it works, so this makes
-        another call.
-        """
+        """Wait for the tracker after a lost stream. A silent stream does not show whether it works, so this makes
+        another call."""
         self._let_go()
         with suppress(_ClosedError):
             self._sleep(pause or self._backoff.next())

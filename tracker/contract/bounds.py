@@ -125,7 +125,7 @@ def _check_expected(promises: Sequence[Promise]) -> None:
 
 
 def bounded(spec: Spec) -> Spec:
-    """A spec with its durations cut to the longest that there can be.
+    """Return a spec with its durations cut to the longest that there can be.
 
     >>> bounded(Spec("job", "d1", (), retention=10**20)).retention == MAX_DURATION
     True

@@ -59,7 +59,7 @@ class Numbered(StrEnum):
 
     @classmethod
     def of(cls: type[_N], number: int) -> _N:
-        """The member with a number.
+        """Return the member with a number.
 
         Raises:
             ValueError: there is none.
@@ -71,7 +71,7 @@ class Numbered(StrEnum):
 
     @classmethod
     def by_number(cls: type[_N]) -> Mapping[int, _N]:
-        """The members by their numbers, for those who look up many."""
+        """Return the members by their numbers, for those who look up many."""
         return _by_number(cls)
 
 

@@ -39,7 +39,7 @@ def cells_for(segments: int) -> Cells:
 def relaid(
     old: Cells, rows: Rows, reasons: NDArray[np.uint8], capacity: int, segments: int, kept: Sequence[tuple[int, int]]
 ) -> Cells:
-    """The cells for another graph.
+    """Return the cells for another graph.
 
     Args:
         old: the cells for the graph before.
@@ -127,7 +127,7 @@ class Accounts:
     # ------------------------------------------------------------ ids, names, rows
 
     def rows_of(self, ids: U8) -> Rows:
-        """The rows of ids; -1 for one that was never given or is forgotten."""
+        """Return the rows of ids; -1 for one that was never given or is forgotten."""
         rows = np.full(len(ids), -1, np.int64)
         given = ids < np.uint64(self.next_id)
         signed = ids.astype(np.int64)
@@ -143,16 +143,16 @@ class Accounts:
         return rows
 
     def row_of(self, substream_id: int) -> int:
-        """The row of one id, -1 if there is none."""
+        """Return the row of one id, -1 if there is none."""
         return int(self.rows_of(np.array([substream_id], np.uint64))[0])
 
     def ids_of(self, rows: Rows) -> Rows:
-        """The ids of rows."""
+        """Return the ids of rows."""
         ids: Rows = (self._page_of_slot[rows >> PAGE_BITS] << PAGE_BITS) | (rows & (PAGE - 1))
         return ids
 
     def id_of(self, row: int) -> int:
-        """The id of one row."""
+        """Return the id of one row."""
         return (int(self._page_of_slot[row >> PAGE_BITS]) << PAGE_BITS) | (row & (PAGE - 1))
 
     def find(self, scopes: Sequence[str], scope_index: NDArray[np.uint32], names: Sequence[str]) -> Rows:
@@ -163,14 +163,14 @@ class Accounts:
         return self.table.find(numbers, names)
 
     def find_one(self, scope: str, name: str) -> int:
-        """The row of one substream, -1 if it has none."""
+        """Return the row of one substream, -1 if it has none."""
         number = self.scope_number.get(scope)
         if number is None:
             return -1
         return self.table.find_one(number, name)
 
     def named(self, rows: Rows) -> Iterator[tuple[str, str]]:
-        """The scopes and names of rows."""
+        """Yield the scopes and names of rows."""
         scopes, names = self.scope_names, self.names
         for row, scope in zip(rows.tolist(), self.scope[rows].tolist(), strict=True):
             yield scopes[scope], names[row]
@@ -216,7 +216,7 @@ class Accounts:
         return number
 
     def _current_slot(self) -> int:
-        """The slot of the page that ids are being given from."""
+        """Return the slot of the page that ids are being given from."""
         at = (self.next_id >> PAGE_BITS) - self._first_page
         slot = int(self._slot_of_page[at]) if at < len(self._slot_of_page) else -1
         return slot if slot >= 0 else self._open_page()
@@ -313,7 +313,7 @@ class Accounts:
         return np.flatnonzero((self.flags & mask) == (np.uint8(every) | NAMED))
 
     def by_creation(self, after: int, every: int, of: int) -> Iterator[tuple[int, Rows]]:
-        """Rows of ids above `after` whose flags `of` are exactly `every`, by creation, a page of ids at a time.
+        """Yield the rows of ids above `after` whose flags `of` are exactly `every`, by creation, a page of ids at once.
 
         Yields:
             the last id that the page could have, and its rows.
@@ -327,13 +327,13 @@ class Accounts:
             yield (page + 1 << PAGE_BITS) - 1, (slot << PAGE_BITS) + places
 
     def in_order(self, rows: Rows) -> Rows:
-        """Rows sorted by end time (those without one last), then by creation."""
+        """Return the rows sorted by end time (those without one last), then by creation."""
         return rows[np.lexsort((self.ids_of(rows), self.end_time[rows]))]
 
     # ------------------------------------------------------------ cells
 
     def sent(self, row: int, segment: int) -> int:
-        """How many elements were sent in all."""
+        """Return how many elements were sent in all."""
         return self.cells.cell(row, segment)[SENT]
 
     def in_flight(self, row: int, segment: int) -> int:

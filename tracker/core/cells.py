@@ -44,13 +44,13 @@ class Entries(NamedTuple):
     received: U8
 
     def where(self, mask: Mask) -> Entries:
-        """The entries that `mask` selects."""
+        """Return the entries that `mask` selects."""
         rows, segments, xor, sent, received = self
         return Entries(rows[mask], segments[mask], xor[mask], sent[mask], received[mask])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Entries]) -> Entries:
-        """All entries, in order."""
+        """Return all entries, in order."""
         if len(parts) == 1:
             return parts[0]
         rows, segments, xor, sent, received = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -248,7 +248,7 @@ class Cells:
     # ------------------------------------------------------------ reading
 
     def cell(self, row: int, segment: int) -> tuple[int, int, int, int]:
-        """The words of a cell."""
+        """Return the words of a cell."""
         place = int(self.find(np.array([row]), np.array([segment]))[0])
         if place < 0:
             return 0, 0, 0, 0
@@ -260,7 +260,7 @@ class Cells:
         return int(self.reasons(np.array([row]), np.array([segment]))[0])
 
     def sent_each(self, rows: Rows, segments: Rows) -> U8:
-        """How many elements were sent in all, for each (row, segment)."""
+        """Return how many elements were sent in all, for each (row, segment)."""
         places = self.find(rows, segments)
         found = places >= 0
         sent: U8 = self.words[places * found, SENT] if len(self.words) else np.zeros(len(places), np.uint64)
@@ -288,7 +288,7 @@ class Cells:
         return flight
 
     def used_producers(self, rows: Rows) -> set[int]:
-        """The numbers of the producers that cells of rows name."""
+        """Return the numbers of the producers that cells of rows name."""
         used: set[int] = set()
         for part in self.parts(rows):
             who = self.touched(part).words[:, WHO]
@@ -303,14 +303,14 @@ class Cells:
 
 
 def extended(column: NDArray[Any], length: int) -> NDArray[Any]:
-    """A column with room for more, which is 0."""
+    """Return a column with room for more, which is 0."""
     longer = np.zeros((length, *column.shape[1:]), column.dtype)
     longer[: len(column)] = column
     return longer
 
 
 def distinct(rows: Rows) -> Rows:
-    """Each of some numbers once, ascending; numpy's own `unique` takes several times as long."""
+    """Return each of some numbers once, ascending; numpy's own `unique` takes several times as long."""
     if rows.size < 2:
         return rows
     ordered = np.sort(rows)
@@ -331,13 +331,13 @@ def all_of(matrix: NDArray[Any]) -> Mask:
 
 
 def surplus_of(words: U8) -> int:
-    """How many elements more were received than sent, over those of some cells where that is so."""
+    """Return how many elements more were received than sent, over those of some cells where that is so."""
     flight = flight_of(words)
     return -int(flight[flight < 0].sum())
 
 
 def flight_of(words: U8) -> NDArray[np.int64]:
-    """How many elements more were sent than received, for each of some cells."""
+    """Return how many elements more were sent than received, for each of some cells."""
     flight: NDArray[np.int64] = (words[..., SENT] - words[..., RECEIVED]).view(np.int64)
     return flight
 
@@ -349,7 +349,7 @@ def do_not_balance(words: U8) -> Mask:
 
 
 def _signed(who: U8, sent: U8, received: U8, producer: int) -> U8:
-    """The words with the last sender and receiver: `producer` where its count is above 0."""
+    """Return the words with the last sender and receiver: `producer` where its count is above 0."""
     # As words of ones and zeros: cheaper than choosing element by element.
     change = (sent > 0) * _SENDER | (received > 0) * _RECEIVER
     mark = np.uint64(producer + 1)

@@ -29,12 +29,12 @@ from .validation import check_deployment, check_job_name, check_name, check_spec
 
 
 def unknown_job(job: str) -> Refused:
-    """The refusal of a command for a job that does not exist."""
+    """Return the refusal of a command for a job that does not exist."""
     return Refused(Refusal.UNKNOWN_JOB, f"there is no job {job!r}; define it first")
 
 
 def left_deployment(deployment: str, job: Job) -> Refused:
-    """The refusal of a command for a deployment that is not the current one."""
+    """Return the refusal of a command for a deployment that is not the current one."""
     return Refused(
         Refusal.DEPLOYMENT_MISMATCH,
         f"deployment {deployment!r} is not the current deployment {job.spec.deployment!r}; name the current one",

@@ -63,7 +63,7 @@ class ClosedSet:
     # ------------------------------------------------------------ asking
 
     def is_closed(self, scope: str, end_time: int, segment: int) -> bool:
-        """Whether the fronts have closed a substream that is not known for a segment, or it lies at or below the
+        """Return whether the fronts have closed a substream that is not known for a segment, or it lies at or below the
         committed watermark."""
         return self._is_closed(scope, end_time, self._fronts.group(segment))
 
@@ -74,11 +74,11 @@ class ClosedSet:
         return end_time <= watermark or end_time <= group.committed_watermarks.read(scope)
 
     def closed_groups(self, scope: str, end_time: int) -> list[bool]:
-        """The same for each group."""
+        """Return the same for each group."""
         return [self._is_closed(scope, end_time, group) for group in self._fronts.groups]
 
     def groups_of(self, front: str) -> list[int]:
-        """The groups that wait for a front; the sole owner closes for all."""
+        """Return the groups that wait for a front; the sole owner closes for all."""
         return list(range(len(self._fronts.groups))) if front == SOLE_OWNER else self._fronts.by_name[front].groups
 
     def closed_on(self, rows: Rows) -> NDArray[np.bool_]:
@@ -91,7 +91,7 @@ class ClosedSet:
         return self._closed(rows)
 
     def closed_somewhere_only(self, rows: Rows) -> NDArray[np.bool_] | None:
-        """The same where it depends on the segment; None: what is closed is closed for all of them."""
+        """Return the same where it depends on the segment; None: what is closed is closed for all of them."""
         return None if len(self._times) == 1 else self.closed_on(rows)
 
     def _closed(self, rows: Rows) -> NDArray[np.bool_]:
@@ -104,7 +104,7 @@ class ClosedSet:
         return closed
 
     def _stands_closed(self, row: int, place: int) -> bool:
-        """The same for one row and one group."""
+        """Return the same for one row and one group."""
         if len(self._times) == 1:
             return bool(self._accounts.flags[row] & CLOSED)
         self._make_room()
@@ -116,20 +116,20 @@ class ClosedSet:
             self._several = np.concatenate([self._several, np.zeros((more, len(self._times)), np.bool_)])
 
     def closed_by_drain(self, row: int, segment: int) -> bool:
-        """Whether only fronts that finished in the drain under way have closed a row for a segment."""
+        """Return whether only fronts that finished in the drain under way have closed a row for a segment."""
         if self._accounts.flags[row] & SOLE or not self._stands_closed(row, self._fronts.group_of[segment]):
             return False
         return self.waiting.cut_short(row, segment)
 
     def closed_by_drain_each(self, rows: Rows) -> NDArray[np.bool_]:
-        """The same for each of some rows of which no number is expected, and each segment."""
+        """Return the same for each of some rows of which no number is expected, and each segment."""
         groups = np.stack([self.waiting.drained(rows, group) for group in self._fronts.groups], axis=1)
         by_drain: NDArray[np.bool_] = groups[:, self._fronts.group_of] & self.closed_on(rows)
         by_drain[self._accounts.life.are(rows, SOLE)] = False
         return by_drain
 
     def _closed_by_times(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
-        """Which rows the times that the fronts of a group have promised close, or their finishes."""
+        """Return which rows the times that the fronts of a group have promised close, or their finishes."""
         return self.waiting.passed(rows, group.watermark)
 
     # ------------------------------------------------------------ substreams come and go
@@ -190,7 +190,7 @@ class ClosedSet:
             times.watch(row)
 
     def expect(self, pledge: ExpectOf) -> bool:
-        """A front expects so many elements of a known row on a segment.
+        """Return a front expects so many elements of a known row on a segment.
 
         Returns:
             whether the number has changed.
@@ -342,7 +342,7 @@ class ClosedSet:
     # ------------------------------------------------------------ other fronts, or other segments that they feed
 
     def closed_now(self) -> tuple[Rows, NDArray[np.bool_]]:
-        """The open rows, and for each and each segment whether it is closed: what `regroup` compares with."""
+        """Return the open rows, and for each and each segment whether it is closed: what `regroup` compares with."""
         rows = self._accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
         return rows, self.closed_on(rows)
 

@@ -58,7 +58,7 @@ def dump_log(log: EventLog) -> dict[str, Any]:
 
 
 def load_log(values: dict[str, Any]) -> EventLog:
-    """Who waits for what is retained is found when the subscriptions are loaded."""
+    """Load a log; loading the subscriptions finds who waits for what is retained."""
     log = EventLog(values["log_id"])
     log._first = values["first_seq"]
     # Version 0.1 dumped neither of the two: whatever was before the first event had been dropped.
@@ -84,7 +84,7 @@ def load_dropped(values: list[Any]) -> Dropped:
 
 
 def dump_subscriptions(subscriptions: Subscriptions) -> list[Any]:
-    """What each waits for follows from the log."""
+    """Return what each waits for follows from the log."""
     return [
         [
             each.name,
@@ -111,7 +111,7 @@ def load_subscriptions(log: EventLog, values: list[Any]) -> Subscriptions:
 
 
 def dump_job(job: Job) -> Values:
-    """The job as plain values; nothing in it is shared with the job."""
+    """Return the job as plain values; nothing in it is shared with the job."""
     return {
         "spec": dump_spec(job.spec),
         "log": dump_log(job.log),
@@ -135,7 +135,7 @@ def dump_job(job: Job) -> Values:
 
 
 def load_job(values: Values) -> Job:
-    """The job that gave these values."""
+    """Return the job that gave these values."""
     spec = load_spec(values["spec"])
     job = Job(spec, Graph(spec.segments), "", values["now"])
     job.log = load_log(values["log"])
@@ -168,7 +168,7 @@ def load_job(values: Values) -> Job:
 
 
 def _find_anew(job: Job) -> None:
-    """What is to be looked at next, and what may be forgotten, which no dump has."""
+    """Find what is to be looked at next, and what may be forgotten, which no dump has."""
     accounts = job.accounts
     # Those that balance and yet have not ended wait for others, or for the next evaluation.
     closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))

@@ -26,7 +26,7 @@ def dump_fronts(fronts: Fronts, provisional: Provisional) -> Values:
 
 
 def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[CommittedWatermarks]]:
-    """The fronts, and the committed watermarks by segment."""
+    """Return the fronts, and the committed watermarks by segment."""
     fronts = Fronts((), 0)
     for each in values["fronts"]:
         fronts.by_name[each["name"]] = load_front(each)
@@ -42,7 +42,7 @@ def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[CommittedWa
 
 
 def dump_front(front: Front, provisional: Provisional) -> Values:
-    """What is tentative has its origins, and what is committed None in their place."""
+    """Return what is tentative has its origins, and what is committed None in their place."""
     committed = [COMMITTED] if front.finish_committed else []
     return {
         "name": front.name,
@@ -68,7 +68,7 @@ def load_front(values: Values) -> Front:
 
 
 def load_tentative(provisional: Provisional, fronts: list[Values]) -> None:
-    """What fronts that are in place have promised, and can be taken back."""
+    """Load what fronts that are in place have promised, and can be taken back."""
     for each in fronts:
         origins = {_origin(by) for by in each["finishers"]}
         if origins and COMMITTED not in origins:

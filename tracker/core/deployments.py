@@ -174,7 +174,7 @@ def _check_state_has_a_place(job: Job, graph: Graph) -> None:
 
 
 def _clear_the_way(job: Job) -> None:
-    """What `force` does before the new deployment takes over."""
+    """Do what `force` does before the new deployment takes over."""
     if job.drain.under_way:
         draining.call_off(job)
         for front in job.fronts:
@@ -279,7 +279,7 @@ def _renew_ends(job: Job) -> None:
 
 
 def _fed(spec: Spec) -> dict[str, frozenset[str]]:
-    """The segments that each front feeds."""
+    """Return the segments that each front feeds."""
     every = frozenset(name for name, _ in spec.segments)
     given = dict(spec.front_segments)
     return {front: frozenset(given.get(front, every)) for front in spec.fronts}

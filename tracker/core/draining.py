@@ -127,7 +127,8 @@ def _nothing_is_under_way(job: Job) -> bool:
 
 
 def uncommitted(job: Job) -> list[str]:
-    """The producers with an epoch staged; in a hand-over, also those with a revoked one that is to come again."""
+    """Return the producers with an epoch staged; in a hand-over, also those with a revoked one that is to come
+    again."""
     awaiting = job.provisional.awaiting if job.drain.hands_over else {}
     return [producer.name for producer in job.producers.values() if producer.staged or producer.name in awaiting]
 

@@ -205,11 +205,11 @@ class Completion:
         return [row for row, segment in pairs if self._end(row, segment, Reason.COMPLETE, self._by_drain(row, segment))]
 
     def _can_be_at_once(self, rows: Rows) -> bool:
-        """Whether a row's `Ended` event is independent of how the row ended elsewhere just before."""
+        """Return whether a row's `Ended` event is independent of how the row ended elsewhere just before."""
         return not (self._drains and self._closing.expectations and self._closing.expectations.among(rows))
 
     def _any_waits(self, rows: Rows, endable: NDArray[np.bool_]) -> bool:
-        """Whether any row may have to wait for others by the job's ordering, or already waits.
+        """Return whether any row may have to wait for others by the job's ordering, or already waits.
 
         No row waits on a segment where all open rows end: then they end in the order in which they are given.
         """
@@ -308,7 +308,7 @@ class Completion:
         return bool(rows.size) and bool(endable[0, segment])
 
     def _by_drain(self, row: int, segment: int) -> bool:
-        """Whether only a drain has closed a row for a segment; to be found before the row ends there."""
+        """Return whether only a drain has closed a row for a segment; to be found before the row ends there."""
         return self._drains and self._closing.closed_by_drain(row, segment)
 
     def _end(self, row: int, segment: int, reason: Reason, by_drain: bool) -> bool:

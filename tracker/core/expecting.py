@@ -157,7 +157,8 @@ class Expectations:
     # ------------------------------------------------------------ numbers come and go
 
     def accepts(self, pledge: ExpectOf, before: int | None) -> bool:
-        """Whether a number takes effect: one that differs from the present number and does not revise it is ignored."""
+        """Return whether a number takes effect: one that differs from the present number and does not revise it is
+        ignored."""
         return before is None or before == pledge.elements or pledge.revise
 
     def give(self, pledge: ExpectOf) -> bool:
@@ -255,7 +256,7 @@ class Expectations:
         return distinct(rows)
 
     def announces(self, id_: int, segment: int, expected: int) -> bool:
-        """Whether an excess over `expected` is new; it counts as announced from now on."""
+        """Return whether an excess over `expected` is new; it counts as announced from now on."""
         announced = self._announced.setdefault(id_, {})
         if announced.get(segment) == expected:
             return False

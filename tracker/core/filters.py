@@ -14,7 +14,7 @@ _EVERYWHERE = (None, None)
 
 
 def place(body: Body) -> Place:
-    """The segment and the scope that an event is about.
+    """Return the segment and the scope that an event is about.
 
     Returns:
         no segment: it concerns everybody and passes every filter; no scope: it concerns every scope of the segment.
@@ -54,11 +54,11 @@ class EventFilter:
         return hash((self.segments, self.scopes))
 
     def passes(self, event: Event) -> bool:
-        """Whether the reader asks for this event."""
+        """Return whether the reader asks for this event."""
         return self.all or self.covers(*place(event.body))
 
     def covers(self, segment: str | None, scope: str | None) -> bool:
-        """Whether the reader asks for events of this place."""
+        """Return whether the reader asks for events of this place."""
         if segment is None:
             return True
         if self.segments and segment not in self.segments:

@@ -62,7 +62,7 @@ class Front:
         self.last_promise: int | None = None
 
     def feeds(self, segment: int) -> bool:
-        """Whether its elements enter a segment."""
+        """Return whether its elements enter a segment."""
         return self.fed is None or segment in self.fed
 
     def time(self, scope: str | None) -> int:
@@ -118,7 +118,7 @@ class CommittedWatermarks:
         return self.of_all > UNSET or bool(self.by_scope)
 
     def read(self, scope: str) -> int:
-        """A scope's committed watermark."""
+        """Return a scope's committed watermark."""
         return max(self.of_all, self.by_scope.get(scope, UNSET))
 
     def rise(self, scope: str | None, time: int) -> None:
@@ -162,11 +162,11 @@ class FrontGroup:
         self._committed_leasts: dict[str | None, _Least] = {}
 
     def unfinished(self) -> list[Front]:
-        """Those that may still send."""
+        """Return those that may still send."""
         return [front for front in self.members if not front.finished]
 
     def waited(self) -> list[Front]:
-        """The fronts that closing waits for: the unfinished that are not idle, or all if every one is idle."""
+        """Return the fronts that closing waits for: the unfinished that are not idle, or all if every one is idle."""
         unfinished = self.unfinished()
         awake = [front for front in unfinished if not front.idle]
         return awake or unfinished
@@ -199,7 +199,8 @@ class FrontGroup:
         return least.read()
 
     def frontier_of_all_scopes(self) -> int:
-        """The least frontier for every scope, of idle fronts too: what they send when they wake is not over yet."""
+        """Return the least frontier for every scope, of idle fronts too: what they send when they wake is not over
+        yet."""
         if not self.has_idle:
             return self.watermark(None)
         return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)

@@ -39,7 +39,7 @@ class Fronts:
         return iter(self.by_name.values())
 
     def unfinished(self) -> list[Front]:
-        """Those that may still send."""
+        """Return those that may still send."""
         return [front for front in self.by_name.values() if not front.finished]
 
     # ------------------------------------------------------------ groups
@@ -84,11 +84,11 @@ class Fronts:
             self.group_of.append(found[key])
 
     def group(self, segment: int) -> FrontGroup:
-        """The group of a segment."""
+        """Return the group of a segment."""
         return self.groups[self.group_of[segment]]
 
     def committed_watermarks(self) -> list[CommittedWatermarks]:
-        """The committed watermarks by segment."""
+        """Return the committed watermarks by segment."""
         return [self.groups[place].committed_watermarks for place in self.group_of]
 
     def changed(self) -> None:
@@ -102,7 +102,7 @@ class Fronts:
         return any(group.committed_watermarks for group in self.groups)
 
     def lowest_committed_watermark(self, scope: str) -> int:
-        """The lowest committed watermark that a scope has on any segment."""
+        """Return the lowest committed watermark that a scope has on any segment."""
         return min((group.committed_watermarks.read(scope) for group in self.groups), default=UNSET)
 
     def raise_committed(self) -> None:
@@ -111,7 +111,7 @@ class Fronts:
             group.raise_committed({None, *self.scoped})
 
     def would_change(self, front: str, scope: str | None, time: int | None, besides: Iterable[Any] = ()) -> bool:
-        """Whether a promise would raise the front's frontier, or (`time` None) finish it.
+        """Return whether a promise would raise the front's frontier, or (`time` None) finish it.
 
         Args:
             front: the front's name.

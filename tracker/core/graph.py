@@ -97,7 +97,7 @@ class Graph:
     __hash__ = None  # type: ignore[assignment]
 
     def differences(self, other: Graph) -> list[str]:
-        """What `other` has otherwise, one line each; empty if the graphs are equal."""
+        """Return what `other` has otherwise, one line each; empty if the graphs are equal."""
         lines = [f"segment {name!r} is removed" for name in self.feeds if name not in other.feeds]
         for name, feeds in other.feeds.items():
             if name not in self.feeds:

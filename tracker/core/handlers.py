@@ -36,7 +36,7 @@ class Handler(NamedTuple):
 
 
 def _naming_none(check: Callable[[Job, Any], object], carry_out: Callable[[Job, Any, int], Answer]) -> Handler:
-    """What is done with a command that names no substream for the first time."""
+    """Return what is done with a command that names no substream for the first time."""
 
     def checked(job: Job, command: Any) -> int:
         check(job, command)

@@ -145,19 +145,19 @@ class Job:
     # ------------------------------------------------------------ what there is
 
     def is_open(self) -> bool:
-        """Whether a substream is open or an epoch staged."""
+        """Return whether a substream is open or an epoch staged."""
         return self.accounts.open > 0 or self.count_staged() > 0
 
     def count_staged(self) -> int:
-        """How many epochs are staged, of all producers."""
+        """Return how many epochs are staged, of all producers."""
         return sum(len(producer.staged) for producer in self.producers.values())
 
     def has_open_producers(self) -> list[str]:
-        """The producers whose current run has not closed."""
+        """Return the producers whose current run has not closed."""
         return [producer.name for producer in self.producers.values() if producer.run is not None]
 
     def producer(self, name: str) -> Producer:
-        """A producer by its name; raises `Refused` if there is none."""
+        """Return a producer by its name; raises `Refused` if there is none."""
         producer = self.producers.get(name)
         if producer is None:
             raise Refused(
@@ -363,7 +363,7 @@ class Job:
         self.evaluate()
 
     def known_row(self, scope: str, name: str) -> int:
-        """The row of a substream that is known; raises `Refused` if it is not."""
+        """Return the row of a substream that is known; raises `Refused` if it is not."""
         row = self.accounts.find_one(scope, name)
         if row < 0 or not self.accounts.flags[row] & KNOWN:
             raise Refused(
@@ -373,5 +373,5 @@ class Job:
 
 
 def or_none(epoch: int) -> int | None:
-    """A committed epoch as the wire has it: None instead of -1."""
+    """Return a committed epoch as the wire has it: None instead of -1."""
     return None if epoch < 0 else epoch

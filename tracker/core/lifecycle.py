@@ -186,11 +186,11 @@ class Lifecycle:
     # ------------------------------------------------------------ questions
 
     def is_open(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which rows are OPEN."""
+        """Return which rows are OPEN."""
         found: NDArray[np.bool_] = (self.flags[rows] & (KNOWN | ENDED)) == KNOWN
         return found
 
     def are(self, rows: Rows, mark: np.uint8) -> NDArray[np.bool_]:
-        """Which rows have a flag."""
+        """Return which rows have a flag."""
         found: NDArray[np.bool_] = (self.flags[rows] & mark) != 0
         return found

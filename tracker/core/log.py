@@ -73,7 +73,7 @@ class _Retained:
         return len(self._events)
 
     def unclaimed(self) -> list[int]:
-        """The events that nobody waits for."""
+        """Return the events that nobody waits for."""
         return [seq for seq, readers in self._readers.items() if not readers]
 
     def add(self, seq: int, kept: _Kept, readers: int) -> None:
@@ -98,12 +98,12 @@ class _Retained:
         self._readers[seq] += 1
 
     def at(self, seq: int) -> int:
-        """When an event happened (ns)."""
+        """Return when an event happened (ns)."""
         at: int = self._events[seq][0]
         return at
 
     def after(self, seq: int) -> Iterator[Event]:
-        """The events after a number, in order."""
+        """Yield the events after a number, in order."""
         for at in range(bisect_right(self._seqs, seq), len(self._seqs)):
             kept = self._events.get(self._seqs[at])
             if kept is not None:
@@ -196,7 +196,7 @@ class EventLog:
         return self.read_kept(self.start(after_seq, wanted, own), up_to_seq, limit)
 
     def read_kept(self, after: int, up_to_seq: int, limit: int) -> tuple[list[Event], int]:
-        """The same for a position of which it is known that the reader misses nothing."""
+        """Return the same for a position of which it is known that the reader misses nothing."""
         up_to = min(up_to_seq or self.last_seq, self.last_seq)
         found: list[Event] = []
         if after + 1 < self._first:
@@ -252,7 +252,7 @@ class EventLog:
         return self._events[place][0] if place < len(self._events) else None
 
     def oldest_at(self) -> int | None:
-        """When the oldest event within retention happened (ns)."""
+        """Return when the oldest event within retention happened (ns)."""
         return self._events[self._passed][0] if self._passed < len(self._events) else None
 
 

@@ -47,7 +47,7 @@ class NameTable:
 
     @staticmethod
     def keys(scopes: NDArray[np.int64], names: Sequence[str]) -> U8:
-        """The 64-bit keys of names in scopes, both of the same length.
+        """Return the 64-bit keys of names in scopes, both of the same length.
 
         Python's own string hash: it differs from process to process, so no sender can aim at it, and keys are
         never stored.
@@ -59,7 +59,7 @@ class NameTable:
         return ((keys * _SPREAD) >> np.uint64(64 - self._bits)).view(np.int64)
 
     def find(self, scopes: NDArray[np.int64], names: Sequence[str]) -> Rows:
-        """The row of each name, -1 where it has none."""
+        """Return the row of each name, -1 where it has none."""
         if len(names) <= _FEW:
             one_by_one = [self.find_one(scope, name) for scope, name in zip(scopes.tolist(), names, strict=True)]
             return np.array(one_by_one, np.int64)
@@ -83,7 +83,7 @@ class NameTable:
         return rows
 
     def find_one(self, scope: int, name: str) -> int:
-        """The row of one name, -1 if it has none."""
+        """Return the row of one name, -1 if it has none."""
         key = (hash(name) & _WORD) ^ (scope * int(_SCOPE_MIX) & _WORD)
         place = self._home_of(key)
         while (row := self._rows.item(place)) != _EMPTY:

@@ -43,7 +43,7 @@ class _Sorted:
             del self._lists[at], self._firsts[at]
 
     def least_above(self, number: int) -> int | None:
-        """The least that is higher than a number."""
+        """Return the least that is higher than a number."""
         at = max(0, bisect_right(self._firsts, number) - 1)
         for numbers in self._lists[at : at + 2]:
             place = bisect_right(numbers, number)
@@ -107,11 +107,11 @@ class OpenTimes:
                 del counts[end_time]
 
     def open_on(self, segment: int) -> int:
-        """How many are open on a segment."""
+        """Return how many are open on a segment."""
         return self._joins - self._departed.get(segment, 0)
 
     def least(self, segment: int) -> int:
-        """The least open end time; ``NONE_OPEN`` if there is none."""
+        """Return the least open end time; ``NONE_OPEN`` if there is none."""
         left = self._left.get(segment, {})
         time = self._times.least_above(self._gone.get(segment, -NONE_OPEN - 1))
         while time is not None and left.get(time) == self._joined[time]:

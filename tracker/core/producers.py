@@ -134,11 +134,11 @@ class Epoch:
         self.units = {unit for piece in pieces for unit in piece.units}
 
     def closed_rows(self) -> list[int]:
-        """The rows that its promises close by name."""
+        """Return the rows that its promises close by name."""
         return [pledge.row for piece in self.pieces for pledge in piece.pledges if isinstance(pledge, CloseOf)]
 
     def expectations(self) -> list[ExpectOf]:
-        """The numbers that its promises give, in their order."""
+        """Return the numbers that its promises give, in their order."""
         return [pledge for piece in self.pieces for pledge in piece.pledges if isinstance(pledge, ExpectOf)]
 
 
@@ -223,7 +223,7 @@ class Producer:
             )
 
     def staged_rows(self) -> list[Rows]:
-        """The rows that staged epochs refer to."""
+        """Return the rows that staged epochs refer to."""
         rows = [piece.entries.rows for epoch in self.staged.values() for piece in epoch.pieces]
         rows += [entries.rows for epoch in self.staged.values() for entries in epoch.folded]
         named = [row for epoch in self.staged.values() for row in epoch.closed_rows()]

@@ -116,7 +116,7 @@ def check_expectations(
 
 
 def pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
-    """A promise with its names resolved.
+    """Return a promise with its names resolved.
 
     Args:
         rows: of the substreams that its report or commit names.

@@ -82,7 +82,7 @@ class Questions:
         return DrainStatus(drain.state, drain.drain_id, deployment, mode=drain.mode)
 
     def next_due(self, job: str = "") -> int | None:
-        """When a `Tick` would do something at the earliest (ns), for one job or all; None: never, as things stand."""
+        """Return when a `Tick` would do something at the earliest (ns), for one job or all; None: never."""
         if not job:
             all_due = (self.next_due(name) for name in {**self._jobs, **self._pending})
             return min((each for each in all_due if each is not None), default=None)
@@ -92,63 +92,64 @@ class Questions:
         return min((each for each in due if each is not None), default=None)
 
     def timed(self) -> list[str]:
-        """The names that `next_due` may be asked for: the jobs, and those that do not exist yet but are to drain."""
+        """Return the names that `next_due` may be asked for: the jobs, and those that do not exist yet but are to
+        drain."""
         return list({**self._jobs, **self._pending})
 
     def last_seq(self, job: str) -> int | None:
-        """The number of a job's newest event; None: there is no such job."""
+        """Return the number of a job's newest event; None: there is no such job."""
         found = self._jobs.get(job)
         return None if found is None else found.log.last_seq
 
     def deployment(self, job: str) -> str | None:
-        """A job's current deployment; None: there is no such job."""
+        """Return a job's current deployment; None: there is no such job."""
         found = self._jobs.get(job)
         return None if found is None else found.spec.deployment
 
     def current_run(self, job: str, producer: str) -> str | None:
-        """A producer's current run; None: it has closed, or there is no such producer."""
+        """Return a producer's current run; None: it has closed, or there is no such producer."""
         found = self._jobs.get(job)
         known = None if found is None else found.producers.get(producer)
         return None if known is None else known.run
 
     def drain_state(self, job: str) -> DrainState | None:
-        """How far the drain of a job's current deployment is; None: there is no such job."""
+        """Return how far the drain of a job's current deployment is; None: there is no such job."""
         found = self._jobs.get(job)
         return None if found is None else found.drain.state
 
     def count_segments(self, job: str) -> int:
-        """How many segments a job has; 0 if there is no such job."""
+        """Return how many segments a job has; 0 if there is no such job."""
         found = self._jobs.get(job)
         return 0 if found is None else len(found.graph)
 
     def count_jobs(self) -> int:
-        """How many jobs there are."""
+        """Return how many jobs there are."""
         return len(self._jobs)
 
     def count_producers(self, job: str) -> int:
-        """How many producers a job has; 0 if there is no such job."""
+        """Return how many producers a job has; 0 if there is no such job."""
         return len(self._jobs[job].producers) if job in self._jobs else 0
 
     def has_producer(self, job: str, producer: str) -> bool:
-        """Whether a job has this producer."""
+        """Return whether a job has this producer."""
         return job in self._jobs and producer in self._jobs[job].producers
 
     def reach(self, command: Command) -> int:
-        """How many rows a command may touch, at most or nearly so: quick to find, for who shares out time."""
+        """Return how many rows a command may touch, at most or nearly so: quick to find, for who shares out time."""
         return reach.of_command(self._jobs.get(command.job), command)
 
     def scan_cost(self, job: str) -> int:
-        """What a look over all that a job holds costs, in rows."""
+        """Return what a look over all that a job holds costs, in rows."""
         found = self._jobs.get(job)
         return 0 if found is None else reach.of_scan(found)
 
     def status_cost(self, job: str) -> int:
-        """What it costs to describe a job or its drain, in rows."""
+        """Return what it costs to describe a job or its drain, in rows."""
         found = self._jobs.get(job)
         return 0 if found is None else reach.of_status(found)
 
     def scan_cells(self, job: str) -> int:
-        """How many (substream, segment) pairs a look at all known substreams would describe."""
+        """Return how many (substream, segment) pairs a look at all known substreams would describe."""
         found = self._jobs.get(job)
         return 0 if found is None else (found.accounts.open + found.accounts.ended) * len(found.graph)
 
@@ -164,15 +165,15 @@ class Questions:
         return checking.check(self._jobs.get(command.job), self._pending.get(command.job, {}), command)
 
     def jobs(self) -> list[str]:
-        """The names of all jobs, sorted."""
+        """Return the names of all jobs, sorted."""
         return sorted(self._jobs)
 
     def open_substreams(self, job: str) -> int:
-        """How many of a job's substreams have not ended on every segment; 0 if there is no such job."""
+        """Return how many of a job's substreams have not ended on every segment; 0 if there is no such job."""
         return self._jobs[job].accounts.open if job in self._jobs else 0
 
     def counts(self, job: str) -> Counts | None:
-        """How much a job takes up, in no time; None if there is no such job."""
+        """Return how much a job takes up, in no time; None if there is no such job."""
         return views.counts(self._jobs[job]) if job in self._jobs else None
 
     def tally(self, job: str) -> Tally | None:
@@ -188,23 +189,24 @@ class Questions:
         return self._jobs[job].log.at(seq) if job in self._jobs else None
 
     def new_scopes(self, job: str, scopes: Iterable[str]) -> int:
-        """How many of these scopes no frontier has named yet."""
+        """Return how many of these scopes no frontier has named yet."""
         found = self._jobs.get(job)
         return len(set(scopes) - found.fronts.scoped) if found else 0
 
     def waiting_drains(self, job: str, deployment: str) -> int:
-        """How many drains would wait for deployments to be defined if this one were asked for; 0: it would not wait."""
+        """Return how many drains would wait for deployments to be defined if this one were asked for; 0: it would not
+        wait."""
         found = self._jobs.get(job)
         if deployment in self._pending.get(job, {}) or (found and found.spec.deployment == deployment):
             return 0
         return sum(map(len, self._pending.values())) + 1
 
     def job_status(self, job: str) -> JobStatus:
-        """A job at a glance."""
+        """Return a job at a glance."""
         return views.status(self._job(job))
 
     def drain_status(self, job: str, deployment: str = "") -> DrainStatus:
-        """How far a deployment's drain is; the current deployment's by default."""
+        """Return how far a deployment's drain is; the current deployment's by default."""
         if deployment in self._pending.get(job, {}):
             return self._pending_status(job, deployment)
         found = self._job(job)
@@ -257,7 +259,7 @@ class Questions:
         return found.log.read(after_seq, up_to_seq, limit, wanted, own)
 
     def log_id(self, job: str) -> str:
-        """Names a job's log."""
+        """Name a job's log."""
         return self._job(job).log.log_id
 
     def first_seq(self, job: str, wanted: EventFilter = EVERYTHING, subscription: str = "") -> int:
@@ -268,15 +270,15 @@ class Questions:
         return found.log.dropped.last_passing(wanted) + 1
 
     def subscription_names(self, job: str) -> list[str]:
-        """The names of a job's subscriptions, expired ones too; none if there is no such job."""
+        """Return the names of a job's subscriptions, expired ones too; none if there is no such job."""
         return list(self._jobs[job].subscriptions) if job in self._jobs else []
 
     def names_subscribed_to(self, job: str, besides: str) -> int:
-        """How many segments and scopes the filters of a job's subscriptions name, but for one of them."""
+        """Return how many segments and scopes the filters of a job's subscriptions name, but for one of them."""
         return self._jobs[job].subscriptions.names_asked_for(besides) if job in self._jobs else 0
 
     def filter_of(self, job: str, subscription: str) -> EventFilter:
-        """What a subscription asks for.
+        """Return what a subscription asks for.
 
         Raises:
             Refused: ``UNKNOWN_JOB``; ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
@@ -284,15 +286,15 @@ class Questions:
         return self._job(job).subscriptions.find(subscription).wanted
 
     def subscriptions(self, job: str) -> list[SubscriptionStatus]:
-        """A job's subscriptions, by name, expired ones too."""
+        """Return a job's subscriptions, by name, expired ones too."""
         return self._job(job).subscriptions.statuses()
 
     def ended(self, job: str, segment: str, scope: str, name: str, end_time: int | None = None) -> Ended | None:
-        """The end of a substream on a segment, if it has come."""
+        """Return the end of a substream on a segment, if it has come."""
         return views.ended(self._job(job), segment, scope, name, end_time)
 
     def explained(self, job: str, scope: str, name: str) -> Explained:
-        """One substream as it stands, and every epoch that has reported something of it and is not committed."""
+        """Return one substream as it stands, and every epoch that has reported something of it and is not committed."""
         return views.explained(self._job(job), scope, name)
 
     def substreams(
@@ -304,7 +306,7 @@ class Questions:
         limit: int = 100,
         after: int = -1,
     ) -> tuple[list[SubstreamStatus], int | None]:
-        """A page of a job's known substreams, in the order of their creation.
+        """Return a page of a job's known substreams, in the order of their creation.
 
         Args:
             job: whose.
@@ -336,6 +338,6 @@ class Questions:
         return surveying.found(self._job(job), wanted, limit, after)
 
     def search_cost(self, job: str) -> int:
-        """What one call of `survey` or `search` costs, in rows."""
+        """Return what one call of `survey` or `search` costs, in rows."""
         found = self._jobs.get(job)
         return 0 if found is None else min(surveying.STEP, found.accounts.open) + found.staged_entries // 50

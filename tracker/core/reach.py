@@ -27,7 +27,7 @@ _SCANNED = 50  # rows that a scan over columns passes in the time in which one i
 
 
 def of_command(job: Job | None, command: Command) -> int:
-    """How many rows of a job a command may touch, at most or nearly so."""
+    """Return how many rows of a job a command may touch, at most or nearly so."""
     if isinstance(command, Report):
         named = len(command.xor) + 2 * len(command.names) + len(command.substream_ids) + len(command.promises)
         if job is None:
@@ -64,12 +64,12 @@ def of_command(job: Job | None, command: Command) -> int:
 
 
 def of_scan(job: Job) -> int:
-    """What it costs to pass over all that a job holds, in rows looked at one by one."""
+    """Return what it costs to pass over all that a job holds, in rows looked at one by one."""
     return len(job.accounts.flags) // _SCANNED + len(job.producers) + len(job.fronts.by_name)
 
 
 def of_status(job: Job) -> int:
-    """What it costs to describe a job, likewise: only in a hand-over are its substreams looked at."""
+    """Return what it costs to describe a job, likewise: only in a hand-over are its substreams looked at."""
     fronts = len(job.fronts.by_name)
     size = len(job.producers) + fronts + fronts * len(job.fronts.scoped) // 20
     return size + of_scan(job) if job.drain.hands_over else size
@@ -80,7 +80,7 @@ def _all(job: Job) -> int:
 
 
 def _staged(job: Job, producer: Producer) -> int:
-    """Rows of staged epochs, and what their promises may end."""
+    """Return the rows of staged epochs, and what their promises may end."""
     if not producer.staged:
         return 0
     pieces = [piece for epoch in producer.staged.values() for piece in epoch.pieces]

@@ -62,7 +62,7 @@ class Numbers:
         self._collect_at = 64
 
     def of(self, name: str) -> int:
-        """The number of a name, from now on if it had none."""
+        """Return the number of a name, from now on if it had none."""
         number = self._numbers.get(name)
         if number is None:
             if self._free:

@@ -105,7 +105,7 @@ class SparseCells(Cells):
         return blocks - 1
 
     def _blocks_of(self, rows: Rows) -> tuple[Rows, Rows, Rows]:
-        """The blocks of rows: (place in `rows`, group, block), in no order."""
+        """Return the blocks of rows: (place in `rows`, group, block), in no order."""
         heads = self._heads.take(rows, axis=0).astype(np.int64)
         one = np.flatnonzero((heads[:, _DIRECTORY] == 0) & (heads[:, _BLOCK] > 0))
         groups, blocks = heads[one, _GROUP] - 1, heads[one, _BLOCK] - 1

@@ -47,7 +47,7 @@ class Standing(NamedTuple):
 
 
 def standing(job: Job, rows: Rows, staged: Mask) -> Standing:
-    """What open rows wait for.
+    """Return what open rows wait for.
 
     Args:
         job: whose.
@@ -132,7 +132,7 @@ def _slowest(group: FrontGroup) -> list[Front]:
 
 
 def _times(job: Job, front: Front, scopes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """A front's time for each of some scopes."""
+    """Return a front's time for each of some scopes."""
     names = job.accounts.scope_names
     if not front.promised.keys() - {None}:
         times = [front.time(None)] * len(scopes)
@@ -145,7 +145,7 @@ def _times(job: Job, front: Front, scopes: NDArray[np.int32]) -> NDArray[np.int6
 
 
 def described(job: Job, standing: Standing, place: int) -> OpenSubstream:
-    """One of the rows, in words."""
+    """Return one of the rows, in words."""
     accounts, row = job.accounts, int(standing.rows[place])
     fronts = [front for front, mask in standing.fronts.items() if mask[place]]
     cells = np.flatnonzero(standing.at == place)

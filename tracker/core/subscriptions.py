@@ -54,7 +54,7 @@ class Subscription:
         return self.expired is None and event.seq > self.acknowledged and self.wanted.passes(event)
 
     def refusal(self) -> Refused:
-        """The refusal of every later call in its name, once it has expired."""
+        """Return the refusal of every later call in its name, once it has expired."""
         return Refused(
             Refusal.SUBSCRIPTION_EXPIRED,
             f"subscription {self.name!r} has expired: {self.expired_because}. Events after seq {self.acknowledged} "
@@ -246,12 +246,12 @@ class Subscriptions:
         return iter(self._by_name)
 
     def names_asked_for(self, besides: str) -> int:
-        """How many segments and scopes their filters name, but for one of them."""
+        """Return how many segments and scopes their filters name, but for one of them."""
         wanted = [each.wanted for name, each in self._by_name.items() if name != besides]
         return sum(len(each.segments) + len(each.scopes) for each in wanted)
 
     def pop_ended(self) -> bool:
-        """Whether a subscription has ended since the last call; its readers must be woken."""
+        """Return whether a subscription has ended since the last call; its readers must be woken."""
         ended, self._ended = self._ended, False
         return ended
 
@@ -276,7 +276,7 @@ class Subscriptions:
         return subscription
 
     def statuses(self) -> list[SubscriptionStatus]:
-        """All of them, by name."""
+        """Return all of them, by name."""
         return [
             SubscriptionStatus(
                 name,
@@ -295,7 +295,7 @@ class Subscriptions:
         ]
 
     def _retained(self, subscription: Subscription) -> tuple[int, int | None]:
-        """How many events are kept for it alone, and when the oldest of them happened."""
+        """Return how many events are kept for it alone, and when the oldest of them happened."""
         lagging = takewhile(lambda seq: seq <= subscription.acknowledged, subscription.waiting)
         done = sum(1 for _ in lagging)
         waiting = subscription.waiting

@@ -85,7 +85,7 @@ class Surveyor:
         del self._oldest[_OLDEST:]
 
     def survey(self, job: Job) -> Survey:
-        """What was counted so far."""
+        """Return what was counted so far."""
         return Survey(
             self._looked,
             dict(self._fronts),
@@ -135,11 +135,11 @@ class _Search:
         self._scopes: dict[int, str] = {}  # folded
 
     def stalled(self, rows: Rows) -> Rows:
-        """Those of some rows that are stalled, if that is wanted."""
+        """Return those of some rows that are stalled, if that is wanted."""
         return rows[self._job.accounts.life.are(rows, STALLED)] if self._wanted.stalled else rows
 
     def named(self, rows: Rows) -> Rows:
-        """Those of some rows whose names have all words."""
+        """Return those of some rows whose names have all words."""
         if not self._words:
             return rows
         accounts, scopes, words = self._job.accounts, self._scopes, self._words
@@ -157,7 +157,7 @@ class _Search:
         return rows[has]
 
     def chosen(self, of: Standing) -> Mask:
-        """Which rows wait for what is wanted."""
+        """Return which rows wait for what is wanted."""
         wanted, none = self._wanted, np.zeros(len(of.rows), np.bool_)
         chosen = np.ones(len(of.rows), np.bool_)
         if wanted.front is not None:
@@ -175,11 +175,11 @@ class _Search:
 
 
 def _pages(job: Job, after: int) -> Iterator[tuple[int, Rows]]:
-    """The open rows after an id, a page at a time, as far as one step goes."""
+    """Return the open rows after an id, a page at a time, as far as one step goes."""
     return islice(job.accounts.by_creation(after, int(KNOWN), int(KNOWN | ENDED)), _PAGES)
 
 
 def _fitting(staged: Mask, job: Job) -> Mask:
-    """What was found staged, for as many rows as there are now."""
+    """Return what was found staged, for as many rows as there are now."""
     more = len(job.accounts.flags) - len(staged)
     return np.concatenate([staged, np.zeros(more, np.bool_)]) if more > 0 else staged

@@ -23,7 +23,7 @@ _BIAS = 2**63
 
 
 def _key(end_time: int, substream_id: int) -> int:
-    """Sorts by end time, then by creation."""
+    """Sort by end time, then by creation."""
     return ((end_time + _BIAS) << _ID_BITS) | substream_id
 
 
@@ -45,7 +45,7 @@ class _Scope:
         self.by_name: list[int] = []  # keys of those that some front closed by name, or expects
 
     def lowest(self) -> int | None:
-        """The lowest key that the fronts have not closed."""
+        """Return the lowest key that the fronts have not closed."""
         at = bisect_right(self.keys, _last_key(self.watermark))
         return self.keys[at] if at < len(self.keys) else None
 
@@ -143,7 +143,7 @@ class TimeIndex:
         return [key for key, kept in zip(keys, is_open.tolist(), strict=True) if kept]
 
     def _rows(self, keys: list[int]) -> Rows:
-        """The rows of those keys that are still open."""
+        """Return the rows of those keys that are still open."""
         if not keys:
             return np.empty(0, np.int64)
         rows = self._accounts.rows_of(np.array([key & _ID_MASK for key in keys], np.uint64))

@@ -23,7 +23,7 @@ _RETAINED_CHECKS = 8  # how often within retention to look whether what is retai
 
 
 def next_due(job: Job, retention: int) -> int | None:
-    """When a tick would do something at the earliest (ns)."""
+    """Return when a tick would do something at the earliest (ns)."""
     due = []
     if (idle_after := _idle_after(job)) is not None:
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
@@ -131,7 +131,7 @@ def _look_for_stalls(job: Job) -> None:
 
 
 def _owing(job: Job, rows: Rows) -> NDArray[np.bool_]:
-    """Which rows do not balance on a segment for which they are closed, and on which they have not ended.
+    """Return which rows do not balance on a segment for which they are closed, and on which they have not ended.
 
     In a hand-over, segments of state owe nothing: what they hold stays for the next deployment.
     """
@@ -149,7 +149,7 @@ def _owing(job: Job, rows: Rows) -> NDArray[np.bool_]:
 
 
 def _missing(job: Job) -> Rows:
-    """The rows of which more is expected than was sent on a segment for which they are not closed.
+    """Return the rows of which more is expected than was sent on a segment for which they are not closed.
 
     None in a hand-over: the sources have stopped, and the next deployment's send the rest.
     """
@@ -245,7 +245,7 @@ def _forget(job: Job, until: int) -> None:
 
 
 def _above_committed_watermark(job: Job, rows: Rows) -> NDArray[np.bool_]:
-    """Which rows have ended where no committed watermark shows it."""
+    """Return which rows have ended where no committed watermark shows it."""
     accounts, fronts = job.accounts, job.fronts
     end_times = accounts.end_time[rows]
     scopes, which = np.unique(accounts.scope[rows], return_inverse=True)

@@ -66,7 +66,7 @@ class Tombstones:
         self._swept = -1  # those of this second and earlier ones are removed
 
     def __len__(self) -> int:
-        """How many take up memory."""
+        """Return how many take up memory."""
         return sum(len(run.high) for run in self._runs)
 
     def add(self, substreams: Iterable[tuple[str, str]], ended: Iterable[int]) -> None:
@@ -88,7 +88,7 @@ class Tombstones:
         self._runs.append(run.where(np.argsort(run.high, kind="stable")))
 
     def has(self, substreams: Iterable[tuple[str, str]]) -> NDArray[np.bool_]:
-        """Which names are remembered."""
+        """Return which names are remembered."""
         high, low = _hashes(substreams)
         found = np.zeros(len(high), np.bool_)
         for run in self._runs:
@@ -105,7 +105,7 @@ class Tombstones:
         return found
 
     def forget_until(self, at: int) -> None:
-        """What had ended by then (ns) counts no more, for good."""
+        """Forget, for good, what had ended by then (ns)."""
         self._until = max(self._until, at // _SECOND)
 
     def sweep(self, remember: int) -> None:
@@ -129,13 +129,13 @@ class Tombstones:
                 self._push(run.where(kept))
 
     def next_sweep(self, remember: int) -> int | None:
-        """When a sweep may find something (ns); None: there is nothing to find."""
+        """Return when a sweep may find something (ns); None: there is nothing to find."""
         if not self._runs:
             return None
         return max(self._swept, 0) * _SECOND + remember + remember // _SWEEPS + _SECOND
 
     def all(self) -> _Run:
-        """All that take up memory, as columns."""
+        """Return all that take up memory, as columns."""
         return _joined(self._runs or [_Run(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))])
 
     def put(self, high: NDArray[np.uint64], low: NDArray[np.uint32], second: NDArray[np.uint32]) -> None:

@@ -193,12 +193,12 @@ class Tracker(Questions):
     # ------------------------------------------------------------ what has changed
 
     def pop_changed_jobs(self) -> set[str]:
-        """The jobs whose log has grown, or that were deleted, since the last call."""
+        """Return the jobs whose log has grown, or that were deleted, since the last call."""
         changed, self._changed_jobs = self._changed_jobs, set()
         return changed
 
     def pop_changed_job(self, job: str) -> bool:
-        """Whether this job is one of `pop_changed_jobs`, once. Safe beside commands of other jobs."""
+        """Return whether this job is one of `pop_changed_jobs`, once. Safe beside commands of other jobs."""
         if job in self._changed_jobs:
             self._changed_jobs.discard(job)
             return True
@@ -207,7 +207,7 @@ class Tracker(Questions):
     # ------------------------------------------------------------ dump and load
 
     def dump(self) -> dict[str, Any]:
-        """The whole state as plain values and numpy columns, sharing nothing with it."""
+        """Return the whole state as plain values and numpy columns, sharing nothing with it."""
         return self.dump_whole(self.dump_head(), map(self.dump_job, self.timed()))
 
     def dump_head(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Tracker(Questions):
 
     @staticmethod
     def dump_whole(head: dict[str, Any], parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """The parts as one dump. Jobs are independent, so each may be dumped when its own turn comes."""
+        """Return the parts as one dump. Jobs are independent, so each may be dumped when its own turn comes."""
         whole: dict[str, Any] = {**head, "jobs": [], "pending": []}
         for part in parts:
             whole["jobs"] += part["jobs"]
@@ -234,7 +234,7 @@ class Tracker(Questions):
 
     @classmethod
     def load(cls, dump: dict[str, Any]) -> Tracker:
-        """The tracker that gave `dump`, also after its lists, tuples and columns went through a file."""
+        """Return the tracker that gave `dump`, also after its lists, tuples and columns went through a file."""
         tracker = cls(dump["log_prefix"], dump["retention"])
         tracker._logs = dump["logs"]
         for each in dump["jobs"]:

@@ -72,7 +72,7 @@ def check_deployment(deployment: str) -> None:
 
 
 def check_spec(spec: Spec, before: Spec | None = None, graph: Graph | None = None) -> Graph:
-    """A spec by itself; its graph.
+    """Return a spec by itself; its graph.
 
     Args:
         before: the spec that the job has, if any; its graph is used again for the same segments.
@@ -104,7 +104,7 @@ def _check_graph(spec: Spec, before: Spec | None, graph: Graph | None) -> Graph:
 
 
 def check_front_segments(spec: Spec, graph: Graph) -> None:
-    """What fronts feed: each front and segment must exist, and each segment be reached."""
+    """Check what fronts feed: each front and segment must exist, and each segment be reached."""
     fronts = set(spec.fronts)
     fed: dict[str, list[int]] = {}
     for front, _ in spec.front_segments:
@@ -261,7 +261,7 @@ def check_promises(promises: Sequence[Promise]) -> None:
 
 
 def report_of(command: Commit) -> Report:
-    """What a commit's promises name, as a report without entries names it."""
+    """Return what a commit's promises name, as a report without entries names it."""
     scopes = [scope for scope, _, _ in command.substreams]
     end_times = [NO_END_TIME if end_time is None else end_time for _, _, end_time in command.substreams]
     return Report(
@@ -279,7 +279,7 @@ def report_of(command: Commit) -> Report:
 
 
 def _new_names(report: Report, rows: Rows) -> tuple[list[int], list[tuple[int, int]]]:
-    """Which names have no row: the first mention of each, and the later ones."""
+    """Return which names have no row: the first mention of each, and the later ones."""
     missing = np.flatnonzero(rows < 0).tolist()
     if not missing:
         return [], []
@@ -299,7 +299,7 @@ def _new_names(report: Report, rows: Rows) -> tuple[list[int], list[tuple[int, i
 
 
 def _end_time_conflicts(resolved: Resolved, accounts: Accounts) -> list[int]:
-    """The places of names whose end time is not the one that the substream has."""
+    """Return the places of names whose end time is not the one that the substream has."""
     end_times = resolved.end_times
     rows = resolved.rows[: len(end_times)]
     has = np.flatnonzero(rows >= 0)
@@ -309,7 +309,7 @@ def _end_time_conflicts(resolved: Resolved, accounts: Accounts) -> list[int]:
 
 
 def end_time_conflict(report: Report, place: int, resolved: Resolved, accounts: Accounts) -> Refused:
-    """The refusal of a name whose end time is not the one that the substream has."""
+    """Return the refusal of a name whose end time is not the one that the substream has."""
     row = int(resolved.rows[place])
     if row >= 0:
         bound = int(accounts.end_time[row])

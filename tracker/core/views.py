@@ -51,14 +51,14 @@ def drain_status(job: Job) -> DrainStatus:
 
 
 def _unbalanced(job: Job) -> tuple[str, ...]:
-    """The segments on which a hand-over under way waits for elements."""
+    """Return the segments on which a hand-over under way waits for elements."""
     if not (job.drain.hands_over and job.drain.under_way):
         return ()
     return tuple(job.graph.names[number] for number in np.flatnonzero(draining.unbalanced(job)).tolist())
 
 
 def counts(job: Job) -> Counts:
-    """How much the job takes up."""
+    """Return how much the job takes up."""
     accounts = job.accounts
     return Counts(
         segments=len(job.graph),
@@ -125,7 +125,8 @@ def status(job: Job) -> JobStatus:
 
 
 def _advanced(job: Job) -> dict[str, int]:
-    """Up to which end time each segment of the present graph is over; what an earlier graph announced stays kept."""
+    """Return up to which end time each segment of the present graph is over; what an earlier graph announced stays
+    kept."""
     if not job.spec.progress:
         return {}
     return {name: job.ends.advanced[name] for name in job.graph.names if name in job.ends.advanced}
@@ -142,7 +143,7 @@ def _incomplete(job: Job) -> dict[str, int]:
 
 
 def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -> Ended | None:
-    """The end of a substream on a segment; None if it has not come.
+    """Return the end of a substream on a segment; None if it has not come.
 
     Raises:
         Refused: ``UNKNOWN_SEGMENT``; ``EVENTS_EXPIRED`` if it is forgotten, so that its end will not come again.
@@ -245,7 +246,7 @@ def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int
 def substreams(
     job: Job, scopes: Sequence[str], include_ended: bool, only_stalled: bool, limit: int, after: int
 ) -> tuple[list[SubstreamStatus], int | None]:
-    """A page of the known substreams, by creation; and where the next one starts.
+    """Return a page of the known substreams, by creation; and where the next one starts.
 
     A page may be shorter than asked for, even empty, with another after it: what is looked at for one is bounded.
     """
@@ -275,7 +276,7 @@ def substreams(
 
 
 def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
-    """What the segments of rows show."""
+    """Yield what the segments of rows show."""
     accounts, count = job.accounts, len(job.graph)
     reasons = accounts.cells.reasons(np.repeat(rows, count), np.tile(np.arange(count), len(rows))).reshape(-1, count)
     ended, by_drain = (reasons != 0).tolist(), (reasons & BY_DRAIN != 0).tolist()

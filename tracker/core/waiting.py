@@ -42,11 +42,11 @@ class Waiting:
     # ------------------------------------------------------------ which fronts
 
     def is_closed_by_name(self, id_: int, front: str) -> bool:
-        """Whether a front has closed a substream by name."""
+        """Return whether a front has closed a substream by name."""
         return front in self.closes.get(id_, ())
 
     def waiting_for(self, row: int, ended: Sequence[bool]) -> list[str]:
-        """The fronts that have not closed a row for a segment on which it has not ended.
+        """Return the fronts that have not closed a row for a segment on which it has not ended.
 
         Args:
             row: the substream's.
@@ -68,7 +68,7 @@ class Waiting:
         return [front.name for front in waited if not self.closes_without_finish(front, row)]
 
     def closes_without_finish(self, front: Front, row: int) -> bool:
-        """Whether a front has closed a row by a promise for it, or for its end time."""
+        """Return whether a front has closed a row by a promise for it, or for its end time."""
         accounts = self._accounts
         id_ = accounts.id_of(row)
         if self.expectations:
@@ -83,7 +83,7 @@ class Waiting:
         return end_time <= front.time(accounts.scope_names[int(accounts.scope[row])])
 
     def _met(self, row: int, segment: int) -> bool:
-        """Whether all that the fronts expect of a row on a segment was sent."""
+        """Return whether all that the fronts expect of a row on a segment was sent."""
         accounts = self._accounts
         if accounts.reason(row, segment):
             return True
@@ -91,13 +91,13 @@ class Waiting:
         return self.complete(row, segment) and accounts.sent(row, segment) >= expected
 
     def complete(self, row: int, segment: int) -> bool:
-        """Whether each front that feeds the segment has given a number, or has finished."""
+        """Return whether each front that feeds the segment has given a number, or has finished."""
         numbers = self.expectations.of(self._accounts.id_of(row))
         waited = self._fronts.group(segment).waited()
         return all((segment, front.name) in numbers for front in waited if front.feeds(segment))
 
     def passed(self, rows: Rows, watermark_of: Callable[[str], int]) -> NDArray[np.bool_]:
-        """Which rows end no later than a watermark that depends on their scope."""
+        """Return which rows end no later than a watermark that depends on their scope."""
         accounts = self._accounts
         scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
         watermarks = [watermark_of(accounts.scope_names[scope]) for scope in scopes.tolist()]
@@ -117,14 +117,15 @@ class Waiting:
         return any(front.drained_in for front in self._fronts)
 
     def cut_short(self, row: int, segment: int) -> bool:
-        """Whether a front that finished in the drain under way had not closed a row before, or owes it elements."""
+        """Return whether a front that finished in the drain under way had not closed a row before, or owes it
+        elements."""
         return any(
             front.drained_in and (not self.closes_without_finish(front, row) or self.is_short(front, row))
             for front in self._fronts.group(segment).members
         )
 
     def is_short(self, front: Front, row: int) -> bool:
-        """Whether fewer were sent than a front and the others expect, also where the row has ended."""
+        """Return whether fewer were sent than a front and the others expect, also where the row has ended."""
         id_ = self._accounts.id_of(row)
         return any(
             self._accounts.sent(row, segment) < (self.expectations.total(id_, segment) or 0)
@@ -133,7 +134,7 @@ class Waiting:
         )
 
     def drained(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
-        """Which rows a front of a group that finished in the drain had not closed before."""
+        """Return which rows a front of a group that finished in the drain had not closed before."""
         found = np.zeros(len(rows), np.bool_)
         ids = self._accounts.ids_of(rows).tolist() if self.closes else []
         named = np.zeros(len(rows), np.bool_)
@@ -153,7 +154,7 @@ class Waiting:
     # ------------------------------------------------------------ numbers
 
     def counted_rows(self) -> Rows:
-        """The open rows of which any front expects elements."""
+        """Return the open rows of which any front expects elements."""
         if not self.expectations:
             return np.empty(0, np.int64)
         rows = self._accounts.rows_of(np.array(self.expectations.ids(), np.uint64))
@@ -183,7 +184,7 @@ class Waiting:
     # ------------------------------------------------------------ other fronts
 
     def closed_by_name_by_all(self, segments: Iterable[int]) -> list[int]:
-        """The ids that every unfinished front that reaches any of some segments has closed by name; none, if no
+        """Return the ids that every unfinished front that reaches any of some segments has closed by name; none, if no
         unfinished front reaches one of them."""
         places = {self._fronts.group_of[segment] for segment in segments}
         waited = [[front.name for front in self._fronts.groups[place].unfinished()] for place in places]

@@ -79,7 +79,7 @@ def _greeting(address: str, page: str) -> list[str]:
 
 
 def _free(address: str, default: str) -> str:
-    """The address, or, if it is the default one and in use, one with a free port."""
+    """Return the address, or, if it is the default one and in use, one with a free port."""
     host, _, port = address.rpartition(":")
     if address != default:
         return address

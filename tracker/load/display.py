@@ -14,7 +14,7 @@ LATENCY_HEADER: Final = ["LATENCY IN MS", "NUMBER", "P50", "P90", "P99", "P99.9"
 
 
 def line(progress: Progress) -> str:
-    """Formats the progress of a run in one line."""
+    """Format the progress of a run in one line."""
     parts = [
         f"{max(0.0, progress.at):.0f} of {progress.of:.0f} s",
         f"reports due {progress.due:,}, answered {progress.answered:,}",
@@ -27,7 +27,7 @@ def line(progress: Progress) -> str:
 
 
 def latency_rows(result: Result) -> list[list[str]]:
-    """Returns the rows of the table of latencies, whose header is `LATENCY_HEADER`."""
+    """Return the rows of the table of latencies, whose header is `LATENCY_HEADER`."""
     kinds = {
         "report: due to answered": result.reports,
         "end: due to seen": result.ends,
@@ -44,7 +44,7 @@ def _row(name: str, latency: Latency) -> list[str]:
 
 
 def pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:
-    """Returns the other figures of a run, as names and texts."""
+    """Return the other figures of a run, as names and texts."""
     generator = result.generator
     parts = [
         ("reports a second", f"{result.rate:,.1f} answered, {scenario.rate:,.1f} asked for"),
@@ -79,7 +79,7 @@ def pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:
 
 
 def warnings(result: Result) -> list[str]:
-    """Returns the warnings without which the figures would mislead."""
+    """Return the warnings without which the figures would mislead."""
     generator = result.generator
     if generator.kept_up:
         return []
@@ -92,7 +92,7 @@ def warnings(result: Result) -> list[str]:
 
 
 def wrongs(result: Result) -> list[str]:
-    """Returns what was wrong: the verdict's faults, and reports without an answer."""
+    """Return what was wrong: the verdict's faults, and reports without an answer."""
     wrong = list(result.verdict.faults)
     if result.verdict.unanswered:
         wrong.append(
@@ -103,7 +103,7 @@ def wrongs(result: Result) -> list[str]:
 
 
 def _course(values: Sequence[int]) -> str:
-    """Formats the course of a quantity: after a quarter of the run, half way, at the end, and its maximum."""
+    """Format the course of a quantity: after a quarter of the run, half way, at the end, and its maximum."""
     places = [len(values) // 4, len(values) // 2, len(values) - 1]
     return f"{' → '.join(_mib(values[place]) for place in places)}, at most {_mib(max(values))}"
 

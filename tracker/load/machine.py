@@ -11,7 +11,7 @@ _LIBRARIES = ("substream-tracker", "numpy", "grpcio", "protobuf")
 
 
 def machine() -> dict[str, str]:
-    """Returns the machine, its load, and the versions of the software, by name."""
+    """Return the machine, its load, and the versions of the software, by name."""
     described = {
         "machine": f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()) + " (1, 5, 15 min, before the run)",

@@ -9,7 +9,7 @@ import time
 
 
 def exit_with_parent() -> None:
-    """Makes this process end soon after its parent. It also ignores Ctrl-C, which the parent handles."""
+    """Make this process end soon after its parent. It also ignores Ctrl-C, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=[os.getppid()], daemon=True).start()
 

@@ -43,7 +43,7 @@ class Rows:
     words: Words  #: from which their labels are made
 
     def labels(self, segment: int) -> Words:
-        """Returns, for each row, the XOR of its elements' labels on a segment."""
+        """Return, for each row, the XOR of its elements' labels on a segment."""
         return _mixed(self.words ^ np.uint64(segment))
 
 
@@ -120,7 +120,7 @@ class Plan:
         return times
 
     def _hops(self) -> list[Integers]:
-        """Returns, for each stage, by source and tick, the tick at which its producer handles what was sent then.
+        """Return, for each stage, by source and tick, the tick at which its producer handles what was sent then.
 
         Elements that would be handled after the last tick are handled at the last tick.
         """
@@ -135,18 +135,18 @@ class Plan:
         return stages
 
     def handler(self, source: int, stage: int) -> int:
-        """Returns the producer that handles a source's elements at a stage; stage 0 is the source itself."""
+        """Return the producer that handles a source's elements at a stage; stage 0 is the source itself."""
         return (source + stage) % self.producers
 
     def handled(self, source: int, stage: int) -> Integers:
-        """Returns, by the source's tick, the tick at which the stage's producer handles what was sent then."""
+        """Return, by the source's tick, the tick at which the stage's producer handles what was sent then."""
         handled: Integers = self._stages[stage][source]
         return handled
 
     # ---------------------------------------------------------------- what
 
     def batches(self, producer: int, tick: int) -> Iterator[tuple[int, int, Rows]]:
-        """Yields what a producer handles in one report: (stage, source, rows), without stages that have no rows."""
+        """Yield what a producer handles in one report: (stage, source, rows), without stages that have no rows."""
         for stage in range(self.scenario.segments + 1):
             source = (producer - stage) % self.producers
             handled = self._stages[stage][source]
@@ -157,7 +157,7 @@ class Plan:
                     yield stage, source, rows
 
     def rows(self, source: int, first: int, last: int) -> Rows:
-        """Returns what a source sends at its ticks from `first` to before `last`."""
+        """Return what a source sends at its ticks from `first` to before `last`."""
         ticks = np.arange(first, last)
         draws = self.scenario.entries
         words = _mixed(np.array([self.scenario.seed * 2**32 + source], np.uint64))
@@ -173,7 +173,7 @@ class Plan:
         return Rows(ticks[taken], slots[taken], generations[taken], words[taken])
 
     def closes(self, tick: int) -> tuple[Integers, Integers]:
-        """Returns the slots and generations that every producer closes at a tick."""
+        """Return the slots and generations that every producer closes at a tick."""
         if tick < self._lasts:
             phase = -(tick + 1) % self._life
             slots = _range(self._phases, phase)
@@ -188,19 +188,19 @@ class Plan:
     # ---------------------------------------------------------------- names
 
     def place(self, slots: Integers, generations: Integers) -> Integers:
-        """Returns the places of substreams among those of their source."""
+        """Return the places of substreams among those of their source."""
         return slots * self.generations + generations
 
     def scope(self, slot: int) -> str:
         return f"tenant-{slot % self.scenario.scopes}"
 
     def names(self, source: int, slots: Integers, generations: Integers) -> tuple[list[str], list[str]]:
-        """Returns the scopes and names of a source's substreams."""
+        """Return the scopes and names of a source's substreams."""
         pairs = zip(slots.tolist(), generations.tolist(), strict=True)
         return [self.scope(slot) for slot in slots.tolist()], [f"{source}-{slot}-{number}" for slot, number in pairs]
 
     def find(self, scope: str, name: str) -> tuple[int, int] | None:
-        """Returns the source and place of a substream; None if the plan does not have it."""
+        """Return the source and place of a substream; None if the plan does not have it."""
         try:
             source, slot, generation = map(int, name.split("-"))
         except ValueError:
@@ -213,7 +213,7 @@ class Plan:
     # ---------------------------------------------------------------- what must come of it
 
     def expected(self, source: int) -> Expected:
-        """Returns the ends that must be announced for a source's substreams."""
+        """Return the ends that must be announced for a source's substreams."""
         elements = np.zeros(self.substreams, np.int64)
         last_ticks = np.full(self.substreams, -1)
         at_once = max(1, _DRAWS_AT_ONCE // self.scenario.entries)
@@ -226,7 +226,7 @@ class Plan:
 
 
 def segment(number: int) -> str:
-    """Returns a segment's name; the first segment has number 1.
+    """Return a segment's name; the first segment has number 1.
 
     >>> segment(1)
     'segment-01'
@@ -235,13 +235,13 @@ def segment(number: int) -> str:
 
 
 def graph(scenario: Scenario) -> dict[str, list[str]]:
-    """Returns the job's segments, each with the segments that it feeds."""
+    """Return the job's segments, each with the segments that it feeds."""
     last = scenario.segments
     return {segment(number): [segment(number + 1)] if number < last else [] for number in range(1, last + 1)}
 
 
 def _range(ascending: Integers, value: int) -> Integers:
-    """Returns the positions at which ascending numbers have a value."""
+    """Return the positions at which ascending numbers have a value."""
     return np.arange(np.searchsorted(ascending, value, "left"), np.searchsorted(ascending, value, "right"))
 
 

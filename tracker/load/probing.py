@@ -21,7 +21,7 @@ _CALL: Final = b"." * 4096  # about the size of a report
 
 
 def main() -> int:
-    """Runs the process and returns the exit status."""
+    """Run the process and return the exit status."""
     directory, address = sys.argv[1:]
     parentwatch.exit_with_parent()
     shared = SharedCounters(Path(directory), Plan(Order.read(Path(directory)).scenario))

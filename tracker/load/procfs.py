@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor_seconds(pid: int) -> float:
-    """Returns the processor time that all threads of a process have used, in seconds."""
+    """Return the processor time that all threads of a process have used, in seconds."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -16,7 +16,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def waiting_seconds(pid: int) -> float:
-    """Returns the time in which a process's threads could have run but no processor was free, in seconds."""
+    """Return the time in which a process's threads could have run but no processor was free, in seconds."""
     waited = 0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
@@ -27,7 +27,7 @@ def waiting_seconds(pid: int) -> float:
 
 
 def machine_seconds() -> float:
-    """Returns the processor time that all programs on this machine have used, in seconds."""
+    """Return the processor time that all programs on this machine have used, in seconds."""
     try:
         ticks = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
     except OSError:
@@ -37,7 +37,7 @@ def machine_seconds() -> float:
 
 
 def memory(pid: int) -> int:
-    """Returns the resident memory of a process, in bytes."""
+    """Return the resident memory of a process, in bytes."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except OSError:

@@ -55,14 +55,14 @@ class _Line:
         return self._process.client.open_producer(self._process.job, self._name, next(self._runs))
 
     def _learn(self) -> None:
-        """Marks epochs that an earlier life has committed as answered: it may have died before it could do that."""
+        """Mark epochs that an earlier life has committed as answered: it may have died before it could do that."""
         answered = self._shared.answered[self._number, : self._first]
         unheard = np.flatnonzero(answered == 0)
         answered[unheard] = time.monotonic()
         self._shared.disturbed[self._number, unheard] = 1
 
     def work(self) -> None:
-        """Sends all reports that are left."""
+        """Send all reports that are left."""
         try:
             for tick in range(self._first, self._plan.ticks):
                 self._send(tick)
@@ -75,7 +75,7 @@ class _Line:
             self._process.failed = True
 
     def _send(self, tick: int) -> None:
-        """Sends one report, when it is due."""
+        """Send one report, when it is due."""
         report = self._report(tick)
         due = self._process.start + float(self._plan.due[self._number, tick])
         self._sleep_until(due)
@@ -126,21 +126,21 @@ class _Line:
     # ---------------------------------------------------------------- deliberate failures
 
     def _repeat(self, report: Report, tick: int) -> None:
-        """Sends a report again, like a task that runs again although its report was answered."""
+        """Send a report again, like a task that runs again although its report was answered."""
         outcome = report.report(units=["unit"], commit=True).outcome
         self._process.add(REPEATED)
         if outcome is not Outcome.ALREADY_COMMITTED:
             self._shared.fault(f"{self._name}: epoch {tick} was reported again and the answer was {outcome}")
 
     def _take_over(self, tick: int, report: Report) -> Report:
-        """Opens a new run while the old one has an uncommitted report of the epoch; returns the new run's report."""
+        """Open a new run while the old one has an uncommitted report of the epoch, and return the new run's report."""
         report.report(units=["unit of an old run"])
         self._run = self._open()
         self._process.add(TAKEN_OVER)
         return self._report(tick)
 
     def _refuse(self, zombie: Producer, tick: int) -> None:
-        """Sends a report of the old run, which the tracker must refuse."""
+        """Send a report of the old run, which the tracker must refuse."""
         late = zombie.epoch(tick + 1)
         late.sent(segment(1), self._plan.scope(0), "from an old run", label=1)
         try:
@@ -170,12 +170,12 @@ class _Process:
         self.client = TrackerClient(order.address, retry_for=order.scenario.patience)
 
     def add(self, counter: int) -> None:
-        """Adds one to a counter."""
+        """Add one to a counter."""
         with self._adding:
             self.shared.counters[self.number, counter] += 1
 
     def run(self) -> int:
-        """Runs the producers of this process and returns the exit status."""
+        """Run the producers of this process and return the exit status."""
         scenario = self.plan.scenario
         try:
             lines = [_Line(self, producer) for producer in range(self.number, scenario.producers, scenario.processes)]
@@ -197,7 +197,7 @@ class _Process:
 
 
 def main() -> int:
-    """Runs the process and returns the exit status."""
+    """Run the process and return the exit status."""
     directory, number, life = sys.argv[1:]
     parentwatch.exit_with_parent()
     sys.setswitchinterval(_SWITCH_S)

@@ -40,7 +40,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: NDArray[np.floating[Any]]) -> Latency:
-        """Returns the distribution of latencies that are given in seconds.
+        """Return the distribution of latencies that are given in seconds.
 
         >>> import numpy as np
         >>> Latency.of(np.array([0.001, 0.003])).p50
@@ -111,7 +111,7 @@ class Result:
     verdict: Verdict
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all figures in a form for JSON."""
+        """Return all figures in a form for JSON."""
         found: dict[str, Any] = _plain(asdict(self))
         return found | {"right": self.verdict.right}
 
@@ -124,7 +124,7 @@ def evaluate(
     producers_killed: int,
     servers_killed: int,
 ) -> Result:
-    """Computes the figures of a finished run.
+    """Compute the figures of a finished run.
 
     Args:
         plan: what was to be sent.
@@ -184,7 +184,7 @@ def evaluate(
 
 
 def _lags(plan: Plan, shared: SharedCounters) -> Times:
-    """Returns, for each report, how much later it left than if its producer had always been in time.
+    """Return, for each report, how much later it left than if its producer had always been in time.
 
     A producer in time sends a report when the report is due and the producer is free, and is busy with each report as
     long as it really was. So the wait for an earlier report's answer does not count here; the delay because the
@@ -198,7 +198,7 @@ def _lags(plan: Plan, shared: SharedCounters) -> Times:
 
 
 def _ends(plan: Plan, shared: SharedCounters) -> tuple[Times, Times]:
-    """Returns when each end was due, and how much later it was seen; without ends that the test has disturbed."""
+    """Return when each end was due, and how much later it was seen; without ends that the test has disturbed."""
     dues, latencies = [], []
     for source in range(plan.producers):
         expected = plan.expected(source)
@@ -213,14 +213,14 @@ def _ends(plan: Plan, shared: SharedCounters) -> tuple[Times, Times]:
 
 
 def _probes(shared: SharedCounters) -> tuple[Times, Times]:
-    """Returns when each call to the server that does nothing was due, and how much later it was answered."""
+    """Return when each call to the server that does nothing was due, and how much later it was answered."""
     made = np.flatnonzero(shared.probed)
     due = made / PROBES_A_SECOND
     return due, shared.probed[made] - shared.start - due
 
 
 def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[float, float]:
-    """Returns the mean number of reports that were due and not answered, in the first quarter and in the last."""
+    """Return the mean number of reports that were due and not answered, in the first quarter and in the last."""
     moments = np.linspace(since, until, _LOOKS)
     waiting = np.searchsorted(np.sort(due, axis=None), moments) - np.searchsorted(np.sort(answered, axis=None), moments)
     quarter = _LOOKS // 4
@@ -228,7 +228,7 @@ def _backlog(due: Times, answered: Times, since: float, until: float) -> tuple[f
 
 
 def _shares(inside: Sequence[Sample]) -> list[float]:
-    """Returns the share of a core that each process of producers, and the watcher, used in the measured time."""
+    """Return the share of a core that each process of producers, and the watcher, used in the measured time."""
     if len(inside) < 2:
         return []
     first, last = inside[0], inside[-1]
@@ -237,7 +237,7 @@ def _shares(inside: Sequence[Sample]) -> list[float]:
 
 
 def _of_server(inside: Sequence[Sample], seconds: Callable[[Use], float]) -> float | None:
-    """Returns how many seconds of a kind the server had in each second."""
+    """Return how many seconds of a kind the server had in each second."""
     if len(inside) < 2 or inside[0].server is None or inside[-1].server is None:
         return None
     return round((seconds(inside[-1].server) - seconds(inside[0].server)) / (inside[-1].at - inside[0].at), 3)
@@ -269,7 +269,7 @@ def _series(
 
 
 def _percentiles(due: Times, latencies: Times, width: float, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns median and 99th percentile, in milliseconds, of what became due in each piece of time."""
+    """Return median and 99th percentile, in milliseconds, of what became due in each piece of time."""
     order = np.argsort(due, kind="stable")
     edges = np.searchsorted(due[order], np.arange(count + 1) * width)
     pieces = [Latency.of(latencies[order][first:last]) for first, last in pairwise(edges)]
@@ -277,7 +277,7 @@ def _percentiles(due: Times, latencies: Times, width: float, count: int) -> tupl
 
 
 def _plain(value: Any) -> Any:
-    """Replaces NaN, which JSON does not have, by None."""
+    """Replace NaN, which JSON does not have, by None."""
     match value:
         case float():
             return None if np.isnan(value) else value

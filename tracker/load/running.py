@@ -48,7 +48,7 @@ class Server:
         self.log = ""
 
     def processor_seconds(self) -> float:
-        """Returns the processor time that all its threads have used, in seconds; 0 if the system has no /proc."""
+        """Return the processor time that all its threads have used, in seconds; 0 if the system has no /proc."""
         status = Path(f"/proc/{self._process.pid}/stat")
         if not status.exists():
             return 0.0
@@ -58,14 +58,14 @@ class Server:
 
 @contextmanager
 def bare_server() -> Iterator[Server]:
-    """Runs a gRPC server that does nothing, while the context lasts."""
+    """Run a gRPC server that does nothing, while the context lasts."""
     with server_process(["tracker.load.bare"]) as server:
         yield server
 
 
 @contextmanager
 def server_process(module: list[str]) -> Iterator[Server]:
-    """Runs a Python module that serves, as a process, while the context lasts.
+    """Run a Python module that serves, as a process, while the context lasts.
 
     Args:
         module: its name and its arguments.
@@ -110,7 +110,7 @@ class FailedError(Exception):
 
 
 def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], keep: bool = False) -> Result:
-    """Runs a scenario against a tracker, in a job of its own.
+    """Run a scenario against a tracker, in a job of its own.
 
     Args:
         scenario: what to do.
@@ -153,7 +153,7 @@ def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], ke
 
 @contextmanager
 def _probed(directory: str, target: Target) -> Iterator[None]:
-    """Calls a server that does nothing while the context lasts, unless the tracker may run on another machine."""
+    """Call a server that does nothing while the context lasts, unless the tracker may run on another machine."""
     if isinstance(target, Remote):
         yield
         return
@@ -181,7 +181,7 @@ class _Worker:
         self.lives += 1
 
     def kill(self) -> None:
-        """Ends it as `kill -9` does."""
+        """End it as `kill -9` does."""
         self._used += procfs.processor_seconds(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -215,7 +215,7 @@ class _Run:
         self._workers = [_Worker(directory, number) for number in range(plan.scenario.processes)]
 
     def go(self) -> None:
-        """Runs the plan, and waits until it is done or the scenario's patience is over."""
+        """Run the plan, and wait until it is done or the scenario's patience is over."""
         self._wait_until_ready()
         self._shared.start = time.monotonic() + 0.2
         end = float(self._plan.due.max())
@@ -242,7 +242,7 @@ class _Run:
                 self._tell(self._progress(now, end))
 
     def leave(self) -> None:
-        """Ends all processes."""
+        """End all processes."""
         self._shared.stop()
         processes = [*(worker.process for worker in self._workers), self._watcher]
         until = time.monotonic() + _LEAVE_S
@@ -271,11 +271,11 @@ class _Run:
             time.sleep(_LOOK_S)
 
     def _failed(self) -> bool:
-        """Returns whether a process has ended too early."""
+        """Return whether a process has ended too early."""
         return self._watcher.poll() is not None or any(worker.process.poll() for worker in self._workers)
 
     def _finished(self) -> bool:
-        """Returns whether there is nothing more to wait for."""
+        """Return whether there is nothing more to wait for."""
         if self._failed():
             return True
         if any(worker.process.poll() is None for worker in self._workers):
@@ -320,7 +320,7 @@ class _Schedule:
         self.number = 0  #: how many of them have passed
 
     def due(self, now: float) -> bool:
-        """Returns whether another one has come."""
+        """Return whether another one has come."""
         if not self._every or not self._next <= now or self._next >= self._until:
             return False
         self._next += self._every

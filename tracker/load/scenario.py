@@ -95,7 +95,7 @@ class Scenario:
     failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
-        """Checks that the numbers fit together.
+        """Check that the numbers fit together.
 
         Raises:
             ScenarioError: they do not.
@@ -146,12 +146,12 @@ class Scenario:
         return problems
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the settings in the form that `read` accepts."""
+        """Return the settings in the form that `read` accepts."""
         return asdict(self)
 
 
 def read(settings: Mapping[str, Any]) -> Scenario:
-    """Makes a scenario from the content of a TOML file.
+    """Make a scenario from the content of a TOML file.
 
     Args:
         settings: the settings by name; missing ones have their defaults.
@@ -193,13 +193,13 @@ def _check(kind: type[Scenario | Failures], settings: Mapping[str, Any], prefix:
 
 
 def shipped() -> dict[str, str]:
-    """Returns the texts of the scenarios that come with the tracker, by name."""
+    """Return the texts of the scenarios that come with the tracker, by name."""
     found = (files("tracker.load") / "scenarios").iterdir()
     return {file.name.removesuffix(".toml"): file.read_text() for file in found if file.name.endswith(".toml")}
 
 
 def find(named: str) -> dict[str, Any]:
-    """Reads the settings of a shipped scenario or of a file.
+    """Read the settings of a shipped scenario or of a file.
 
     Args:
         named: the name of a shipped scenario, or the path of a TOML file.

@@ -49,7 +49,7 @@ class Search:
     too_busy: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the result in a form for JSON."""
+        """Return the result in a form for JSON."""
         steps = [
             {"rate": step.rate, "sustained": step.sustained, "failed": step.failed, "result": step.result.as_dict()}
             for step in self.steps
@@ -58,7 +58,7 @@ class Search:
 
 
 def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tell: Callable[[Step], None]) -> Search:
-    """Finds the highest rate at which the 99th percentiles stay within a bound and no backlog grows.
+    """Find the highest rate at which the 99th percentiles stay within a bound and no backlog grows.
 
     A rate at which answers were only slow is tried once more, since other programs on the machine may have been the
     cause. A run that finds a fault ends the search: a fault matters more than a rate.
@@ -99,7 +99,7 @@ def find_rate(run: Callable[[float], Result], first: float, bound_ms: float, tel
 
 
 def why_not(result: Result, bound_ms: float) -> str:
-    """Returns why a run's rate is not sustained; empty if it is.
+    """Return why a run's rate is not sustained; empty if it is.
 
     Args:
         result: the run's figures.

@@ -31,10 +31,10 @@ class Target(Protocol):
     address: str
 
     def use(self) -> Use | None:
-        """Returns what it uses now; None if the test has not started it."""
+        """Return what it uses now; None if the test has not started it."""
 
     def restart(self) -> None:
-        """Kills it and starts it again, on the same journal and address."""
+        """Kill it and starts it again, on the same journal and address."""
 
 
 class ServerFailedError(Exception):
@@ -69,7 +69,7 @@ class Started:
         self._process = self._start()
 
     def use(self) -> Use:
-        """Returns what it uses now.
+        """Return what it uses now.
 
         Raises:
             ServerFailedError: it has ended by itself.
@@ -91,7 +91,7 @@ class Started:
         self._process = self._start()
 
     def stop(self) -> None:
-        """Stops it for good."""
+        """Stop it for good."""
         self._end(signal.SIGTERM)
 
     def _start(self) -> subprocess.Popen[str]:
@@ -129,7 +129,7 @@ class Started:
 
 @contextmanager
 def started(journal: str) -> Iterator[Started]:
-    """Starts a tracker, which is stopped when the context ends.
+    """Start a tracker, which is stopped when the context ends.
 
     Args:
         journal: ``memory``, ``sqlite`` (in a directory that is removed at the end) or ``sqlite:PATH``.

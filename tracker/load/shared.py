@@ -39,12 +39,12 @@ class Order:
     job: str
 
     def write(self, directory: Path) -> None:
-        """Writes it into a run's directory."""
+        """Write it into a run's directory."""
         (directory / "order.json").write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, directory: Path) -> Order:
-        """Reads it from a run's directory."""
+        """Read it from a run's directory."""
         order = json.loads((directory / "order.json").read_text())
         return cls(read(order["scenario"]), order["address"], order["job"])
 
@@ -113,11 +113,11 @@ class SharedCounters:
         self._moments[_STOP] = 1
 
     def fault(self, text: str) -> None:
-        """Records a fault: something that must not happen."""
+        """Record a fault: something that must not happen."""
         with (self._directory / "faults").open("a") as file:
             file.write(text.replace("\n", " ") + "\n")
 
     def faults(self) -> list[str]:
-        """Returns the faults that all processes have recorded."""
+        """Return the faults that all processes have recorded."""
         file = self._directory / "faults"
         return file.read_text().splitlines() if file.exists() else []

@@ -34,7 +34,7 @@ class Verdict:
 
 
 def judge(plan: Plan, shared: SharedCounters) -> Verdict:
-    """Compares the announced ends with the plan.
+    """Compare the announced ends with the plan.
 
     Args:
         plan: which ends must come.
@@ -69,7 +69,7 @@ def judge(plan: Plan, shared: SharedCounters) -> Verdict:
 
 
 def needed(plan: Plan, source: int, expected: Expected, number: int, times: Times) -> Times:
-    """Returns, for each of a source's substreams, the latest time of the reports without which it cannot end.
+    """Return, for each of a source's substreams, the latest time of the reports without which it cannot end.
 
     Args:
         plan: the run's.

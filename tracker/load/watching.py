@@ -35,7 +35,7 @@ class _Witness:
         self._faults = 0
 
     def record(self, event: Event, at: float) -> None:
-        """Records an event.
+        """Record an event.
 
         Args:
             event: what was announced.
@@ -74,7 +74,7 @@ def _close_at_stop(shared: SharedCounters, events: Watch) -> None:
 
 
 def main() -> int:
-    """Runs the process and returns the exit status."""
+    """Run the process and return the exit status."""
     directory = Path(sys.argv[1])
     parentwatch.exit_with_parent()
     order = Order.read(directory)

@@ -21,7 +21,7 @@ _LOOK_S = 1.0  #: seconds between two looks at the file of rules
 
 
 async def notify(file: Path, client: TrackerClient, metrics: str = "") -> None:
-    """Delivers until SIGTERM or SIGINT; prints ``notifying by N rules`` when the rules are at work.
+    """Deliver until SIGTERM or SIGINT; prints ``notifying by N rules`` when the rules are at work.
 
     A changed file is read within a second, or at once on SIGHUP.
 

@@ -27,7 +27,7 @@ _ACK_S = 1.0
 
 
 def subscription_of(rule: str) -> str:
-    """Returns the name of a rule's subscription at the tracker.
+    """Return the name of a rule's subscription at the tracker.
 
     >>> subscription_of("success")
     'notify/success'
@@ -61,18 +61,18 @@ class Delivery:
         self._thread = threading.Thread(target=self._run, name=f"notify-{rule.name}", daemon=True)
 
     def start(self) -> None:
-        """Starts it."""
+        """Start it."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Lets the delivery under way end, and begins no other; `join` waits for that."""
+        """Let the delivery under way end, and begin no other; `join` waits for that."""
         self._stopped.set()
         with self._lock:
             if self._reading is not None:
                 self._reading.close()
 
     def join(self, timeout: float) -> None:
-        """Waits until it has ended, for so many seconds at most."""
+        """Wait until it has ended, for so many seconds at most."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -107,7 +107,7 @@ class Delivery:
         return events
 
     def acknowledge_passed(self) -> None:
-        """Acknowledges the events that did not concern the rule, once a minute: else the subscription would expire.
+        """Acknowledge the events that did not concern the rule, once a minute: else the subscription would expire.
 
         To be called now and then, from any thread.
         """
@@ -126,7 +126,7 @@ class Delivery:
         self._passed = event.seq
 
     def _delivers(self, event: Event, log_id: str) -> bool:
-        """Delivers an event, however long that takes, and returns whether it did: False if it was stopped before."""
+        """Deliver an event, however long that takes, and return whether it did: False if it was stopped before."""
         attempt = 0
         while not self._stopped.is_set():
             try:

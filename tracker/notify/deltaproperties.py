@@ -6,7 +6,7 @@ from .webhooks import DeliveryError
 
 
 def set_property(table: str, name: str, value: str) -> None:
-    """Sets a property of a Delta table, as one commit to its log; none if it has that value already.
+    """Set a property of a Delta table, as one commit to its log; none if it has that value already.
 
     Args:
         table: an absolute path, or an address such as ``s3://bucket/table``.

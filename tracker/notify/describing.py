@@ -20,7 +20,7 @@ _LONGEST_PART = 200  # bytes: with a suffix it fits the names of files
 
 
 def event_id(rule: Rule, log_id: str, event: Event) -> str:
-    """Returns the id of a message. A message that is delivered again has the same one.
+    """Return the id of a message. A message that is delivered again has the same one.
 
     It names the job's log, since numbers begin anew in another log.
     """
@@ -28,7 +28,7 @@ def event_id(rule: Rule, log_id: str, event: Event) -> str:
 
 
 def cloud_event(rule: Rule, log_id: str, event: Event) -> bytes:
-    """Returns the message about an event, as a CloudEvent in JSON.
+    """Return the message about an event, as a CloudEvent in JSON.
 
     Its type is `substream.tracker.` and the event's kind, its source `/jobs/` and the job's name. The data are the
     event's fields under the names that `tracker events --json` has.
@@ -50,7 +50,7 @@ def cloud_event(rule: Rule, log_id: str, event: Event) -> bytes:
 
 
 def marker_place(rule: Rule, event: Event) -> tuple[str, str]:
-    """Returns the place of a rule's markers, and the name of the one for an event below it.
+    """Return the place of a rule's markers, and the name of the one for an event below it.
 
     Values come from reporters, so each is one part of the name: none leads to another directory, and different ones
     have different parts.
@@ -61,20 +61,20 @@ def marker_place(rule: Rule, event: Event) -> tuple[str, str]:
 
 
 def delta_property(rule: Rule, event: Event) -> tuple[str, str]:
-    """Returns the name and the value of the property that a rule sets for an event."""
+    """Return the name and the value of the property that a rule sets for an event."""
     assert rule.delta is not None
     texts = _texts(rule, event)
     return rule.delta.name.format(**texts), rule.delta.value.format(**texts)
 
 
 def _texts(rule: Rule, event: Event) -> dict[str, str]:
-    """Returns what texts of a rule may name of an event."""
+    """Return what texts of a rule may name of an event."""
     fields = {"job": rule.job, "deployment": event.deployment, "kind": type(event.kind).__name__, "seq": event.seq}
     return {key: str(value) for key, value in (fields | _fields(event)).items()}
 
 
 def _as_part(name: str) -> str:
-    """Returns a name as one part of a path, which no other name has.
+    """Return a name as one part of a path, which no other name has.
 
     An empty one is ``%``, one of dots alone would lead to another directory, and a long one keeps its beginning.
     """

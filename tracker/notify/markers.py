@@ -10,7 +10,7 @@ from .webhooks import DeliveryError
 
 
 def write_marker(place: str, name: str, content: bytes) -> None:
-    """Writes a marker, and replaces one that is there.
+    """Write a marker, and replace one that is there.
 
     Args:
         place: an absolute path, or an address, such as ``s3://bucket/path``.

@@ -37,7 +37,7 @@ class NotifyMetrics:
         )
 
     def of(self, rule: str) -> tuple[Callable[[], None], Callable[[bool], None]]:
-        """Returns what counts a rule's delivery, and what notes whether it fails."""
+        """Return what counts a rule's delivery, and what notes whether it fails."""
         failing = self._failing.labels(rule)
         failing.set(0)
 
@@ -48,13 +48,13 @@ class NotifyMetrics:
         return delivered, lambda fails: failing.set(fails)
 
     def forget(self, rule: str) -> None:
-        """Leaves a rule that is no more out from now on."""
+        """Leave a rule that is no more out from now on."""
         self._failing.remove(rule)
 
     def file_is_wrong(self, wrong: bool) -> None:
-        """Notes whether the file of rules can be used."""
+        """Note whether the file of rules can be used."""
         self._wrong.set(wrong)
 
     async def scrape(self) -> Collector:
-        """Returns what `/metrics` shows."""
+        """Return what `/metrics` shows."""
         return self._registry

@@ -96,7 +96,7 @@ class Rule:
     delta: DeltaProperty | None = None
 
     def concerns(self, event: Event) -> bool:
-        """Tells whether this rule is about an event of its subscription, which has filtered by segment and scope."""
+        """Tell whether this rule is about an event of its subscription, which has filtered by segment and scope."""
         kind = event.kind
         if type(kind).__name__ not in self.kinds:
             return False
@@ -106,7 +106,7 @@ class Rule:
 
 
 def read_rules(file: Path) -> tuple[Rule, ...]:
-    """Reads and checks a file of rules. Files that it names are relative to it.
+    """Read and check a file of rules. Files that it names are relative to it.
 
     Raises:
         RulesError: something in it is wrong, or it cannot be read.
@@ -220,7 +220,7 @@ def _check_place(where: str, place: str) -> None:
 
 
 def _fields_in(where: str, text: str, kinds: tuple[str, ...]) -> list[str]:
-    """Returns the fields of an event that a text names in braces."""
+    """Return the fields of an event that a text names in braces."""
     known = FIELDS | set.intersection(*({each.name for each in fields(KINDS[kind])} for kind in kinds))
     try:
         named = [(field, how, form) for _, field, form, how in string.Formatter().parse(text) if field is not None]

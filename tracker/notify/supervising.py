@@ -50,11 +50,11 @@ class Supervisor:
         return len(self._running)
 
     def start(self) -> None:
-        """Starts all rules."""
+        """Start all rules."""
         self._apply()
 
     def look(self, force: bool = False) -> None:
-        """Reads the file again if it has changed. One that cannot be used changes nothing. To be called now and then.
+        """Read the file again if it has changed. One that cannot be used changes nothing. To be called now and then.
 
         Args:
             force: read it in any case.
@@ -77,7 +77,7 @@ class Supervisor:
         self._apply()
 
     def stop(self) -> None:
-        """Stops all rules. What is not delivered comes again after the next start."""
+        """Stop all rules. What is not delivered comes again after the next start."""
         self._end(list(self._running.values()))
 
     def _apply(self) -> None:
@@ -109,7 +109,7 @@ class Supervisor:
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
-    """Returns what differs when a file was replaced; None: it is not there."""
+    """Return what differs when a file was replaced; None: it is not there."""
     try:
         status = file.stat()
     except OSError:

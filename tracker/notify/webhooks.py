@@ -44,7 +44,7 @@ class WebhookSender:
         self._exchanger = Exchanger(webhook.url, webhook.timeout)
 
     def send(self, identity: str, message: bytes) -> None:
-        """Sends one message; the receiver has it when this returns.
+        """Send one message; the receiver has it when this returns.
 
         Args:
             identity: the same for each attempt, so that the receiver can drop a second copy.
@@ -75,12 +75,12 @@ class WebhookSender:
             )
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._exchanger.close()
 
 
 def signature(secret: bytes, identity: str, at: int, message: bytes) -> str:
-    """Returns the signature of a message.
+    """Return the signature of a message.
 
     Args:
         secret: what sender and receiver know.
@@ -96,7 +96,7 @@ def signature(secret: bytes, identity: str, at: int, message: bytes) -> str:
 
 
 def secret_in(file: Path) -> bytes:
-    """Reads a secret: base64, with the prefix ``whsec_`` or without.
+    """Read a secret: base64, with the prefix ``whsec_`` or without.
 
     Raises:
         DeliveryError: it cannot be read.

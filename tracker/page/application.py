@@ -76,7 +76,7 @@ class SafeHeaders:
 
     @classmethod
     def of(cls, cache: str) -> list[Middleware]:
-        """The same as middleware of a route."""
+        """Return the same as middleware of a route."""
         return [Middleware(cls, cache=cache)]
 
 
@@ -126,7 +126,7 @@ class Page:
     # ---------------------------------------------------------------- who may see what
 
     def _job(self, request: Request) -> str:
-        """The job that a request is about, if its caller may see it: the only place that decides it."""
+        """Return the job that a request is about, if its caller may see it: the only place that decides it."""
         job = request.query_params.get("job", "")
         if not self._access.may_see(request, job):
             raise HTTPException(403, "you may not see this job; ask for a token whose scopes cover it")
@@ -247,7 +247,7 @@ class Page:
 
 
 def _answering(answer: Callable[[Request], Awaitable[Json | ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
-    """What answers with JSON, or as it likes; what is refused as JSON, too."""
+    """Return what answers with JSON, or as it likes; what is refused as JSON, too."""
 
     async def call(request: Request) -> ASGIApp:
         try:

@@ -64,7 +64,8 @@ class Feed:
                 self._task.cancel()
 
     async def next(self, version: int, timeout: float) -> tuple[int, str] | None:
-        """The newest state that differs from the one of a version (0: any), as JSON; None if there is none in time.
+        """Return the newest state that differs from the one of a version (0: any), as JSON; None if there is none in
+        time.
 
         Raises:
             Refused: the job is gone.
@@ -131,7 +132,7 @@ class Feeds:
 
     @contextlib.asynccontextmanager
     async def of(self, job: str) -> AsyncIterator[Feed]:
-        """The feed of a job, for as long as the context lasts."""
+        """Yield the feed of a job, for as long as the context lasts."""
         feed = self._feeds.setdefault(job, Feed(self._source, job))
         try:
             async with feed.reading():

@@ -18,7 +18,7 @@ _MOST_SCOPES: Final = 3  #: of a front
 
 
 def glance(status: JobStatus) -> Json:
-    """A line in the list of jobs."""
+    """Return a line in the list of jobs."""
     return {
         "job": status.spec.job,
         "deployment": status.spec.deployment,
@@ -36,7 +36,7 @@ def glance(status: JobStatus) -> Json:
 
 
 def overview(status: JobStatus) -> Json:
-    """A job's numbers, segments, fronts, producers and drain."""
+    """Return a job's numbers, segments, fronts, producers and drain."""
     spec = status.spec
     segments = spec.segments[:_MOST_SEGMENTS]
     place = {name: at for at, (name, _) in enumerate(segments)}
@@ -126,7 +126,7 @@ def _drain(drain: DrainStatus) -> Json:
 
 
 def surveyed(survey: Survey) -> Json:
-    """What open substreams wait for, in numbers."""
+    """Return what open substreams wait for, in numbers."""
     fronts = sorted(survey.fronts.items(), key=lambda each: (-each[1], each[0]))
     return {
         "looked": survey.looked,
@@ -142,7 +142,7 @@ def surveyed(survey: Survey) -> Json:
 
 
 def open_substream(one: OpenSubstream) -> Json:
-    """A line in the list of open substreams."""
+    """Return a line in the list of open substreams."""
     return {
         "scope": one.scope,
         "name": one.name,
@@ -161,10 +161,10 @@ def open_substream(one: OpenSubstream) -> Json:
 
 
 def time(value: int | None) -> str | None:
-    """An end time or a frontier, as text: a browser's numbers are too short for it."""
+    """Return an end time or a frontier, as text: a browser's numbers are too short for it."""
     return None if value is None else str(time_text(value))
 
 
 def millis(moment: int | None) -> int | None:
-    """A moment in milliseconds, as browsers count."""
+    """Return a moment in milliseconds, as browsers count."""
     return None if moment is None else moment // 1_000_000

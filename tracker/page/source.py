@@ -47,16 +47,17 @@ class Source(Protocol):
         ...
 
     def jobs(self) -> Sequence[str]:
-        """The names of all jobs, sorted."""
+        """Return the names of all jobs, sorted."""
         ...
 
     async def status(self, job: str, describe: Callable[[JobStatus], _T]) -> _T:
-        """What `describe` makes of a job's state; it runs where the state is read, so it should make it small."""
+        """Return what `describe` makes of a job's state; it runs where the state is read, so it should make it
+        small."""
         ...
 
     async def survey(self, job: str) -> Surveyed:
-        """What the open substreams wait for. It takes its time, and other work of the job is done meanwhile. The source
-        bounds how often it is counted: whoever asks again soon may get the same."""
+        """Return what the open substreams wait for. It takes its time, and other work of the job is done meanwhile. The
+        source bounds how often it is counted: whoever asks again soon may get the same."""
         ...
 
     async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
@@ -64,11 +65,11 @@ class Source(Protocol):
         ...
 
     async def explain(self, job: str, scope: str, name: str) -> tuple[callers.JobStatus, callers.Explained]:
-        """A substream, and of its job's state what explains it."""
+        """Return a substream, and of its job's state what explains it."""
         ...
 
     async def tail(self, job: str, before: int, limit: int) -> EventTail:
-        """The newest events before a number (0: of all)."""
+        """Return the newest events before a number (0: of all)."""
         ...
 
 
@@ -76,7 +77,7 @@ class Access(Protocol):
     """Decides what a caller may see. It is asked once for each request, and again while a live view lasts."""
 
     def may_see(self, request: HTTPConnection, job: str) -> bool:
-        """Whether the caller may see a job."""
+        """Return whether the caller may see a job."""
         ...
 
 

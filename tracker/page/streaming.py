@@ -13,7 +13,7 @@ STUCK_S: Final = 60.0  #: a browser that takes nothing for so long is given up
 
 
 def sent(data: str, event: str = "") -> str:
-    """One message of a stream.
+    """Return one message of a stream.
 
     Args:
         data: on one line.
@@ -50,7 +50,7 @@ class Streams:
             task.cancel()
 
     def of(self, messages: AsyncIterator[str]) -> _EventStream:
-        """The answer that sends messages until they end, the browser goes, or the server stops."""
+        """Return the answer that sends messages until they end, the browser goes, or the server stops."""
         return _EventStream(self._tasks, messages)
 
 

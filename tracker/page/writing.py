@@ -37,7 +37,7 @@ _DRAINS: Final[Mapping[type, str]] = {
 
 
 def event(one: Event) -> Json:
-    """An event: its kind, its substream if it has one, and the rest in words."""
+    """Return an event: its kind, its substream if it has one, and the rest in words."""
     body = one.body
     head: Json = {"seq": one.seq, "at": millis(one.at), "kind": type(body).__name__}
     match body:
@@ -76,7 +76,7 @@ def _to_hand_over(body: Body) -> str:
 
 
 def explanation(job: callers.JobStatus, found: callers.Explained, scope: str, name: str) -> Json:
-    """Why a substream is open: the sentences of `tracker explain`, and its account on each segment."""
+    """Return why a substream is open: the sentences of `tracker explain`, and its account on each segment."""
     substream = found.substream
     reasons = list(why_open(job, found))
     head: Json = {

@@ -22,7 +22,7 @@ class Readiness:
         self._journal_works = True
 
     def standby(self) -> bool:
-        """The server waits while another one has the journal. Returns whether that is new."""
+        """Note that the server waits while another one has the journal, and return whether that is new."""
         before, self._reason = self._reason, _STANDBY
         return before != self._reason
 

@@ -20,7 +20,7 @@ _TOO_LATE: Final = ("DRAIN_IN_PROGRESS", "DRAINED")
 
 
 def cancel_drain(job: str, shards: Sequence[tuple[TrackerClient, str]], drain_id: str, deployment: str) -> DrainStatus:
-    """Cancels a drain on all shards, or on none.
+    """Cancel a drain on all shards, or on none.
 
     Args:
         job: the name of the whole job.
@@ -55,7 +55,7 @@ def _refuse_in_parts(job: str, drains: Sequence[DrainStatus], drain_id: str) -> 
 
 
 def _ask_again(client: TrackerClient, name: str, drain: DrainStatus) -> None:
-    """Asks for a drain that was cancelled; one that was not goes on as it is."""
+    """Ask for a drain that was cancelled; one that was not goes on as it is."""
     if drain.state in _ASKED_FOR:
         hands_over = drain.mode is DrainMode.HAND_OVER
         client.drain(name, drain.deployment, drain.drain_id, hand_over=hands_over)

@@ -103,7 +103,7 @@ class ShardedClient:
         self.close()
 
     def close(self) -> None:
-        """Releases the connections. A later call takes them again."""
+        """Release the connections. A later call takes them again."""
         for client in self._made:
             client.close()
 
@@ -127,11 +127,11 @@ class ShardedClient:
         return f"--server {shlex.quote(self._address)} --sharded {self._ordering}"
 
     def with_patience(self, timeout: float, retry_for: float) -> ShardedClient:
-        """Returns a client for the same trackers that waits for another time: see `TrackerClient.with_patience`."""
+        """Return a client for the same trackers that waits for another time: see `TrackerClient.with_patience`."""
         return ShardedClient(self._address, self._ordering, timeout, retry_for, self._credentials, self._metrics)
 
     def server_info(self) -> ServerInfo:
-        """Describes the first server, with the lowest limits and the features of all: what one takes, all take."""
+        """Describe the first server, with the lowest limits and the features of all: what one takes, all take."""
         found = at_once([client.server_info for client in self._clients])
         names = set[str]().union(*(each.limits for each in found))
         limits = {name: min(each.limits[name] for each in found if name in each.limits) for name in sorted(names)}
@@ -139,24 +139,24 @@ class ShardedClient:
         return replace(found[0], limits=limits, features=features)
 
     def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
-        """Returns the logs that a job's events are in: each server's client, with the name of its shard of the job.
+        """Return the logs that a job's events are in: each server's client, with the name of its shard of the job.
 
         For callers that keep a position for each log themselves. Calls that change a job are made by this client alone.
         """
         return self._shards(job)
 
     def _shards(self, job: str) -> list[tuple[TrackerClient, str]]:
-        """Returns each server, with the name of its shard of the job."""
+        """Return each server, with the name of its shard of the job."""
         return list(zip(self._clients, self._sharding.jobs(job), strict=True))
 
     def _shard(self, job: str, scope: str, name: str) -> tuple[TrackerClient, str]:
-        """Returns the server that has a substream, with the name of its shard of the job."""
+        """Return the server that has a substream, with the name of its shard of the job."""
         return self._shards(job)[self._sharding.shard(scope, name)]
 
     # ---------------------------------------------------------------- jobs
 
     def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
-        """Creates a job on all servers, or starts a deployment of it there.
+        """Create a job on all servers, or starts a deployment of it there.
 
         If it fails in between, some shards have the deployment and others do not: call it again. The shards accept
         another graph or other fronts only when the job is drained, or with `force`.
@@ -209,7 +209,7 @@ class ShardedClient:
                     )
 
     def job(self, job: str) -> JobStatus:
-        """Describes a job: counts are sums over its shards, progress is the minimum over them.
+        """Describe a job: counts are sums over its shards, progress is the minimum over them.
 
         `JobStatus.first_seq` and `JobStatus.last_seq` are sums, too, so they show how many events there are.
         """
@@ -217,13 +217,13 @@ class ShardedClient:
         return merged_status.job_status(job, shards)
 
     def jobs(self) -> list[str]:
-        """Returns the names of the jobs that are sharded over these servers with this ordering."""
+        """Return the names of the jobs that are sharded over these servers with this ordering."""
         named = zip(self._clients, at_once([client.jobs for client in self._clients]), strict=True)
         found = {job for _, jobs in named for name in jobs if (job := base(name)) and name in self._sharding.jobs(job)}
         return sorted(found)
 
     def delete_job(self, job: str, force: bool = False) -> None:
-        """Deletes a job on all servers. Not repeated; if it fails in between, call it again."""
+        """Delete a job on all servers. Not repeated; if it fails in between, call it again."""
         self._where_known(
             "UNKNOWN_JOB", [partial(client.delete_job, name, force) for client, name in self._shards(job)]
         )
@@ -231,22 +231,22 @@ class ShardedClient:
     def substreams(
         self, job: str, scopes: Sequence[str] = (), include_ended: bool = False, only_stalled: bool = False
     ) -> Iterator[SubstreamStatus]:
-        """Describes the substreams of all shards, in the order in which they were first named."""
+        """Describe the substreams of all shards, in the order in which they were first named."""
         shards = [client.substreams(name, scopes, include_ended, only_stalled) for client, name in self._shards(job)]
         return merge(*shards, key=lambda substream: substream.created)
 
     def explain(self, job: str, scope: str, name: str) -> Explained:
-        """Describes one substream at its shard, and the epochs that have staged elements of it there."""
+        """Describe one substream at its shard, and the epochs that have staged elements of it there."""
         client, shard = self._shard(job, scope, name)
         return client.explain(shard, scope, name)
 
     def abandon(self, job: str, scope: str, name: str) -> None:
-        """Ends an open substream on every segment at once, even if elements are in flight. Not repeated."""
+        """End an open substream on every segment at once, even if elements are in flight. Not repeated."""
         client, shard = self._shard(job, scope, name)
         client.abandon(shard, scope, name)
 
     def finish_front(self, job: str, front: str) -> None:
-        """Finishes a front by hand, on all shards."""
+        """Finish a front by hand, on all shards."""
         first_decides([partial(client.finish_front, name, front) for client, name in self._shards(job)])
 
     # ---------------------------------------------------------------- producers
@@ -261,7 +261,7 @@ class ShardedClient:
         seals: bool = False,
         replays: bool = False,
     ) -> ShardedProducer:
-        """Makes a run the current one of its producer, on all shards."""
+        """Make a run the current one of its producer, on all shards."""
         calls = [
             partial(client.open_producer, name, producer, run, mode, resume_epoch, seals)
             for client, name in self._shards(job)
@@ -272,19 +272,19 @@ class ShardedClient:
         return ShardedProducer(self._sharding, job, opened, on_all, replays or resume_epoch is not None)
 
     def producer(self, job: str, producer: str, run: str, keep_apart: bool = False) -> ShardedProducer:
-        """Returns a run that another process has opened, without a call."""
+        """Return a run that another process has opened, without a call."""
         shards = [client.producer(name, producer, run, keep_apart) for client, name in self._shards(job)]
         return ShardedProducer(self._sharding, job, shards, None)
 
     def forget_producer(self, job: str, producer: str) -> None:
-        """Forgets a producer on all shards. Not repeated; if it fails in between, call it again."""
+        """Forget a producer on all shards. Not repeated; if it fails in between, call it again."""
         self._where_known(
             "UNKNOWN_PRODUCER",
             [partial(client.forget_producer, name, producer) for client, name in self._shards(job)],
         )
 
     def _where_known(self, unknown: str, calls: Sequence[Callable[[], None]]) -> None:
-        """Makes the calls one by one. Some may find nothing, if an earlier attempt failed in between.
+        """Make the calls one by one. Some may find nothing, if an earlier attempt failed in between.
 
         Raises:
             TrackerError: none of them finds anything, or a tracker refuses for another reason.
@@ -305,7 +305,7 @@ class ShardedClient:
     def watch(
         self, job: str, after: Position | None = None, segments: Sequence[str] = (), scopes: Sequence[str] = ()
     ) -> ShardedWatch:
-        """Watches the job's events: first those that are kept, then new ones as they happen; each once.
+        """Watch the job's events: first those that are kept, then new ones as they happen; each once.
 
         Args:
             job: its name.
@@ -350,7 +350,7 @@ class ShardedClient:
         end_time: int | None = None,
         timeout: float | None = None,
     ) -> Ended:
-        """Waits until a substream has ended on a segment at its shard. Only a watch waits for the other shards."""
+        """Wait until a substream has ended on a segment at its shard. Only a watch waits for the other shards."""
         client, shard = self._shard(job, scope, name)
         return client.wait_for_end(shard, segment, scope, name, end_time, timeout)
 
@@ -364,7 +364,7 @@ class ShardedClient:
         timeout: timedelta | float | None = None,
         hand_over: bool = False,
     ) -> DrainStatus:
-        """Asks a deployment to finish what it has begun, or to hand it over, and to stop, on all shards.
+        """Ask a deployment to finish what it has begun, or to hand it over, and to stop, on all shards.
 
         It is drained when all of them are. If it fails in between, call it again: sources learn of the drain when every
         shard has it.
@@ -375,12 +375,12 @@ class ShardedClient:
         return merged_status.drain_status(first_decides(calls))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
-        """Describes a drain's progress, which is that of the slowest shard, and what it waits for."""
+        """Describe a drain's progress, which is that of the slowest shard, and what it waits for."""
         calls = [partial(client.get_drain, name, deployment) for client, name in self._shards(job)]
         return merged_status.drain_status(at_once(calls))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
-        """Cancels a drain on all shards, or on none.
+        """Cancel a drain on all shards, or on none.
 
         All are asked how far they are before the first cancels it. If one has come further meanwhile, or has a front
         that has finished in the drain, the others are asked for the drain again: without the timeout that it had,

@@ -10,7 +10,7 @@ Answer = TypeVar("Answer")
 
 
 def at_once(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """Makes all calls in parallel, waits for all, and returns their results in order.
+    """Make all calls in parallel, waits for all, and return their results in order.
 
     Raises:
         Exception: that of the first call in order that failed; the other calls were made nevertheless.
@@ -23,7 +23,7 @@ def at_once(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
 
 
 def first_decides(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """Makes the first call and, if it succeeds, all others in parallel; returns their results in order.
+    """Make the first call and, if it succeeds, all others in parallel, and return their results in order.
 
     Some calls exclude each other: a run and its successor, a finish and the cancellation of a drain. This way the same
     one of them comes first at all servers: a caller that the first server refuses does not call the others.

@@ -56,7 +56,7 @@ class Position:
 
 
 def beginning(shards: int) -> Position:
-    """Returns the position before the oldest event that each shard has kept.
+    """Return the position before the oldest event that each shard has kept.
 
     Args:
         shards: how many there are.
@@ -106,12 +106,12 @@ class Merge:
         self._news: dict[str, tuple[int, Event]] = {}  # by segment, the event that made the whole job advance
 
     def after(self, shard: int) -> int:
-        """Returns the number of the event of a shard after which its events must be passed in."""
+        """Return the number of the event of a shard after which its events must be passed in."""
         state = self._shards[shard]
         return min(state.again) - 1 if state.again else state.seq
 
     def take(self, shard: int, event: Event) -> None:
-        """Takes a shard's next event."""
+        """Take a shard's next event."""
         state = self._shards[shard]
         if event.seq in state.again:
             state.again.remove(event.seq)
@@ -142,7 +142,7 @@ class Merge:
                 self._passing.append((shard, event))
 
     def give(self) -> Event | None:
-        """Returns the job's next event; None if another event has to be taken first."""
+        """Return the job's next event; None if another event has to be taken first."""
         if any(state.again for state in self._shards):
             return None
         if self._passing:
@@ -156,7 +156,7 @@ class Merge:
         return self._advance() or self._agree()
 
     def position(self, log_ids: Sequence[str]) -> Position:
-        """Returns the position from which another merge can continue after the events that were given so far.
+        """Return the position from which another merge can continue after the events that were given so far.
 
         Args:
             log_ids: for each shard, the log to which its events belong.
@@ -172,7 +172,7 @@ class Merge:
         return self._ordered and bool(self.handed_over) and self.graph is None
 
     def _numbers(self, shard: int) -> Iterator[int]:
-        """Yields the numbers of the shard's events that were taken and not given."""
+        """Yield the numbers of the shard's events that were taken and not given."""
         state = self._shards[shard]
         yield from state.again
         yield from (event.seq for at, event in self._passing if at == shard)
@@ -184,7 +184,7 @@ class Merge:
         return min(state.advanced.get(segment, _NOT_YET) for state in self._shards)
 
     def _reached(self, segment: str) -> int:
-        """Returns the end time up to which ends need not wait."""
+        """Return the end time up to which ends need not wait."""
         if self.graph is not None and segment not in self.graph:
             return _OVER
         return min(_OVER if state.finished else state.advanced.get(segment, _NOT_YET) for state in self._shards)
@@ -194,7 +194,7 @@ class Merge:
         heappush(heap, (time, of.scope, of.name, event.seq, shard, event))
 
     def _let_go(self, scope: str, name: str) -> None:
-        """Releases the waiting ends of a substream that was given up, since its upstream ends come first."""
+        """Release the waiting ends of a substream that was given up, since its upstream ends come first."""
         for segment, heap in self._waiting.items():
             if self._held.pop((segment, scope, name), None) is not None:
                 gone = sorted(entry for entry in heap if entry[1:3] == (scope, name))
@@ -203,7 +203,7 @@ class Merge:
                 heapify(heap)
 
     def _advance(self) -> Event | None:
-        """Returns the job's progress as an event, if it is new."""
+        """Return the job's progress as an event, if it is new."""
         if not self._news:
             return None
         segment, (_, event) = next(iter(self._news.items()))
@@ -212,7 +212,7 @@ class Merge:
         return replace(event, kind=Advanced(segment, self._said[segment]))
 
     def _agree(self) -> Event | None:
-        """Returns a drain's event that every shard has announced, if there is one."""
+        """Return a drain's event that every shard has announced, if there is one."""
         first = self._shards[0].together
         agreed = [kind for kind in _TOGETHER if all(state.together[kind] for state in self._shards)]
         if not agreed:

@@ -28,7 +28,7 @@ _COUNTS: Final = tuple(each.name for each in fields(JobStatus) if each.type == "
 
 
 def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
-    """Merges the shards' descriptions of a job.
+    """Merge the shards' descriptions of a job.
 
     Counts are sums, even those of events, so `first_seq` and `last_seq` are not positions. `log_id` names all logs.
 
@@ -59,7 +59,7 @@ def job_status(job: str, shards: Sequence[JobStatus]) -> JobStatus:
 
 
 def job_defined(job: str, shards: Sequence[JobDefined]) -> JobDefined:
-    """Merges the shards' answers to a definition: the job is new if every shard is. The rest is as in `job_status`."""
+    """Merge the shards' answers to a definition: the job is new if every shard is. The rest is as in `job_status`."""
     return JobDefined(
         created=all(shard.created for shard in shards),
         last_seq=sum(shard.last_seq for shard in shards),
@@ -71,7 +71,7 @@ def job_defined(job: str, shards: Sequence[JobDefined]) -> JobDefined:
 
 
 def drain_status(shards: Sequence[DrainStatus]) -> DrainStatus:
-    """Merges the shards' drains: the whole is as far as its slowest shard."""
+    """Merge the shards' drains: the whole is as far as its slowest shard."""
     return DrainStatus(
         state=min((shard.state for shard in shards), key=_FAR.index),
         drain_id=shards[0].drain_id,
@@ -87,7 +87,7 @@ def drain_status(shards: Sequence[DrainStatus]) -> DrainStatus:
 
 
 def reported(shards: Sequence[Reported]) -> Reported:
-    """Merges the shards' answers to the parts of a report.
+    """Merge the shards' answers to the parts of a report.
 
     APPLIED means that all shards have the report now, and it was new to some of them. PARTIAL_DUPLICATE names the units
     that every shard has; it names none if the shards have different units.
@@ -101,7 +101,7 @@ def reported(shards: Sequence[Reported]) -> Reported:
 
 
 def log_id(shards: Iterable[str]) -> str:
-    """Returns one id for the logs of all shards."""
+    """Return one id for the logs of all shards."""
     return "+".join(shards)
 
 

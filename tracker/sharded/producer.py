@@ -66,7 +66,7 @@ class ShardedProducer:
             self.close()
 
     def epoch(self, epoch: int | None = None) -> Report:
-        """Returns an empty report for an epoch; `Report.report` sends it to all shards.
+        """Return an empty report for an epoch; `Report.report` sends it to all shards.
 
         If the shards already have different units of a report, the outcome is PARTIAL_DUPLICATE without names of units:
         then report each unit separately.
@@ -90,11 +90,11 @@ class ShardedProducer:
         return Report(send, number)
 
     def next_epoch(self) -> int:
-        """The epoch to report next: the lowest of the shards'. Some of them may have committed it."""
+        """Return the epoch to report next: the lowest of the shards'. Some of them may have committed it."""
         return min(producer.next_epoch() for producer in self._producers)
 
     def epochs(self) -> Iterator[Report]:
-        """Yields an empty report for the next epoch, then for the one after it: see `Producer.epochs`."""
+        """Yield an empty report for the next epoch, then for the one after it: see `Producer.epochs`."""
         while True:
             number = self.next_epoch()
             yield self.epoch(number)
@@ -111,7 +111,7 @@ class ShardedProducer:
         seal: bool = False,
         promises: Sequence[CommitPromise] = (),
     ) -> int:
-        """Commits or seals on all shards, or makes promises there: see `Producer.commit`.
+        """Commit or seal on all shards, or make promises there: see `Producer.commit`.
 
         An expectation goes to the shard of its substream, all other promises go to all shards.
 
@@ -130,7 +130,7 @@ class ShardedProducer:
         return sum(first_decides(calls))
 
     def close(self, resume_epoch: int | None = None) -> None:
-        """Closes the run on all shards: see `Producer.close`. Safe to repeat, unless a later run has taken over."""
+        """Close the run on all shards: see `Producer.close`. Safe to repeat, unless a later run has taken over."""
         first_decides([partial(_close, one, resume_epoch) for one in self._producers])
 
 
@@ -141,7 +141,7 @@ def _report(producer: Producer, epoch: int, part: Contents, units: Sequence[str]
 
 
 def _close(producer: Producer, resume_epoch: int | None) -> None:
-    """Closes a run, unless it is closed already: an earlier attempt may have failed at another shard."""
+    """Close a run, unless it is closed already: an earlier attempt may have failed at another shard."""
     try:
         producer.close(resume_epoch)
     except TrackerError as refused:

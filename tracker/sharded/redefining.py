@@ -15,7 +15,7 @@ UNDER_WAY: Final = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})  #: of
 
 
 def status_of(client: TrackerClient, job: str) -> JobStatus | None:
-    """Returns a shard's part of a job's status; None if it does not know the job."""
+    """Return a shard's part of a job's status; None if it does not know the job."""
     try:
         return client.job(job)
     except TrackerError as refused:
@@ -25,7 +25,7 @@ def status_of(client: TrackerClient, job: str) -> JobStatus | None:
 
 
 def refuse_in_parts(spec: JobSpec, found: Sequence[JobStatus]) -> None:
-    """Refuses a new deployment that only some shards could accept: the job's shards would differ afterwards."""
+    """Refuse a new deployment that only some shards could accept: the job's shards would differ afterwards."""
     left = [status for status in found if status.spec.deployment != spec.deployment]
     drained = sum(status.drain.state is DrainState.DRAINED for status in left)
     if any(status.drain.state in UNDER_WAY for status in left) or 0 < drained < len(left):

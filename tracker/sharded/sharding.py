@@ -36,7 +36,7 @@ class Sharding:
     ordering: Ordering
 
     def jobs(self, job: str) -> tuple[str, ...]:
-        """Returns the names of a job's shards at their servers.
+        """Return the names of a job's shards at their servers.
 
         A name has the number of shards and a digest of the servers. A client with another list makes other names, and
         finds nothing.
@@ -49,7 +49,7 @@ class Sharding:
         return tuple(f"{job}.{number}of{count}-{self.ordering}-{digest}" for number in range(1, count + 1))
 
     def shard(self, scope: str, name: str) -> int:
-        """Returns the number of a substream's shard, counted from 0. A call takes about a microsecond.
+        """Return the number of a substream's shard, counted from 0. A call takes about a microsecond.
 
         >>> [Sharding(("a:7654", "b:7654"), "none").shard("JFK", f"day {day}") for day in range(8)]
         [1, 1, 1, 0, 1, 1, 0, 0]
@@ -59,16 +59,15 @@ class Sharding:
         return int.from_bytes(digest, "little") % len(self.servers)
 
     def split(self, contents: Contents) -> list[Contents]:
-        """Splits a report: each shard gets its substreams with their entries, closes and expectations, and all other
-        promises.
-        """
+        """Split a report: each shard gets its substreams with their entries, closes and expectations, and all other
+        promises."""
         count = len(contents.substreams)
         shards = np.fromiter((self.shard(scope, name) for scope, name in contents.substreams), np.int64, count)
         return [_part(contents, shards == shard) for shard in range(len(self.servers))]
 
 
 def base(shard: str) -> str | None:
-    """Returns the name of the job to which a shard belongs; None if the name is not that of a shard.
+    """Return the name of the job to which a shard belongs; None if the name is not that of a shard.
 
     >>> base("shop.1of2-none-b5bc81cc"), base("shop")
     ('shop', None)

@@ -54,7 +54,7 @@ class ShardedWatch(Iterator[Event]):
         return self
 
     def __next__(self) -> Event:
-        """Waits for the next event.
+        """Wait for the next event.
 
         Raises:
             StopIteration: it was closed.
@@ -87,7 +87,7 @@ class ShardedWatch(Iterator[Event]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration, from any thread. A thread that waits for an event stops waiting."""
+        """End the iteration, from any thread. A thread that waits for an event stops waiting."""
         self._closed.set()
         for watch in self._watches:
             watch.close()

@@ -56,7 +56,7 @@ class Assertions:
         reason: Reason = Reason.COMPLETE,
         timeout: float = 10.0,
     ) -> Ended:
-        """Asserts that a substream ends on a segment, and waits for it.
+        """Assert that a substream ends on a segment, and wait for it.
 
         Args:
             job: the job's name.
@@ -105,7 +105,7 @@ class Assertions:
         in_flight: int | None = None,
         waiting_for: Iterable[str] | None = None,
     ) -> SubstreamStatus:
-        """Asserts that a substream is known and has not ended on a segment. It looks once.
+        """Assert that a substream is known and has not ended on a segment. It looks once.
 
         Args:
             job: the job's name.
@@ -157,7 +157,7 @@ class Assertions:
         after_seq: int = 0,
         timeout: float = 10.0,
     ) -> None:
-        """Asserts that a job's events are these, in this order, and waits until there are as many.
+        """Assert that a job's events are these, in this order, and wait until there are as many.
 
         Args:
             job: the job's name.
@@ -186,7 +186,7 @@ class Assertions:
             raise AssertionError("\n".join([f"the events of job {job!r} differ (- expected, + there):", *differing]))
 
     def explain(self, job: str, scope: str, name: str) -> str:
-        """Describes why a substream has not ended, one reason a line.
+        """Describe why a substream has not ended, one reason a line.
 
         Args:
             job: the job's name.
@@ -204,7 +204,7 @@ class Assertions:
         return "\n".join(f"- {reason}" for reason in reasons) or "- it has ended on every segment"
 
     def _now(self) -> datetime | None:
-        """Returns the tracker's time; None: the machine's."""
+        """Return the tracker's time; None: the machine's."""
         return None
 
     def _found(self, job: str, scope: str, name: str) -> Explained:

@@ -15,7 +15,7 @@ class Timed(Protocol):
     """What has timers that run by a clock."""
 
     def tick(self) -> int | None:
-        """Carries out the timers that are due.
+        """Carry out the timers that are due.
 
         Returns:
             When the next one is due, in ns since the Unix epoch; None: never, as things stand.
@@ -51,15 +51,15 @@ class ManualClock:
         return f"ManualClock({self.now().isoformat()})"
 
     def now(self) -> datetime:
-        """Returns the time, in UTC."""
+        """Return the time, in UTC."""
         return _EPOCH + timedelta(microseconds=self._now // 1000)
 
     def now_ns(self) -> int:
-        """Returns the time in nanoseconds since the Unix epoch."""
+        """Return the time in nanoseconds since the Unix epoch."""
         return self._now
 
     def advance(self, by: timedelta) -> None:
-        """Lets time pass, and waits until all timers that come due in it have taken effect.
+        """Let time pass, and wait until all timers that come due in it have taken effect.
 
         Timers take effect one after the other, each at its own time, as in a tracker that runs all the while. The event
         of one that was due after ten minutes has that time, however far the clock is advanced.
@@ -85,11 +85,11 @@ class ManualClock:
         return min((due for due in [each.tick() for each in self._timed] if due is not None), default=None)
 
     def join(self, timed: Timed) -> None:
-        """Adds something whose timers run by this clock from now on."""
+        """Add something whose timers run by this clock from now on."""
         with self._lock:
             self._timed.append(timed)
 
     def leave(self, timed: Timed) -> None:
-        """Removes what `join` has added."""
+        """Remove what `join` has added."""
         with self._lock:
             self._timed.remove(timed)

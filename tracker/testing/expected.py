@@ -28,7 +28,7 @@ Expected: TypeAlias = Body | Like
 
 
 def like(kind: type[Body], **wanted: Any) -> Like:
-    """Expects an event of which only some fields matter.
+    """Expect an event of which only some fields matter.
 
     Args:
         kind: its class, such as `tracker.client.Ended`.
@@ -49,14 +49,14 @@ def like(kind: type[Body], **wanted: Any) -> Like:
 
 
 def matches(expected: Expected, event: Body) -> bool:
-    """Whether an event is as expected."""
+    """Return whether an event is as expected."""
     if isinstance(expected, Like):
         return type(event) is expected.kind and all(getattr(event, name) == value for name, value in expected.wanted)
     return expected == event
 
 
 def difference(expected: Sequence[Expected], events: Sequence[Body]) -> list[str]:
-    """Describes how events differ from what was expected, line by line; empty: they do not.
+    """Describe how events differ from what was expected, line by line; empty: they do not.
 
     Args:
         expected: what should have come, in this order.
@@ -89,7 +89,7 @@ def difference(expected: Sequence[Expected], events: Sequence[Body]) -> list[str
 
 
 def _common(expected: Sequence[Expected], events: Sequence[Body]) -> list[tuple[int, int]]:
-    """Returns the places of a longest common subsequence, in both."""
+    """Return the places of a longest common subsequence, in both."""
     same = [[matches(each, event) for event in events] for each in expected]
     longest = [[0] * (len(events) + 1) for _ in range(len(expected) + 1)]
     for i in reversed(range(len(expected))):
@@ -108,7 +108,7 @@ def _common(expected: Sequence[Expected], events: Sequence[Body]) -> list[tuple[
 
 
 def _line(each: Expected, beside: Expected | None = None) -> str:
-    """Writes an event with its fields by name; beside an expectation of some fields, only with those."""
+    """Write an event with its fields by name; beside an expectation of some fields, only with those."""
     if isinstance(each, Like):
         return repr(each)
     if isinstance(beside, Like) and beside.kind is type(each) and not matches(beside, each):

@@ -104,7 +104,7 @@ class LocalTracker(Assertions):
         return self._address
 
     def start(self) -> None:
-        """Starts it, and waits until it accepts calls.
+        """Start it, and wait until it accepts calls.
 
         Raises:
             RuntimeError: it runs already.
@@ -124,7 +124,7 @@ class LocalTracker(Assertions):
             self._clock.join(server)
 
     def stop(self) -> None:
-        """Stops it: calls under way are finished, and a journal in a file is closed. What is stopped may start again.
+        """Stop it: calls under way are finished, and a journal in a file is closed. What is stopped may start again.
 
         To kill a tracker, run `tracker serve` in a process of its own.
         """
@@ -137,7 +137,7 @@ class LocalTracker(Assertions):
         server.stop()
 
     def restart(self) -> None:
-        """Stops it and starts it again at the same address; with a journal in a file, it continues where it was."""
+        """Stop the tracker and start it again at the same address; a journal in a file continues where it was."""
         self.stop()
         self.start()
 

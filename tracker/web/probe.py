@@ -18,7 +18,7 @@ _TIMEOUT_S = 4.0  # below the time-outs that supervisors have by default
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Asks once, by HTTP and then by HTTPS, and returns the exit status.
+    """Ask once, by HTTP and then by HTTPS, and return the exit status.
 
     Args:
         arguments: the metrics address as ``HOST:PORT``, or nothing for the default; None: this process's own.

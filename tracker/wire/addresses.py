@@ -49,7 +49,7 @@ def check_target(address: str) -> None:
 
 
 def is_local(address: str) -> bool:
-    """Returns whether an address is this machine's own: a loopback address, `localhost`, or a socket file.
+    """Return whether an address is this machine's own: a loopback address, `localhost`, or a socket file.
 
     >>> [is_local(each) for each in ("localhost:1", "[::1]:1", "dns:///127.0.0.9:1", "unix:/run/s", "10.0.0.1:1")]
     [True, True, True, True, False]

@@ -29,30 +29,30 @@ _FEW = 48  # up to so many numbers, one by one is quicker
 
 
 def pack_u4(numbers: ArrayLike) -> bytes:
-    """A column of 32-bit numbers for a field of `columns_pb2`."""
+    """Return a column of 32-bit numbers for a field of `columns_pb2`."""
     return np.asarray(numbers, "<u4").tobytes()
 
 
 def pack_u8(numbers: ArrayLike) -> bytes:
-    """A column of 64-bit numbers for a field of `columns_pb2`."""
+    """Return a column of 64-bit numbers for a field of `columns_pb2`."""
     return np.asarray(numbers, "<u8").tobytes()
 
 
 def pack_i8(numbers: ArrayLike) -> bytes:
-    """A column of signed 64-bit numbers for a field of `columns_pb2`."""
+    """Return a column of signed 64-bit numbers for a field of `columns_pb2`."""
     return np.asarray(numbers, "<i8").tobytes()
 
 
 def unpack_u4(field: Sequence[int]) -> U4:
-    """The numbers of a packed 32-bit field of `tracker_pb2`, copied once."""
+    """Return the numbers of a packed 32-bit field of `tracker_pb2`, copied once."""
     return np.asarray(field, np.uint32) if len(field) > _FEW else np.fromiter(field, np.uint32, len(field))
 
 
 def unpack_u8(field: Sequence[int]) -> U8:
-    """The numbers of a packed 64-bit field of `tracker_pb2`, copied once."""
+    """Return the numbers of a packed 64-bit field of `tracker_pb2`, copied once."""
     return np.asarray(field, np.uint64) if len(field) > _FEW else np.fromiter(field, np.uint64, len(field))
 
 
 def unpack_i8(field: Sequence[int]) -> I8:
-    """The numbers of a packed signed 64-bit field of `tracker_pb2`, copied once."""
+    """Return the numbers of a packed signed 64-bit field of `tracker_pb2`, copied once."""
     return np.asarray(field, np.int64) if len(field) > _FEW else np.fromiter(field, np.int64, len(field))

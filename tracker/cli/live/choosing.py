@@ -35,17 +35,17 @@ class Choice:
     job: str | None = None
 
     def ordered(self, jobs: Sequence[JobLook]) -> list[JobLook]:
-        """Returns the jobs in the order; those that are alike by their names."""
+        """Return the jobs in the order; those that are alike by their names."""
         by_name = sorted(jobs, key=lambda job: job.job)
         return sorted(by_name, key=_VALUES[self.sort], reverse=(self.sort is not Sort.NAME) != self.turned)
 
     def chosen(self, jobs: Sequence[JobLook]) -> str | None:
-        """Returns the chosen job; if it does not exist, the first one."""
+        """Return the chosen job; if it does not exist, the first one."""
         names = [job.job for job in self.ordered(jobs)]
         return self.job if self.job in names else next(iter(names), None)
 
     def press(self, key: str, jobs: Sequence[JobLook]) -> bool:
-        """Changes the choice as a key asks for it.
+        """Change the choice as a key asks for it.
 
         Args:
             key: a letter of `KEYS`, which turns the order around if it is the same as before; or ``up``, ``down``,

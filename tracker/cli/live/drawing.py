@@ -66,7 +66,7 @@ _COLUMNS: Final = (
 def draw(
     look: Look, choice: Choice, server: str, width: int | None = None, height: int | None = None, trouble: str = ""
 ) -> list[Text]:
-    """Returns the lines of a look.
+    """Return the lines of a look.
 
     Args:
         look: what was found.
@@ -101,7 +101,7 @@ def _summary(look: Look, server: str) -> Text:
 
 
 def _table(jobs: Sequence[JobLook], chosen: str | None, sort: Sort, width: int | None) -> list[Text]:
-    """Returns the header, and a line for each job."""
+    """Return the header, and a line for each job."""
     if not jobs:
         return [Text("no jobs")]
     names = [shown(job.job) for job in jobs]
@@ -135,7 +135,7 @@ def _table(jobs: Sequence[JobLook], chosen: str | None, sort: Sort, width: int |
 
 
 def _details(look: Look, chosen: str | None) -> Iterator[Text]:
-    """Yields the lines about the chosen job."""
+    """Yield the lines about the chosen job."""
     job = next((each for each in look.jobs if each.job == chosen), None)
     if job is None:
         return
@@ -216,7 +216,7 @@ def _age(moment: datetime) -> str:
 
 
 def _rate(rate: float | None) -> str:
-    """Formats a rate.
+    """Format a rate.
 
     >>> _rate(None), _rate(0.0), _rate(0.25), _rate(12345.6)
     ('-', '0', '0.2', '12,346')

@@ -27,7 +27,7 @@ _NAMES: Final = {
 
 @contextmanager
 def raw_keys() -> Iterator[int]:
-    """Gives stdin's descriptor, from which keys can be read at once as long as the context is open.
+    """Give stdin's descriptor, from which keys can be read at once as long as the context is open.
 
     Ctrl-C still interrupts. Ctrl-Z does nothing, since it would leave the terminal as it is here.
     """
@@ -44,7 +44,7 @@ def raw_keys() -> Iterator[int]:
 
 
 def read_keys(descriptor: int) -> list[str]:
-    """Reads what was pressed: letters, ``up``, ``down``, ``home``, ``end``; other keys are left out.
+    """Read what was pressed: letters, ``up``, ``down``, ``home``, ``end``; other keys are left out.
 
     Raises:
         EOFError: the terminal is gone.
@@ -59,7 +59,7 @@ def read_keys(descriptor: int) -> list[str]:
 
 
 def keys_in(data: bytes) -> list[str]:
-    r"""Returns the keys for which a terminal sends some bytes.
+    r"""Return the keys for which a terminal sends some bytes.
 
     >>> keys_in(b"o\x1b[Bq\x1b[15~\x1b[A")
     ['o', 'down', 'q', 'up']
@@ -76,7 +76,7 @@ def keys_in(data: bytes) -> list[str]:
 
 
 def _length(data: bytes) -> int:
-    """Returns how many bytes the first key has: sequences of escape end with a letter or a tilde."""
+    """Return how many bytes the first key has: sequences of escape end with a letter or a tilde."""
     if data[:1] != b"\x1b" or data[1:2] not in (b"[", b"O"):
         return 1
     for place, byte in enumerate(data[2:], 2):

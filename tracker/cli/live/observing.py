@@ -151,7 +151,7 @@ class Observer:
         self._before: dict[str, tuple[float, JobStatus]] = {}
 
     def look(self, choose: Callable[[Sequence[JobLook]], str | None]) -> Look:
-        """Looks at all jobs, and at the substreams of one.
+        """Look at all jobs, and at the substreams of one.
 
         Args:
             choose: the job whose substreams are looked at; None: no job's.
@@ -222,7 +222,7 @@ class Observer:
 
 
 def _committed(now: JobStatus, then: JobStatus) -> int:
-    """Counts the epochs that were committed between two looks, by producers that both have."""
+    """Count the epochs that were committed between two looks, by producers that both have."""
     earlier = {each.producer: each.committed_epoch for each in then.producers}
     total = 0
     for each in now.producers:
@@ -234,7 +234,7 @@ def _committed(now: JobStatus, then: JobStatus) -> int:
 
 
 def waits_of(substream: SubstreamStatus, ordered: bool) -> list[tuple[Kind, str]]:
-    """Returns what an open substream waits for.
+    """Return what an open substream waits for.
 
     Args:
         substream: the substream.

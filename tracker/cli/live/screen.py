@@ -30,7 +30,7 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def pause_after(took: float, interval: float, soon: bool = False) -> float:
-    """Returns the seconds to wait before the next look, so that a tracker with much to show is not asked all the time.
+    """Return the seconds to wait before the next look, so that a tracker with much to show is not asked all the time.
 
     Args:
         took: the seconds that the last look took.
@@ -65,11 +65,11 @@ class _Looking(threading.Thread):
         self.news, self._found = os.pipe()
 
     def look_soon(self) -> None:
-        """Asks for the next look at once, or nearly so."""
+        """Ask for the next look at once, or nearly so."""
         self._sooner.set()
 
     def run(self) -> None:
-        """Looks until the process ends."""
+        """Look until the process ends."""
         away = ""
         while self.failed is None:
             if self._sooner.wait(pause_after(self.look.took, self._interval)):
@@ -87,7 +87,7 @@ class _Looking(threading.Thread):
 
 
 def show(observer: Observer, choice: Choice, server: str, first: Look, interval: float) -> None:
-    """Shows looks until the user presses q.
+    """Show looks until the user presses q.
 
     Args:
         observer: looks at the tracker.
@@ -123,7 +123,7 @@ def show(observer: Observer, choice: Choice, server: str, first: Look, interval:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Leaves in the usual way on SIGTERM, so that the terminal is as it was before."""
+    """Leave in the usual way on SIGTERM, so that the terminal is as it was before."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     try:
         yield

@@ -21,7 +21,7 @@ _STYLES: Final = {Ended: "green", Late: "yellow", Stalled: "red", Excess: "red"}
 
 
 def print_event(event: Event, form: Form) -> None:
-    """Prints an event on one line, at once."""
+    """Print an event on one line, at once."""
     if form is Form.JSON:
         print_json(event)
     else:
@@ -29,7 +29,7 @@ def print_event(event: Event, form: Form) -> None:
 
 
 def line(event: Event, wide: bool = False) -> str:
-    """Formats an event as a line for people.
+    """Format an event as a line for people.
 
     Args:
         event: the event.
@@ -73,5 +73,5 @@ def _details(event: Event) -> str:
 
 
 def substream(scope: str, name: str) -> str:
-    """Returns a substream's name with its scope, if that has a name."""
+    """Return a substream's name with its scope, if that has a name."""
     return f"{scope}/{name}" if scope else name

@@ -65,7 +65,7 @@ _FRONTS: Final[Sequence[Column[FrontStatus]]] = [
 
 
 def print_job(status: JobStatus, oldest: SubstreamStatus | None, form: Form) -> None:
-    """Prints everything about one job.
+    """Print everything about one job.
 
     Args:
         status: the job's state.
@@ -136,7 +136,7 @@ def _unfinished(job: JobStatus) -> str:
 
 
 def _frontiers(frontiers: Mapping[str, int], left_out: int) -> str | None:
-    """Formats the frontier for all scopes, and those of the scopes that are furthest behind.
+    """Format the frontier for all scopes, and those of the scopes that are furthest behind.
 
     >>> _frontiers({"b": 7, "*": 3, "c": 4, "a": 7, "d": 9}, left_out=0)
     '*: 3, c: 4, a: 7, b: 7, d: 9'

@@ -8,7 +8,7 @@ from tracker.client.texts import time_text
 
 
 def columns(by_segment: bool) -> list[Column[Entry]]:
-    """The columns of the ledger.
+    """Return the columns of the ledger.
 
     Args:
         by_segment: whether there are lines of single segments.

@@ -19,20 +19,20 @@ from tracker.load.searching import Search, Step
 
 @contextmanager
 def ticker() -> Iterator[Callable[[Progress], None]]:
-    """Shows the progress of a run as long as the context is open."""
+    """Show the progress of a run as long as the context is open."""
     with progress() as show:
         yield lambda state: show(max(0.0, state.at), state.of, line(state))
 
 
 def print_machine(described: Mapping[str, str], form: Form) -> None:
-    """Prints where the load is made, and what it is."""
+    """Print where the load is made, and what it is."""
     if form is not Form.JSON:
         print_pairs(described.items())
         print_line(flush=True)
 
 
 def print_result(scenario: Scenario, result: Result) -> None:
-    """Prints the figures of a run, and whether all was right."""
+    """Print the figures of a run, and whether all was right."""
     print_table(LATENCY_HEADER, latency_rows(result))
     print_line()
     print_pairs(pairs(scenario, result))
@@ -47,7 +47,7 @@ def print_result(scenario: Scenario, result: Result) -> None:
 
 
 def print_step(step: Step, *, to_stderr: bool) -> None:
-    """Prints what one step of the search has found."""
+    """Print what one step of the search has found."""
     verdict = "sustained" if step.sustained else f"not sustained: {step.failed}"
     result = step.result
     parts = f"p99 of reports {result.reports.p99:.1f} ms, of ends {result.ends.p99:.1f} ms"
@@ -58,7 +58,7 @@ def print_step(step: Step, *, to_stderr: bool) -> None:
 
 
 def print_search(search: Search, bound: float) -> None:
-    """Prints which rate is sustained.
+    """Print which rate is sustained.
 
     Args:
         search: the search.

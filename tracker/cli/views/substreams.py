@@ -26,7 +26,7 @@ SUBSTREAMS: Final[Sequence[Column[SubstreamStatus]]] = [
 
 
 def waits_for(substream: SubstreamStatus) -> list[str]:
-    """Returns what a substream waits for: fronts that have not closed it, elements, and commits that producers owe."""
+    """Return what a substream waits for: fronts that have not closed it, elements, and commits that producers owe."""
     uneven = [each.segment for each in substream.segments if not each.ended and not is_even(each)]
     return [
         *substream.waiting_for,
@@ -36,7 +36,7 @@ def waits_for(substream: SubstreamStatus) -> list[str]:
 
 
 def is_even(segment: SegmentStatus) -> bool:
-    """Returns whether all that was sent on a segment, or is expected there, was received."""
+    """Return whether all that was sent on a segment, or is expected there, was received."""
     return segment.sent == segment.received and not segment.xor and not segment.missing
 
 

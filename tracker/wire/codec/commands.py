@@ -45,7 +45,7 @@ class Method(IntEnum):
 
 
 def read_command(method: Method, data: bytes) -> commands.Command:
-    """The command that a request asks for, or that time does.
+    """Return the command that a request asks for, or that time does.
 
     Raises:
         Refused: ``MALFORMED``: the request cannot be read, or a required field is missing.

@@ -9,7 +9,7 @@ from tracker.wire.gen import tracker_pb2 as wire
 
 
 def read_asked_mode(number: int) -> DrainMode:
-    """The mode of a drain that is asked for; unspecified: it finishes.
+    """Return the mode of a drain that is asked for; unspecified: it finishes.
 
     Raises:
         Refused: ``MALFORMED``: there is no such mode.
@@ -21,12 +21,12 @@ def read_asked_mode(number: int) -> DrainMode:
 
 
 def write_drain_mode(mode: DrainMode | None) -> wire.DrainMode.ValueType:
-    """A drain's mode; None: there is no drain."""
+    """Return a drain's mode; None: there is no drain."""
     return wire.DrainMode.ValueType(0 if mode is None else mode.number)
 
 
 def read_drain_mode(number: int) -> DrainMode:
-    """A drain's mode; a server or caller that gives none knows only of drains that finish."""
+    """Return a drain's mode; a server or caller that gives none knows only of drains that finish."""
     return DrainMode.of(number) if number else DrainMode.FINISH
 
 

@@ -30,7 +30,7 @@ from .times import NS, read_time
 
 
 def write_event(event: Event) -> wire.Event:
-    """An event of the core's log."""
+    """Return an event of the core's log."""
     message = _head(event)
     match event.body:
         case Ended() as body:
@@ -59,7 +59,7 @@ def write_event(event: Event) -> wire.Event:
 
 
 def write_bookmark(event: Event) -> wire.Event:
-    """A mark for a watcher whose filters let nothing through up to an event."""
+    """Return a mark for a watcher whose filters let nothing through up to an event."""
     message = _head(event)
     message.bookmark.SetInParent()
     return message
@@ -73,7 +73,7 @@ def _head(event: Event) -> wire.Event:
 
 
 def write_ended(body: Ended) -> wire.Ended:
-    """An end by itself."""
+    """Return an end by itself."""
     message = wire.Ended()
     _fill_ended(message, body)
     return message
@@ -103,13 +103,13 @@ def _fill_stalled(message: wire.Stalled, body: Stalled) -> None:
 
 
 def read_event(message: wire.Event) -> callers.Event | None:
-    """The event; None for a bookmark, and for a kind that this client is too old to know."""
+    """Return the event; None for a bookmark, and for a kind that this client is too old to know."""
     body = _read_body(message)
     return None if body is None else callers.Event(message.seq, read_time(message.at), message.deployment, body)
 
 
 def read_ended(message: wire.Ended) -> Ended:
-    """An end by itself."""
+    """Return an end by itself."""
     return Ended(
         segment=message.segment,
         scope=message.scope,

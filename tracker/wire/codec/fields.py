@@ -15,12 +15,12 @@ _LARGEST = 2**64 - 1
 
 
 def optional(message: Message, field: str) -> Any:
-    """A field's value; None: it is not set."""
+    """Return a field's value; None: it is not set."""
     return getattr(message, field) if message.HasField(field) else None
 
 
 def enumeration(kind: type[_E], value: int, field: str) -> _E:
-    """A wire enumeration's value, its default for unspecified.
+    """Return a wire enumeration's value, its default for unspecified.
 
     Raises:
         Refused: ``MALFORMED``: the enumeration has no such value.
@@ -36,5 +36,5 @@ def _named(kind: type[IntEnum]) -> str:
 
 
 def count(number: int) -> int:
-    """A sum of numbers, each of which the wire can carry: no larger than it can carry."""
+    """Return a sum of numbers, each of which the wire can carry: no larger than it can carry."""
     return min(number, _LARGEST)

@@ -37,7 +37,7 @@ MODE_NAMES: Final[dict[int, callers.Mode]] = {number: name for name, number in _
 
 
 def read_spec(spec: wire.JobSpec) -> commands.Spec:
-    """A specification for the core.
+    """Return a specification for the core.
 
     Raises:
         Refused: ``MALFORMED``: its ordering or a length of time is none.
@@ -61,7 +61,7 @@ def read_spec(spec: wire.JobSpec) -> commands.Spec:
 
 
 def write_spec(spec: commands.Spec) -> wire.JobSpec:
-    """A specification of the core."""
+    """Return a specification of the core."""
     return wire.JobSpec(
         job=spec.job,
         deployment=spec.deployment,
@@ -82,7 +82,7 @@ def write_spec(spec: commands.Spec) -> wire.JobSpec:
 
 
 def write_job_spec(spec: callers.JobSpec) -> wire.JobSpec:
-    """A specification of a caller.
+    """Return a specification of a caller.
 
     Raises:
         ValueError: an ordering that does not exist, or a segment of state that is none of the job's.
@@ -130,7 +130,7 @@ def _fronts(message: wire.JobSpec) -> Sequence[str] | Mapping[str, Sequence[str]
 
 
 def names_of(column: Sequence[str]) -> Sequence[str]:
-    """A column of names.
+    """Return a column of names.
 
     Raises:
         TypeError: a single string, which would pass for a sequence of names of one letter each.
@@ -141,7 +141,7 @@ def names_of(column: Sequence[str]) -> Sequence[str]:
 
 
 def read_job_spec(message: wire.JobSpec) -> callers.JobSpec:
-    """A specification for a caller."""
+    """Return a specification for a caller."""
     return callers.JobSpec(
         job=message.job,
         deployment=message.deployment,
@@ -295,7 +295,7 @@ def _read_front(message: wire.FrontStatus) -> callers.FrontStatus:
 
 
 def write_mode(mode: callers.Mode) -> wire.Mode.ValueType:
-    """A mode of a caller.
+    """Return a mode of a caller.
 
     Raises:
         ValueError: a mode that does not exist.

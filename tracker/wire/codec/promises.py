@@ -13,7 +13,7 @@ from .fields import optional
 
 
 def read_promises(promises: Iterable[wire.Promise]) -> tuple[Promise, ...]:
-    """A report's promises.
+    """Return a report's promises.
 
     Raises:
         Refused: ``MALFORMED``: a promise is of no kind, or names a substream otherwise than by its number.
@@ -46,7 +46,7 @@ def _promise(promise: wire.Promise) -> Promise:
 def read_commit_promises(
     promises: Iterable[wire.Promise],
 ) -> tuple[tuple[Promise, ...], tuple[tuple[str, str, int | None], ...]]:
-    """A commit's promises, and the substreams that its expectations name: each its own place among them.
+    """Return a commit's promises, and the substreams that its expectations name: each its own place among them.
 
     Raises:
         Refused: ``MALFORMED``: a promise is of no kind, or an expectation does not name its substream.

@@ -68,7 +68,7 @@ def write_report(
 
 
 def read_report(request: wire.ReportRequest, more: Sequence[wire.ReportRequest] = ()) -> commands.Report:
-    """The command of a report that is already parsed.
+    """Return the command of a report that is already parsed.
 
     Args:
         more: its repeated fields go on in these, as `wirecounts.pieces` cuts a large one.
@@ -100,7 +100,8 @@ def read_report(request: wire.ReportRequest, more: Sequence[wire.ReportRequest] 
 
 
 def read_large_report(pieces: Iterable[bytes]) -> commands.Report:
-    """The command of a report that comes in pieces: the first whole but for its repeated fields, they in the others.
+    """Return the command of a report that comes in pieces: the first whole but for its repeated fields, they in the
+    others.
 
     It takes as long as reading it in one piece, but no step of it takes long, so that other threads get their turns.
 

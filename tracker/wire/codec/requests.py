@@ -12,7 +12,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 def parse(kind: type[_M], data: bytes) -> _M:
-    """A request.
+    """Return a request.
 
     Raises:
         Refused: ``MALFORMED``: the bytes are not a valid request.

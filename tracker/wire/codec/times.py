@@ -20,32 +20,32 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def write_time(ns: int) -> Timestamp:
-    """A moment of the core."""
+    """Return a moment of the core."""
     return Timestamp(seconds=ns // NS, nanos=ns % NS)
 
 
 def write_time_if_any(ns: int | None) -> Timestamp | None:
-    """The same for one that need not be."""
+    """Return the same for one that need not be."""
     return None if ns is None else write_time(ns)
 
 
 def read_time(message: Timestamp) -> datetime:
-    """A moment for a caller."""
+    """Return a moment for a caller."""
     return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 
 
 def read_time_if_any(message: Message, field: str) -> datetime | None:
-    """The moment in a field, if it is set."""
+    """Return the moment in a field, if it is set."""
     return read_time(getattr(message, field)) if message.HasField(field) else None
 
 
 def write_duration(ns: int | None) -> Duration | None:
-    """A length of time of the core."""
+    """Return a length of time of the core."""
     return None if ns is None else Duration(seconds=ns // NS, nanos=ns % NS)
 
 
 def read_duration(message: Message, field: str) -> int | None:
-    """The length of time in a field for the core, if it is set.
+    """Return the length of time in a field for the core, if it is set.
 
     Raises:
         Refused: ``MALFORMED``: it is negative, or no normal duration.
@@ -61,7 +61,7 @@ def read_duration(message: Message, field: str) -> int | None:
 
 
 def write_length(length: timedelta | None) -> Duration | None:
-    """A length of time of a caller."""
+    """Return a length of time of a caller."""
     if length is None:
         return None
     message = Duration()
@@ -70,10 +70,10 @@ def write_length(length: timedelta | None) -> Duration | None:
 
 
 def read_length(message: Duration) -> timedelta:
-    """A length of time for a caller."""
+    """Return a length of time for a caller."""
     return timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 
 
 def read_length_if_any(message: Message, field: str) -> timedelta | None:
-    """The length of time in a field for a caller, if it is set."""
+    """Return the length of time in a field for a caller, if it is set."""
     return read_length(getattr(message, field)) if message.HasField(field) else None

@@ -1,0 +1,53 @@
+"""How docstrings begin: a function's with a verb in the imperative, so that a reader sees what it does."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: First words of a noun clause, or of a verb in the third person.
+_BANNED = {
+    "What",
+    "Whether",
+    "Who",
+    "Whoever",
+    "Which",
+    "How",
+    "Returns",
+    "Yields",
+    "Makes",
+    "Writes",
+    "Reads",
+    "Removes",
+}
+
+
+def beginnings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first word of each function's docstring; a property describes a value."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and not any("property" in ast.unparse(each) for each in node.decorator_list):
+                yield node.lineno, text.split()[0].rstrip(",:")
+
+
+@pytest.mark.parametrize("package", ["tracker", "spark_client"])
+def test_a_docstring_begins_with_a_verb(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "gen" not in path.parts
+        for line, word in beginnings(path)
+        if word in _BANNED
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_a_noun_clause_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('def f():\n    """Whether it works."""\n\n\n@property\ndef g():\n    """Whether it works."""\n')
+    assert [*beginnings(module)] == [(1, "Whether")]
