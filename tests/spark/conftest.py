@@ -12,6 +12,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from examples.services import jars
@@ -34,7 +35,7 @@ def session(name: str = "tests") -> SparkSession:
     builder = SparkSession.builder.master("local[2,4]").appName(name)
     with suppress(jars.MissingError):  # then the tests that need Kafka are skipped
         builder = builder.config("spark.jars", jars.connector())
-    spark = (
+    builder = (
         builder.config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.sql.shuffle.partitions", 2)
@@ -48,8 +49,16 @@ def session(name: str = "tests") -> SparkSession:
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
         .config("spark.python.sql.dataFrameDebugging.enabled", False)
         .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
     )
+    for attempts_left in (2, 1, 0):
+        try:
+            spark = builder.getOrCreate()
+            break
+        except PySparkRuntimeError as error:
+            # PySpark forks to start the JVM. Where gRPC was used in this process, its threads may be in the middle of
+            # something, and the child can end before it becomes a JVM.
+            if "JAVA_GATEWAY_EXITED" not in str(error) or not attempts_left:
+                raise
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
