@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from spark_client.channels.database import TableChannel, channel_tables
     from spark_client.channels.files import FileChannel
     from spark_client.channels.kafka import KafkaChannel
+    from spark_client.columns import TRACKER
     from spark_client.datasource.events import TrackerDataSource, register
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.errors import TrackingError, UsageError
-    from spark_client.plan.calendars import calendar
     from spark_client.plan.end_offsets import EndOffsets
     from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
     from spark_client.plan.fronts import Front, Marks
@@ -44,14 +44,10 @@ if TYPE_CHECKING:
     from spark_client.plan.labels import child_label, source_label
     from spark_client.plan.loads import ControlTable, Manifests, SuccessMarkers
     from spark_client.plan.mergeable import Aggregate
-    from spark_client.plan.nested import nested
     from spark_client.plan.outputs import Sink
     from spark_client.plan.resultfunctions import FinishedGroup
     from spark_client.plan.results_of import ResultsOf
     from spark_client.plan.schedule import Counts, Schedule
-    from spark_client.plan.sessions import session
-    from spark_client.plan.sliding import sliding
-    from spark_client.plan.substreams import TRACKER, Substream, Substreams
     from spark_client.release.ledger import LEDGER_SCHEMA, ledger
     from spark_client.release.quarantine import LATE_SCHEMA
     from spark_client.release.receipts import RECEIPT_SCHEMA
@@ -61,6 +57,11 @@ if TYPE_CHECKING:
     from spark_client.shadow.report import shadow_report
     from spark_client.sinks.tables import Table, Tables, epochs_table
     from spark_client.sinks.topics import Topic
+    from spark_client.windows.calendars import calendar
+    from spark_client.windows.nested import nested
+    from spark_client.windows.sessions import session
+    from spark_client.windows.sliding import sliding
+    from spark_client.windows.substreams import Substream, Substreams
 
 __all__ = [
     "EVENT_SCHEMA",
@@ -159,13 +160,13 @@ _ORIGINS: Final = {
     "Sink": "plan.outputs",
     "Snapshot": "api.snapshots",
     "Snapshots": "api.snapshots",
-    "Substream": "plan.substreams",
+    "Substream": "windows.substreams",
     "SubstreamEnd": "plan.keyed",
     "SubstreamKey": "plan.keyed",
     "SubstreamProcessor": "plan.keyed",
-    "Substreams": "plan.substreams",
+    "Substreams": "windows.substreams",
     "SuccessMarkers": "plan.loads",
-    "TRACKER": "plan.substreams",
+    "TRACKER": "columns",
     "Table": "sinks.tables",
     "TableChannel": "channels.database",
     "Tables": "sinks.tables",
@@ -177,17 +178,17 @@ _ORIGINS: Final = {
     "TrackingError": "errors",
     "UsageError": "errors",
     "channel_tables": "channels.database",
-    "calendar": "plan.calendars",
+    "calendar": "windows.calendars",
     "child_label": "plan.labels",
     "draw_shadow_report": "shadow.picture",
     "end_offsets": "api.handoffs",
     "epochs_table": "sinks.tables",
     "ledger": "release.ledger",
-    "nested": "plan.nested",
+    "nested": "windows.nested",
     "register": "datasource.events",
-    "session": "plan.sessions",
+    "session": "windows.sessions",
     "shadow_report": "shadow.report",
-    "sliding": "plan.sliding",
+    "sliding": "windows.sliding",
     "source_label": "plan.labels",
     "aggregates": "aggregates:",
     "debezium": "debezium:",

@@ -19,11 +19,11 @@ from spark_client.api.queryoptions import OWN
 from spark_client.api.reading import Readable, Reader, SourceReader, events_of, wake_ups
 from spark_client.api.several import SeveralWriter
 from spark_client.api.writer import TrackedWriter
+from spark_client.columns import TRACKER, session_zone
 from spark_client.counting.probes import TaskPromises
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.errors import UsageError, torn
-from spark_client.plan.belonging import requirement
 from spark_client.plan.fronts import ManualFront
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
@@ -31,7 +31,6 @@ from spark_client.plan.outputs import check_early, check_revised, check_sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.stateshapes import placed
-from spark_client.plan.substreams import TRACKER, session_zone
 from spark_client.release.keyed import with_ends
 from spark_client.release.single import kept_at, substreams_kept
 from spark_client.runtime import assembly as runtime
@@ -56,6 +55,7 @@ from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path, read_json
 from spark_client.trackers.jobclient import JobClient
+from spark_client.windows.belonging import requirement
 
 _log = logging.getLogger("spark_client")
 

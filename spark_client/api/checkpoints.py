@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import UsageError
-from spark_client.plan.substreams import Substreams
 from spark_client.release.early import early_rows
 from spark_client.release.revisions import late_rows
 from spark_client.release.single import kept_at
 from spark_client.storage.directories import local_path, read_json
+from spark_client.windows.substreams import Substreams
 
 
 class Checkpoints:

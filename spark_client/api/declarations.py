@@ -19,10 +19,9 @@ from spark_client.channels.database import TableChannel
 from spark_client.channels.files import FileChannel
 from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
+from spark_client.columns import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
 from spark_client.counting.livefronts import live
 from spark_client.errors import UsageError
-from spark_client.plan.belonging import OnBadRows, belonging, in_range
-from spark_client.plan.durations import Duration
 from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.mergeable import Aggregate
@@ -30,13 +29,14 @@ from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
-from spark_client.plan.windows import Window, dated, declare, zone_by_row
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
 from spark_client.spark_internals.expressions import expression_form
 from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
+from spark_client.windows.belonging import OnBadRows, belonging, in_range
+from spark_client.windows.declaration import Window, dated, declare, zone_by_row
+from spark_client.windows.durations import Duration
 
 
 class Declarations(StatefulDeclarations):

@@ -16,10 +16,10 @@ from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter, TrackedWriter
 from spark_client.channels.channel import Channel
 from spark_client.channels.received import Received
+from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
 from spark_client.plan.keyed import KeyedPlan, declare
 from spark_client.plan.outputs import Sink
-from spark_client.plan.substreams import TRACKER
 from spark_client.spark_internals.state_stores import PROVIDER, ROCKSDB, is_rocksdb, provider_of
 
 

@@ -15,13 +15,13 @@ from spark_client.counting.livefronts import LiveFront
 from spark_client.datasource import events
 from spark_client.datasource.credentials import options_of
 from spark_client.datasource.options import WAKE_UP
-from spark_client.plan.belonging import BAD_ROWS
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.plan.wakeups import beside
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
 from spark_client.spark_internals.observations import observe
 from spark_client.spark_internals.plans import paths_read
+from spark_client.windows.belonging import BAD_ROWS
 
 
 class Reader(Protocol):

@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.datasource.watermark import OF_WINDOWS
 from spark_client.errors import UsageError
-from spark_client.plan.eventtime import WALL
-from spark_client.plan.eventtime import check_session as check_wall_clock
 from spark_client.plan.streams import Stream
 from spark_client.release.declaring import check_grouping
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.spark_internals.operators import that_takes_single_rows
+from spark_client.windows.eventtime import WALL
+from spark_client.windows.eventtime import check_session as check_wall_clock
 
 _TRIGGERS: Final = ("processingTime", "once", "availableNow")
 #: Settings, with what they must not be.

@@ -26,8 +26,6 @@ from spark_client.counting.livefronts import LiveSchedule
 from spark_client.counting.offers import give
 from spark_client.datasource import events
 from spark_client.errors import UsageError
-from spark_client.plan import durations
-from spark_client.plan.durations import Duration
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
 from spark_client.plan.schedule import Rows
@@ -41,6 +39,8 @@ from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
 from spark_client.storage.directories import check_store, local_path
 from spark_client.trackers.jobclient import Trackers
+from spark_client.windows import durations
+from spark_client.windows.durations import Duration
 from tracker.client import Credentials, DrainMode, Ordering
 from tracker.contract.notebooks import table
 

@@ -17,15 +17,16 @@ from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.channels.channel import Channel
 from spark_client.channels.received import Received
+from spark_client.columns import resolve
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
-from spark_client.plan.eventtime import WALL
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.keyed import SubstreamProcessor
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.substreams import Substreams, resolve
 from spark_client.runtime.definition import Definition
 from spark_client.trackers.jobclient import JobClient
+from spark_client.windows.eventtime import WALL
+from spark_client.windows.substreams import Substreams
 
 
 class StatefulDeclarations(ABC):

@@ -15,9 +15,9 @@ from pyspark.sql import Column, DataFrame
 
 from spark_client.api.reading import Readable
 from spark_client.api.writer import Starter, TrackedWriter
+from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
 from spark_client.plan.streams import MethodCall, Step, Transform
-from spark_client.plan.substreams import TRACKER
 
 _BRING_ROWS: Final = ("right", "rightouter", "outer", "full", "fullouter")
 #: Methods of DataFrame that work row by row, so that applying them to each batch is applying them to the stream.

@@ -18,10 +18,10 @@ from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.substreams import Substreams
 from spark_client.release.declaring import results_schema
 from spark_client.storage.directories import local_path
 from spark_client.trackers.jobclient import JobClient
+from spark_client.windows.substreams import Substreams
 
 _FILES = ("parquet", "orc", "json", "csv")
 

@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.labels import child_label
 from spark_client.plan.layouts import DerivedLayout, Reader, RowLayout, layout_of
-from spark_client.plan.substreams import TRACKER, TRACKER_TYPE, Substreams, named
 from spark_client.storage.directories import (
     check_store,
     local_path,
@@ -30,6 +30,7 @@ from spark_client.storage.directories import (
     write_json,
     write_parquet,
 )
+from spark_client.windows.substreams import TRACKER_TYPE, Substreams
 
 _NUMBER: Final = "_tracker_number"
 _DESCRIPTION: Final = "_channel.json"

@@ -29,9 +29,9 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.channels.epochs import EpochStore, epochs_of
 from spark_client.channels.jsonchannel import JsonChannel
+from spark_client.columns import TRACKER
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.substreams import TRACKER
 from spark_client.spark_internals.arrow import spark_schema
 from spark_client.storage.databases import Connection, check_placeholder, check_transactions, in_statement
 from spark_client.storage.directories import remove, sweep

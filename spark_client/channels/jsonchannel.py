@@ -8,7 +8,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.channels.channel import Channel
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.substreams import Substreams
 
 
 class JsonChannel(Channel):

@@ -27,11 +27,11 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.channels.channel import DoubledLabelsError
 from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.channels.jsonchannel import JsonChannel
+from spark_client.columns import TRACKER
 from spark_client.counting.written import files
 from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
-from spark_client.plan.substreams import TRACKER
 from spark_client.plan.wakeups import WAKE_UP, beside
 from spark_client.storage import topics
 from spark_client.storage.directories import read_json, remove, sweep, write_json

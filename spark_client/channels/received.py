@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from spark_client.channels.channel import Channel
-from spark_client.plan.belonging import Belonging
 from spark_client.plan.fronts import Front
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.belonging import Belonging
+from spark_client.windows.substreams import Substreams
 
 
 @dataclass(frozen=True, eq=False)

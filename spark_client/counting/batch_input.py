@@ -13,20 +13,20 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.columns import TRACKER
 from spark_client.counting.countingplan import CountingPlan
 from spark_client.counting.driver import by_substream
 from spark_client.counting.groups import add_groups
 from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.errors import TrackingError
-from spark_client.plan.belonging import BAD_ROWS, of_steps, tells_of_bad_rows
 from spark_client.plan.fronts import Group
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, SetAside
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER
 from spark_client.spark_internals.observations import observed
 from spark_client.spark_internals.plans import partitions_of, passed_on, reads_whole
+from spark_client.windows.belonging import BAD_ROWS, of_steps, tells_of_bad_rows
 from tracker.client import Report
 
 _log = logging.getLogger("spark_client")

@@ -10,7 +10,7 @@ from spark_client.counting.batch_input import BatchInput
 from spark_client.counting.groups import add_groups
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.substreams import Substreams
 from tracker.client import Event, Report
 
 

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import Run
 from spark_client.errors import torn
-from spark_client.plan.substreams import Substream
 from spark_client.storage.directories import read_json, write_json
+from spark_client.windows.substreams import Substream
 from tracker.client import Ended
 
 _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.plan import timetable
 from spark_client.plan.schedule import Counts, Schedule
-from spark_client.plan.substreams import Substream
+from spark_client.windows.substreams import Substream
 
 
 class Found(NamedTuple):

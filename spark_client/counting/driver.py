@@ -8,12 +8,13 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import TRACKER
 from spark_client.counting.folding import Key, fold_labels, unite
 from spark_client.counting.groups import groups_of
 from spark_client.counting.written import files
 from spark_client.plan.fronts import Group
 from spark_client.plan.layouts import RowLayout
-from spark_client.plan.substreams import TRACKER, Substreams
+from spark_client.windows.substreams import Substreams
 
 _FEW = 4_000_000  #: rows up to which counting them here costs less than a Spark job does
 

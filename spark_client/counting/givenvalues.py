@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from spark_client.errors import UsageError
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.substreams import Substreams
 
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 

@@ -9,7 +9,7 @@ from spark_client.counting.folding import Key
 from spark_client.errors import TrackingError
 from spark_client.plan.fronts import Group
 from spark_client.plan.streams import Direction
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.substreams import Substreams
 from tracker.client import Report
 
 

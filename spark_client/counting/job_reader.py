@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError
-from spark_client.plan.substreams import Substream
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
+from spark_client.windows.substreams import Substream
 from tracker.client import DrainState, Event, Expected, TrackerError, TrackerUnavailable
 from tracker.contract.promises import CommitPromise
 

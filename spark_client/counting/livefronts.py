@@ -26,8 +26,8 @@ from spark_client.plan.fronts import Front, Group, Promises
 from spark_client.plan.loads import ControlTable, Manifests, SuccessMarkers
 from spark_client.plan.results_of import ResultsOf
 from spark_client.plan.schedule import ByCount, Rows, Schedule
-from spark_client.plan.substreams import Substream
 from spark_client.spark_internals.checkpoints import positions
+from spark_client.windows.substreams import Substream
 from tracker.client import Expected, Finish, Frontier
 from tracker.contract.promises import CommitPromise
 

@@ -24,9 +24,9 @@ from spark_client.counting.givenvalues import as_column_has_it, count_of, when_o
 from spark_client.errors import UsageError
 from spark_client.plan import timetable
 from spark_client.plan.loads import Manifests, ReadFiles, SuccessMarkers
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.spark_internals.file_log import FilesRead
 from spark_client.storage.directories import local_path, local_pattern
+from spark_client.windows.substreams import Substream, Substreams
 
 _log = logging.getLogger("spark_client")
 

@@ -13,7 +13,7 @@ from spark_client.counting.livefronts import AT_ONCE, Count, LiveFront, LiveSche
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.schedule import Rows
-from spark_client.plan.substreams import Substream
+from spark_client.windows.substreams import Substream
 from tracker.client import Expected
 from tracker.contract.promises import CommitPromise
 

@@ -19,6 +19,7 @@ from pyspark import Accumulator, TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import TRACKER
 from spark_client.counting.folding import Key, fold_labels, fold_table, unite
 from spark_client.counting.groups import add_groups, groups_of
 from spark_client.counting.manifest import Units
@@ -26,9 +27,9 @@ from spark_client.errors import UsageError
 from spark_client.plan.fronts import Front, Promiser
 from spark_client.plan.outputs import BatchId
 from spark_client.plan.streams import Direction
-from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.spark_internals.tasks import batch_of
 from spark_client.trackers.jobclient import JobClient, Trackers
+from spark_client.windows.substreams import Substreams
 from tracker.client.pieces import Largest, split
 
 _PARTITION = "_tracker_partition"

@@ -20,10 +20,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.counting.countreaders import Found
 from spark_client.errors import UsageError
-from spark_client.plan import eventtime
 from spark_client.plan.results_of import ResultsOf
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.storage.directories import local_path
+from spark_client.windows import eventtime
+from spark_client.windows.substreams import Substream, Substreams
 from tracker.client.receipts import key_of
 
 _log = logging.getLogger("spark_client")

@@ -1,1 +1,1 @@
-"""What is declared: substreams, fronts, aggregates, labels, and how files hold rows. Values and columns."""
+"""What is declared: fronts, aggregates, labels, and how files hold rows. Values and columns."""

@@ -16,10 +16,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column, names_of
 from spark_client.errors import UsageError
 from spark_client.plan import decimals
 from spark_client.plan.mergeable import Aggregate, remade
-from spark_client.plan.substreams import ColumnOrName, column, names_of
 
 _Native: TypeAlias = Callable[[Column], Column]
 

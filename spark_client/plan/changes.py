@@ -8,10 +8,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column
 from spark_client.errors import UsageError
-from spark_client.plan.belonging import Condition, partition_within
 from spark_client.plan.fronts import Marks
-from spark_client.plan.substreams import ColumnOrName, column
+from spark_client.windows.belonging import Condition, partition_within
 
 _LAST: Final = ("last", "last_in_data_collection")
 _SNAPSHOT: Final = ("true", "first", "first_in_data_collection", *_LAST)

@@ -13,10 +13,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import quoted
 from spark_client.errors import UsageError
 from spark_client.plan import aggregates, distributions, moments
 from spark_client.plan.mergeable import Aggregate, finished
-from spark_client.plan.substreams import quoted
 from spark_client.spark_internals.columns import call_in
 from spark_client.spark_internals.plans import has_literal
 

@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.plan.belonging import Condition
 from spark_client.plan.fronts import Front, Group, Promises
-from spark_client.plan.substreams import ColumnOrName, column, names_of, resolve
+from spark_client.windows.belonging import Condition
 
 Positions = Mapping[str, Mapping[str, int]]  #: by topic, then by partition, as Spark writes them
 

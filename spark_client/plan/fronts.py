@@ -19,11 +19,12 @@ from typing import Any, Final, TypeAlias, cast
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.plan import durations, eventtime
-from spark_client.plan.belonging import Condition, partition_within
-from spark_client.plan.durations import Duration
-from spark_client.plan.substreams import ColumnOrName, Substream, Substreams, column, names_of, resolve
+from spark_client.windows import durations, eventtime
+from spark_client.windows.belonging import Condition, partition_within
+from spark_client.windows.durations import Duration
+from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Finish, Frontier, Report
 
 Group = tuple[Substream, Mapping[str, Any]]  #: a substream of a batch with its aggregates

@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER, named
 from spark_client.errors import UsageError
 from spark_client.plan.nesting import holds, utf8
-from spark_client.plan.substreams import TRACKER, named
 
 _PARSER: Final = "spark.sql.legacy.timeParserPolicy"
 #: Times keep their microseconds and do not depend on the session's zone.

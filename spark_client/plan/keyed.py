@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple, cast
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
 from spark_client.plan.names import alike, check_columns
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER, Substreams
+from spark_client.windows.substreams import Substreams
 
 OWN_STATES: Final = "tracker_"  #: what the names of this package's own state begin with
 

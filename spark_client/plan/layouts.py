@@ -20,8 +20,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.plan.eventtime import INSTANT, LIMIT
-from spark_client.plan.substreams import TRACKER, TRACKER_TYPE, ColumnOrName, Substreams, named, names_of
+from spark_client.columns import TRACKER, ColumnOrName, named, names_of
+from spark_client.windows.eventtime import INSTANT, LIMIT
+from spark_client.windows.substreams import TRACKER_TYPE, Substreams
 
 LABEL: Final = "_tracker_label"
 ELSEWHERE: Final = "_tracker_elsewhere"

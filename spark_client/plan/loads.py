@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 
 from spark_client.errors import UsageError
 from spark_client.plan.schedule import ByCount
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.substreams import Substreams
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]
 

@@ -15,8 +15,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column
 from spark_client.errors import UsageError
-from spark_client.plan.substreams import ColumnOrName, column
 
 _Finish: TypeAlias = Callable[..., Column]
 

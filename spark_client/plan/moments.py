@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column, names_of
 from spark_client.plan.mergeable import Aggregate, remade
-from spark_client.plan.substreams import ColumnOrName, column, names_of
 
 _Merged: TypeAlias = Callable[[Column], Column]
 

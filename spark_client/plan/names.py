@@ -11,8 +11,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
-from spark_client.plan.substreams import TRACKER
 
 _LONGEST: Final = 512  #: bytes of a segment's name, at the tracker
 _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")

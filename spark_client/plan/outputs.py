@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
 from spark_client.plan.fronts import Group
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL
-from spark_client.plan.substreams import TRACKER
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
 Counted: TypeAlias = Mapping[str, list[Group]]  #: by segment: what was sent on it

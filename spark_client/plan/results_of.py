@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.plan.belonging import Condition
 from spark_client.plan.schedule import ByCount
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.belonging import Condition
+from spark_client.windows.substreams import Substreams
 
 Incomplete: TypeAlias = Literal["drained", "EXPIRED", "ABANDONED"]
 ReceiptRows: TypeAlias = DataFrame | Iterable[Mapping[str, Any]]

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from spark_client.errors import UsageError
 from spark_client.plan import timetable
 from spark_client.plan.fronts import Front, Promises
-from spark_client.plan.substreams import Substream, Substreams
+from spark_client.windows.substreams import Substream, Substreams
 
 Rows: TypeAlias = DataFrame | Iterable[Sequence[Any]]
 

@@ -9,14 +9,15 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.plan.belonging import Belonging
+from spark_client.columns import TRACKER
 from spark_client.plan.fronts import Front
 from spark_client.plan.labels import positional_label, source_label
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
-from spark_client.plan.substreams import TRACKER, Substreams
 from spark_client.plan.wakeups import WAKE_UP
 from spark_client.spark_internals.expressions import Form
+from spark_client.windows.belonging import Belonging
+from spark_client.windows.substreams import Substreams
 
 _END = "_tracker_end"  #: of one of the windows that a row is in, if they overlap; no longer than until it is tracked
 

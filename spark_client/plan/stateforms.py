@@ -14,10 +14,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import named
 from spark_client.errors import UsageError
 from spark_client.plan.releases import Measure, ReleasePlan
 from spark_client.plan.stateshapes import part_numbers
-from spark_client.plan.substreams import Substreams, named
+from spark_client.windows.substreams import Substreams
 
 SUBSTREAM: Final = "_substream"  #: the column that tells whose part a row is: a struct of the scope and the key
 

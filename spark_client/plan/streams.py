@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame
 
-from spark_client.plan.belonging import Belonging, requirement
 from spark_client.plan.fronts import Front
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.belonging import Belonging, requirement
+from spark_client.windows.substreams import Substreams
 
 Step: TypeAlias = Callable[[DataFrame], DataFrame]
 Direction: TypeAlias = Literal["sent", "received", "passing"]  #: passing: sent and received by the same query

@@ -17,11 +17,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import session_zone, text_of
 from spark_client.errors import UsageError
-from spark_client.plan import eventtime
-from spark_client.plan.calendars import is_zone, midnight_of
-from spark_client.plan.eventtime import DATE, DAY, INSTANT, WALL
-from spark_client.plan.substreams import Substream, Substreams, session_zone, text_of
+from spark_client.windows import eventtime
+from spark_client.windows.calendars import is_zone, midnight_of
+from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL
+from spark_client.windows.substreams import Substream, Substreams
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 #: How texts of a type look that need no cast, as they are written as Spark writes them.

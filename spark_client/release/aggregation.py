@@ -11,15 +11,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER, ColumnOrName, named
 from spark_client.counting.folding import fold_table
 from spark_client.counting.groups import groups_of
 from spark_client.counting.written import files
 from spark_client.plan.fronts import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, REVISION, Measure, ReleasePlan
-from spark_client.plan.substreams import TRACKER, ColumnOrName, Substream, Substreams, named
 from spark_client.release.parts import Selection
 from spark_client.storage.directories import parquet_of
+from spark_client.windows.substreams import Substream, Substreams
 
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
 

@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.stateshapes import can_read, differences, placed
-from spark_client.plan.substreams import Substream
 from spark_client.release.carried_out import aggregation
 from spark_client.release.parts import Part, Selection, located, versions_of
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json
+from spark_client.windows.substreams import Substream
 
 _ABANDONED: Final = 86_400.0  #: seconds after which links that a reader has left, since it was killed, are removed
 

@@ -9,22 +9,22 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER, ColumnOrName, column, resolve
 from spark_client.errors import UsageError
-from spark_client.plan import durations
-from spark_client.plan.belonging import no_revision
 from spark_client.plan.decomposition import decompose, result_field, sortable, storable
-from spark_client.plan.durations import Duration
 from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import alike, check_columns, fold
 from spark_client.plan.releases import Measure, OnOverflow, ReleasePlan
 from spark_client.plan.resultfunctions import FunctionKind, ResultFunction
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import TRACKER, ColumnOrName, column, resolve
 from spark_client.release.carried_out import aggregation
 from spark_client.spark_internals.arrow import passes_through_arrow
 from spark_client.spark_internals.expressions import expression_form, stable_text
 from spark_client.spark_internals.plans import has_lambda
+from spark_client.windows import durations
+from spark_client.windows.belonging import no_revision
+from spark_client.windows.durations import Duration
 
 
 def declare(

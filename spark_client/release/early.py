@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.outputs import EarlyOutput
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.aggregation import only
 from spark_client.release.parts import versions_of
 from spark_client.release.state import PartialState
 from spark_client.storage.directories import WHOLE
 from spark_client.storage.numbered import newest_of
+from spark_client.windows.substreams import Substream, Substreams
 
 
 class EarlyResults:

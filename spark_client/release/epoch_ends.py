@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 from spark_client.counting.batch_result import BatchResult
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted
-from spark_client.plan.substreams import Substream
 from spark_client.release.parts import RowTally
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision
+from spark_client.windows.substreams import Substream
 from tracker.client import Ended, Event, Late, label
 
 _REMEMBERED: Final = 100_000  #: ended substreams whose late rows are caught row by row

@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.stateforms import exported
-from spark_client.plan.substreams import Substreams
 from spark_client.release.aggregation import only
 from spark_client.release.committed import CommittedState, committed
 from spark_client.release.inbox import up_to
 from spark_client.release.parts import joined
 from spark_client.spark_internals.checkpoints import files_after, last_commit, query_id, started_query
 from spark_client.storage.directories import WHOLE, as_batches_write, write_json, write_parquet
+from spark_client.windows.substreams import Substreams
 
 STATE: Final = "state"  #: the directory of the table, and of its index
 POSITION: Final = "position.json"

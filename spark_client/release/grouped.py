@@ -12,8 +12,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError
 from spark_client.plan.resultfunctions import FinishedGroup, ResultFunction
-from spark_client.plan.substreams import Substreams
 from spark_client.spark_internals.arrow import arrow_schema
+from spark_client.windows.substreams import Substreams
 
 REPAIR: Final = (
     "Nothing of the batch was published, and nothing is lost: repair the function and start the query again, with the "

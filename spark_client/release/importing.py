@@ -16,17 +16,18 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import quoted
 from spark_client.errors import UsageError
-from spark_client.plan.recutting import Recut
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.stateforms import SUBSTREAM, imported, renamed
 from spark_client.plan.stateshapes import differences, part_numbers, placed
-from spark_client.plan.substreams import Substream, Substreams, quoted
 from spark_client.release.exporting import POSITION, REST, STATE
 from spark_client.release.inbox import write_note
 from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
 from spark_client.storage.directories import WHOLE, as_batches_write, read_json, unpack, write_json, write_parquet
 from spark_client.trackers.places import Place
+from spark_client.windows.recutting import Recut
+from spark_client.windows.substreams import Substream, Substreams
 
 _NAMED: Final = 5  #: substreams that a message lists
 

@@ -20,12 +20,12 @@ from typing import Any, Final
 from spark_client.counting.job_reader import ONE_ATTEMPT
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, torn
-from spark_client.plan.eventtime import micros_of
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.state import PartialState
 from spark_client.storage.directories import read_json, sweep, write_first, write_json
 from spark_client.trackers.eventlogs import Subscriptions
 from spark_client.trackers.places import Place
+from spark_client.windows.eventtime import micros_of
+from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Ended, Event, Late, Reason, TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")

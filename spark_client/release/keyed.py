@@ -23,11 +23,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
+from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.eventtime import datetime_of, micros_in
 from spark_client.plan.keyed import OWN_STATES, KeyedPlan, SubstreamEnd, SubstreamKey, check_state, no_timers
-from spark_client.plan.substreams import TRACKER, Substream, Substreams, named
 from spark_client.spark_internals.tasks import batch_of
+from spark_client.windows.eventtime import datetime_of, micros_in
+from spark_client.windows.substreams import Substream, Substreams
 
 SCOPE, KEY, MADE, LATE = "scope", "key", "made", "late"  #: what comes out: a result of a substream, or a late row of it
 

@@ -9,11 +9,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import named
 from spark_client.plan.releases import REVISION, ReleasePlan
 from spark_client.plan.resultfunctions import ResultFunction
-from spark_client.plan.substreams import Substream, named
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.grouped import REPAIR, GroupFunction
+from spark_client.windows.substreams import Substream
 
 
 def made_by(

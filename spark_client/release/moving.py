@@ -15,11 +15,11 @@ from typing import Final, TypeAlias
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.recutting import Recut
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
+from spark_client.windows.recutting import Recut
+from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import JobStatus, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest, split
 

@@ -9,13 +9,13 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.plan.nested import windows_in
 from spark_client.plan.releases import COMPLETENESS
-from spark_client.plan.substreams import Substream
 from spark_client.release.epoch_ends import EpochEnds, completeness_of
 from spark_client.release.nested_windows import NestedWindows
 from spark_client.release.shared_ends import SharedEnds
 from spark_client.release.state import PartialState
+from spark_client.windows.nested import windows_in
+from spark_client.windows.substreams import Substream
 
 
 class NestedEnds(SharedEnds):

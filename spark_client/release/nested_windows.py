@@ -9,10 +9,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.plan.nested import window_of
+from spark_client.columns import ColumnOrName, named
 from spark_client.plan.releases import LEVEL
-from spark_client.plan.substreams import ColumnOrName, named
 from spark_client.release.aggregation import Aggregation
+from spark_client.windows.nested import window_of
 
 _LEVEL: Final = f"_{LEVEL}"
 

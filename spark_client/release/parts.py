@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from spark_client.errors import TrackingError
-from spark_client.plan.substreams import Substream
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import read_json, write_json
+from spark_client.windows.substreams import Substream
 
 _INDEX = "_index.json"
 

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.stateshapes import can_read
-from spark_client.plan.substreams import TRACKER, Substream, Substreams, named
 from spark_client.release.parts import RowTally
 from spark_client.spark_internals.checkpoints import started_query
 from spark_client.storage.directories import (
@@ -34,6 +34,7 @@ from spark_client.storage.directories import (
     write_json,
     write_parquet,
 )
+from spark_client.windows.substreams import Substream, Substreams
 from tracker.client.receipts import COUNTS
 
 _log = logging.getLogger("spark_client")

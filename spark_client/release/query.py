@@ -29,9 +29,7 @@ from spark_client.counting.batch_input import BatchInput
 from spark_client.counting.batch_result import BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.belonging import no_revision
 from spark_client.plan.outputs import Counted
-from spark_client.plan.substreams import Substream
 from spark_client.release.epoch_ends import EpochEnds, RecentlyEnded, Taken, elements_of, result_of
 from spark_client.release.inbox import Inbox
 from spark_client.release.parts import RowTally
@@ -40,6 +38,8 @@ from spark_client.release.revisions import Revisions, numbered
 from spark_client.release.single import SingleRelease
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import publishing_after
+from spark_client.windows.belonging import no_revision
+from spark_client.windows.substreams import Substream
 
 # What crosses them is partial aggregates, far fewer than rows. Spark's own operators exchange in as many partitions as
 # the session says; adaptive execution would merge them afterwards, at the price of a job more for each exchange. Here

@@ -21,13 +21,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.counting.runs import Run
-from spark_client.plan.eventtime import micros_of
 from spark_client.plan.outputs import Sink, check_sink
-from spark_client.plan.substreams import Substream
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import planned
 from spark_client.storage.directories import check_store, local_path, publish, sweep
+from spark_client.windows.eventtime import micros_of
+from spark_client.windows.substreams import Substream
 from tracker.client import Ended, Event, Late
 
 RECEIPT_SCHEMA: Final = T.StructType(

@@ -12,16 +12,17 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from spark_client.columns import named
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.outputs import Counted, Output
 from spark_client.plan.resultfunctions import ResultFunction
-from spark_client.plan.substreams import Substream, named
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.grouped import REPAIR
 from spark_client.release.making import added, made_by
 from spark_client.spark_internals.error_texts import has_text, sentence_in
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
+from spark_client.windows.substreams import Substream
 
 _SHOWN: Final = 3  #: substreams that an error names
 

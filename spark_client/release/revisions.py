@@ -22,14 +22,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.advice import explained
 from spark_client.errors import UsageError
-from spark_client.plan.eventtime import INSTANT, micros_of
 from spark_client.plan.stateshapes import can_read
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.parts import NONE, RowTally
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.spark_internals.checkpoints import last_commit, started_query
 from spark_client.storage.directories import parquet_of, read_json, write_first
 from spark_client.trackers.jobclient import JobClient
+from spark_client.windows.eventtime import INSTANT, micros_of
+from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import TrackerError, TrackerUnavailable
 from tracker.contract.refusal import Refusal
 

@@ -1,6 +1,6 @@
 """Which sessions a batch's events end, and what of the others is carried on.
 
-A step has ended when all stretches of time that have it have (`plan.sessions`).
+A step has ended when all stretches of time that have it have (`windows.sessions`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import named
 from spark_client.plan.releases import COMPLETENESS
-from spark_client.plan.substreams import Substream, named
 from spark_client.release.epoch_ends import EpochEnds, completeness_of
 from spark_client.release.parts import RowTally
 from spark_client.release.sessions import ENDED, WHOLE, Sessions
 from spark_client.release.shared_ends import SharedEnds
 from spark_client.release.state import PartialState
+from spark_client.windows.substreams import Substream
 
 _BY_DRAIN: Final = "_by_drain"
 _BEFORE: Final = "_before"

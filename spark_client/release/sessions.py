@@ -16,9 +16,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.plan import eventtime
-from spark_client.plan.substreams import TRACKER, named
+from spark_client.columns import TRACKER, named
 from spark_client.release.aggregation import Aggregation
+from spark_client.windows import eventtime
 
 ENDED: Final = "_ended"  #: whether the step of a partial row has
 WHOLE: Final = "_whole"  #: whether a chain of them is a session that is over

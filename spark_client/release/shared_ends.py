@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.epoch_ends import EpochEnds, missed_ends, substream_of
 from spark_client.release.parts import NONE
 from spark_client.release.receipts import End
 from spark_client.release.state import PartialState
+from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Ended, Event
 
 

@@ -14,11 +14,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import TRACKER, named
 from spark_client.counting.runs import Run
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted, EarlyOutput, Output
 from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, REVISION, ReleasePlan
-from spark_client.plan.substreams import TRACKER, Substream, named
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.carried_out import aggregation, shared_ends
 from spark_client.release.early import EarlyResults
@@ -31,6 +31,7 @@ from spark_client.release.results import Results
 from spark_client.release.revisions import Revisions
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import Batch
+from spark_client.windows.substreams import Substream
 from tracker.client import Ended, Event, Late
 
 _OUTPUTS: Final = "outputs"  #: beneath ``tracker`` in a checkpoint: what each of several releases keeps

@@ -19,11 +19,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from spark_client.errors import torn
-from spark_client.plan.substreams import Substream
 from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, located, versions_of
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
 from spark_client.trackers.places import Place
+from spark_client.windows.substreams import Substream
 
 _DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
 _ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten

@@ -19,7 +19,6 @@ from spark_client.counting.runs import Run
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import BatchId, EarlyOutput, Output
 from spark_client.plan.streams import Direction
-from spark_client.plan.substreams import Substreams
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import ReleaseQuery
 from spark_client.release.receipts import Receipts
@@ -42,6 +41,7 @@ from spark_client.runtime.queryplan import (
 from spark_client.sinks.early import EarlyFiles, EarlySink, Several, ToEarlyFunction, ToEarlySink
 from spark_client.sinks.outputs import FileOutput, ForeachBatchOutput, SeveralOutputs, SinkOutput
 from spark_client.trackers.jobclient import JobClient
+from spark_client.windows.substreams import Substreams
 from tracker.client.pieces import Largest
 
 

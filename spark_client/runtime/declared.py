@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from spark_client.errors import UsageError
-from spark_client.plan.recutting import can_recut
 from spark_client.plan.releases import KEY_FORMS, ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.stateshapes import changed_forms, new_aggregates, part_numbers
 from spark_client.plan.streams import Stream
 from spark_client.storage.directories import read_json, write_json
+from spark_client.windows.recutting import can_recut
 
 ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zone rows fall into substreams
 

@@ -9,12 +9,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.advice import explained
+from spark_client.columns import named
 from spark_client.counting.batch_result import BatchResult
 from spark_client.counting.runs import Run
-from spark_client.plan.belonging import of_steps, tells_of_bad_rows
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import Output
-from spark_client.plan.substreams import Substream, named
 from spark_client.release.keyed import KEY, LATE, MADE, SCOPE
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
@@ -22,6 +21,8 @@ from spark_client.runtime.functions import FunctionQuery
 from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
+from spark_client.windows.belonging import of_steps, tells_of_bad_rows
+from spark_client.windows.substreams import Substream
 
 _ROWS = "rows"
 

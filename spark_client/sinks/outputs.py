@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchFunction, BatchId, Counted, Output, Sink
-from spark_client.plan.substreams import TRACKER
 from spark_client.storage.directories import is_table_of, publish, sweep
 
 _KEEP_NAMES: Final = ("parquet", "orc")

@@ -23,14 +23,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import named, quoted
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.eventtime import DAY
 from spark_client.plan.names import alike
 from spark_client.plan.nesting import holds, utf8
 from spark_client.plan.outputs import check_replaced
 from spark_client.plan.releases import REVISION
 from spark_client.plan.streams import Step
-from spark_client.plan.substreams import named, quoted
 from spark_client.sinks.statements import Statements
 from spark_client.storage.databases import (
     Connection,
@@ -39,6 +38,7 @@ from spark_client.storage.databases import (
     check_transactions,
     in_statement,
 )
+from spark_client.windows.eventtime import DAY
 
 # Spark holds times that Python's datetime does not, and texts whose bytes are not UTF-8, which come out as other texts.
 # So Spark itself looks for such values, row by row, and Python never meets one.

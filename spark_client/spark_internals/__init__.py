@@ -8,8 +8,8 @@ or *open*, so that it goes on without. `tests/spark_internals` has a test for ea
 Other rooms rely on what Spark does, through public interfaces, and promises nowhere. The same tests hold Spark to it:
 
 - texts of errors: an expression's ``raise_error`` and a task's exception are in the error that a query fails with
-  (`plan.belonging`, `runtime.failures`), and so is why a length of time is refused (`plan.durations`) and that there is
-  no such source (`channels.kafka`). Where they are not, a failure is shown as Spark words it;
+  (`windows.belonging`, `runtime.failures`), and so is why a length of time is refused (`windows.durations`) and that
+  there is no such source (`channels.kafka`). Where they are not, a failure is shown as Spark words it;
 - attempts: an accumulator has what successful ones added, and no two have one number (`counting.manifest`,
   `counting.probes`). An attempt's number that came twice would be taken for the same work;
 - ``noop`` reads all rows (`counting.intake`). Where it did not, rows would be missing, and substreams stay open;

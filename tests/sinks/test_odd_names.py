@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.postgres import Postgres
 from spark_client import Marks, Table, Tables, Topic, Tracking, TrackingError, UsageError, channel_tables, epochs_table
-from spark_client.plan.substreams import named
+from spark_client.columns import named
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 from tests.spark.odd_names import ODD, Names, live

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Channel, Marks, TrackedStream, Tracking
-from spark_client.plan.substreams import named, quoted
+from spark_client.columns import named, quoted
 from tests.spark.feed import Feed
 
 ODD = [

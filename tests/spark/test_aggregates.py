@@ -22,9 +22,9 @@ from spark_client import Marks, Tracking, UsageError, aggregates
 from spark_client.plan import decimals
 from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.streams import Stream
-from spark_client.plan.substreams import Substreams
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError
 from spark_client.counting.countingplan import CountingMode
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, rows_of
 

@@ -16,10 +16,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError, calendar
-from spark_client.plan import eventtime, timetable
-from spark_client.plan.eventtime import DAY
-from spark_client.plan.substreams import Substreams
-from spark_client.plan.windows import dated, declare
+from spark_client.plan import timetable
+from spark_client.windows import eventtime
+from spark_client.windows.declaration import dated, declare
+from spark_client.windows.eventtime import DAY
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, rows_of
 

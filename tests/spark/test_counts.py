@@ -15,8 +15,8 @@ from spark_client.counting.continuing import Ledger, forget_shared
 from spark_client.counting.livefronts import LiveSchedule, live
 from spark_client.counting.offers import give
 from spark_client.counting.runs import Run
-from spark_client.plan.substreams import Substreams
 from spark_client.storage.directories import read_json
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tracker.client import DrainState, JobSpec, TrackerClient
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_client.errors import UsageError
-from spark_client.plan.nested import Level
-from spark_client.plan.substreams import Substreams
 from spark_client.runtime import declared
+from spark_client.windows.nested import Level
+from spark_client.windows.substreams import Substreams
 
 HOUR = 3_600_000_000
 HOURS = Substreams("shop", "string", None, "string", HOUR, 0)

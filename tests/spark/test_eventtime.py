@@ -12,10 +12,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError
-from spark_client.plan import durations, eventtime, timetable
+from spark_client.plan import timetable
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.substreams import Substreams
-from spark_client.plan.windows import declare
+from spark_client.windows import durations, eventtime
+from spark_client.windows.declaration import declare
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 

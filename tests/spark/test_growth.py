@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from spark_client.errors import TrackingError
-from spark_client.plan.substreams import Substream
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, remove, sweep, write_first, write_json
+from spark_client.windows.substreams import Substream
 
 
 class Rows:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from spark_client.counting.runs import Run
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.inbox import Inbox
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
+from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, JobSpec, ShardedClient, TrackerClient, TrackerError

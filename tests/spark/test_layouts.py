@@ -14,12 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.api.streams import TrackedStream
 from spark_client.channels.files import FileChannel
+from spark_client.columns import TRACKER
 from spark_client.counting.driver import by_substream, in_files
 from spark_client.plan.layouts import ELSEWHERE, LABEL, derived_layout
-from spark_client.plan.substreams import TRACKER, Substreams
-from spark_client.plan.windows import declare
 from spark_client.spark_internals.plans import passed_on
 from spark_client.storage.directories import read_json, write_json
+from spark_client.windows.declaration import declare
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

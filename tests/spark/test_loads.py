@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import ControlTable, Front, Manifests, SuccessMarkers, Tracking, TrackingError, UsageError
 from spark_client.counting.livefronts import live
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row, rows_of

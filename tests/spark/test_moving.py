@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.recutting import Recut
-from spark_client.plan.substreams import Substreams
 from spark_client.release.moving import Move
+from spark_client.windows.recutting import Recut
+from spark_client.windows.substreams import Substreams
 from tracker.client import Ended, JobSpec, Report
 from tracker.client.producer import Producer
 from tracker.testing import LocalTracker

@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, calendar, nested
-from spark_client.plan.nested import Level, windows_in
-from spark_client.plan.substreams import Substreams
+from spark_client.windows.nested import Level, windows_in
+from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, ResultsOf, Tracking, TrackingError, UsageError
 from spark_client.counting.livefronts import live
-from spark_client.plan.calendars import CalendarRule
-from spark_client.plan.substreams import Substream, Substreams
+from spark_client.windows.calendars import CalendarRule
+from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import START, Feed, row, rows_of

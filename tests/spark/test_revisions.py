@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import LATE_SCHEMA, RECEIPT_SCHEMA, Marks, Tracking, UsageError
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Item, Quarantine
 from spark_client.release.revisions import Revisions
 from spark_client.storage.directories import write_first, write_json
+from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.states import hinder

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Snapshots, Tracking, UsageError, calendar, nested, session
-from spark_client.plan.sessions import stretches
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.parts import Part, RowTally, selections
+from spark_client.windows.sessions import stretches
+from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -10,8 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from spark_client.plan.nested import Level
-from spark_client.plan.substreams import Substream, Substreams
 from spark_client.release.epoch_ends import EpochEnds
 from spark_client.release.nested_ends import NestedEnds
 from spark_client.release.parts import RowTally
@@ -19,6 +17,8 @@ from spark_client.release.session_ends import SessionEnds
 from spark_client.release.shared_ends import SharedEnds
 from spark_client.release.state import PartialState
 from spark_client.trackers.places import Place
+from spark_client.windows.nested import Level
+from spark_client.windows.substreams import Substream, Substreams
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, Event, Late, Reason
 

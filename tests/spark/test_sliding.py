@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, sliding
-from spark_client.plan import durations
-from spark_client.plan.windows import declare
+from spark_client.windows import durations
+from spark_client.windows.declaration import declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client.plan.substreams import Substream
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.storage.directories import write_first
+from spark_client.windows.substreams import Substream
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Schedule, Tracking, UsageError
-from spark_client.plan import timetable, windows
+from spark_client.plan import timetable
 from spark_client.plan.decomposition import storable
+from spark_client.windows import declaration
 from tests.client.processes import Server
 
 pytestmark = pytest.mark.spark
@@ -65,9 +66,9 @@ def test_a_text_names_what_spark_groups_as_one(spark: SparkSession, kind: str, p
 
     def declared() -> tuple[Any, Column]:
         if place == "scope":
-            rule, scope, _, _ = windows.declare(rows, "value", ("ts", "1 day"), None)
+            rule, scope, _, _ = declaration.declare(rows, "value", ("ts", "1 day"), None)
             return rule.scope_type, scope
-        rule, _, name, _ = windows.declare(rows, None, None, "value")
+        rule, _, name, _ = declaration.declare(rows, None, None, "value")
         return rule.name_type, name
 
     if kind in REFUSED:
@@ -129,7 +130,7 @@ def read(spark: SparkSession, source: str, given: Any, by_scope: bool) -> set[st
     """The scopes, or the names, that a schedule has for a source of one type."""
     rows = spark.sql(f"select {source} as value, timestamp'2024-01-01 00:00:00' as ts")
     window, name = (("ts", "1 day"), None) if by_scope else (None, "value")
-    rule = windows.declare(rows, "value" if by_scope else None, window, name)[0]
+    rule = declaration.declare(rows, "value" if by_scope else None, window, name)[0]
     when = [date(2024, 1, 1)] if by_scope else []
     if isinstance(given, str):
         day = "date'2024-01-01', " if by_scope else ""

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Tracking, TrackingError, UsageError
 from spark_client.channels.epochs import _EpochStream
 from spark_client.channels.files import FileChannel, _Directories
+from spark_client.columns import TRACKER
 from spark_client.plan.layouts import derived_layout
-from spark_client.plan.substreams import TRACKER
-from spark_client.plan.windows import declare
+from spark_client.windows.declaration import declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
 from tracker.client import TrackerClient

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan import durations
-from spark_client.plan.belonging import _MARK, tells_of_bad_rows
 from spark_client.runtime.failures import sentence_of
 from spark_client.spark_internals.error_texts import has_text, sentence_in
 from spark_client.storage.topics import _explained
+from spark_client.windows import durations
+from spark_client.windows.belonging import _MARK, tells_of_bad_rows
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.plan import eventtime
-from spark_client.plan.eventtime import DAY
+from spark_client.windows import eventtime
+from spark_client.windows.eventtime import DAY
 
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS: Final = (

@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.plan import durations
-from spark_client.plan.calendars import Calendar, CalendarRule, rule_of
-from spark_client.plan.durations import Duration
-from spark_client.plan.eventtime import DAY
+from spark_client.windows import durations
+from spark_client.windows.calendars import Calendar, CalendarRule, rule_of
+from spark_client.windows.durations import Duration
+from spark_client.windows.eventtime import DAY
 
 
 @dataclass(frozen=True, eq=False)

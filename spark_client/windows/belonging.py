@@ -16,11 +16,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER, ColumnOrName, column, named, quoted, resolve
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.calendars import is_zone, is_zone_sql
-from spark_client.plan.substreams import TRACKER, ColumnOrName, Substreams, column, named, quoted, resolve
 from spark_client.spark_internals.error_texts import has_text
 from spark_client.spark_internals.plans import is_plain
+from spark_client.windows.calendars import is_zone, is_zone_sql
+from spark_client.windows.substreams import Substreams
 
 OnBadRows: TypeAlias = Literal["fail", "quarantine"]
 

@@ -14,8 +14,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from spark_client.errors import UsageError
-from spark_client.plan import durations
-from spark_client.plan.durations import Duration
+from spark_client.windows import durations
+from spark_client.windows.durations import Duration
 
 _MOST: Final = 100  #: steps of a gap: each row is an element of one stretch more
 

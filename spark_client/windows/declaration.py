@@ -9,16 +9,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column, resolve, session_zone, text_of
 from spark_client.errors import UsageError
-from spark_client.plan import durations, eventtime
-from spark_client.plan.calendars import Calendar, is_zone, midnight_of, rule_of
-from spark_client.plan.durations import Duration
-from spark_client.plan.eventtime import INSTANT
-from spark_client.plan.nested import Nested, levels_of
-from spark_client.plan.sessions import Session
-from spark_client.plan.sliding import Sliding
-from spark_client.plan.substreams import ColumnOrName, Substreams, column, resolve, session_zone, text_of
 from spark_client.spark_internals.plans import is_plain
+from spark_client.windows import durations, eventtime
+from spark_client.windows.calendars import Calendar, is_zone, midnight_of, rule_of
+from spark_client.windows.durations import Duration
+from spark_client.windows.eventtime import INSTANT
+from spark_client.windows.nested import Nested, levels_of
+from spark_client.windows.sessions import Session
+from spark_client.windows.sliding import Sliding
+from spark_client.windows.substreams import Substreams
 
 Length: TypeAlias = Duration | Calendar | Sliding | Session | Nested  #: of a window
 Window: TypeAlias = tuple[ColumnOrName, Length] | tuple[ColumnOrName, Length, Duration]

@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.plan.substreams import Substream, Substreams
+from spark_client.windows.substreams import Substream, Substreams
 
 
 @dataclass(frozen=True)

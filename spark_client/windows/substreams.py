@@ -7,24 +7,21 @@ must never look at data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.errors import UsageError
-from spark_client.plan import eventtime, sliding
-from spark_client.plan.calendars import CalendarRule
-from spark_client.plan.eventtime import INSTANT
-from spark_client.plan.nested import Level, key_of, window_of, windows_in
-from spark_client.plan.sessions import stretches
-from spark_client.spark_internals.columns import plain_name
-
-TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
+from spark_client.columns import TRACKER
+from spark_client.windows import eventtime, sliding
+from spark_client.windows.calendars import CalendarRule
+from spark_client.windows.eventtime import INSTANT
+from spark_client.windows.nested import Level, key_of, window_of, windows_in
+from spark_client.windows.sessions import stretches
 
 TRACKER_TYPE: Final = T.StructType(
     [
@@ -37,8 +34,6 @@ TRACKER_TYPE: Final = T.StructType(
 
 _LATER: Final = ("calendar", "slide", "gap", "at", "levels")  #: fields that earlier versions did not have
 
-ColumnOrName: TypeAlias = Column | str
-
 
 class Substream(NamedTuple):
     """One substream as the tracker knows it: `end_time` in microseconds since the Unix epoch, or None."""
@@ -46,41 +41,6 @@ class Substream(NamedTuple):
     scope: str
     name: str
     end_time: int | None
-
-
-def column(value: ColumnOrName) -> Column:
-    """Return a column, given as such or by its name."""
-    return F.col(value) if isinstance(value, str) else value
-
-
-def quoted(name: str) -> str:
-    """Return a name in Spark's SQL, whatever is in it.
-
-    >>> quoted("http.status"), quoted("a`b")
-    ('`http.status`', '`a``b`')
-    """
-    return f"`{name.replace('`', '``')}`"
-
-
-def named(name: str) -> Column:
-    """Return a column by its very name: ``F.col`` would take a dot for a field of a struct."""
-    return F.col(quoted(name))
-
-
-def names_of(values: Iterable[ColumnOrName]) -> frozenset[str] | None:
-    """Return the columns that some columns read, if each is a plain column; None: one is an expression, whose are not
-    known.
-
-    >>> sorted(names_of(["origin", "carrier"]))
-    ['carrier', 'origin']
-    """
-    names = set()
-    for value in values:
-        plain = plain_name(value)
-        if plain is None:
-            return None
-        names.add(plain)
-    return frozenset(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,46 +301,3 @@ class Substreams:
         """From a channel's description."""
         cut, levels = fields.get("calendar"), tuple(map(Level.from_json, fields.get("levels", ())))
         return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut), "levels": levels})
-
-
-def text_of(value: Column, kind: str) -> Column:
-    """Return the text that names what a value names: one text for all values that Spark groups as one.
-
-    Args:
-        value: of a scope, or the name of a substream.
-        kind: its type, as DDL.
-    """
-    if kind in ("float", "double"):
-        value = F.when(value == 0, F.lit(0).cast(kind)).otherwise(value)  # -0.0 is another text
-    return value.cast("string")
-
-
-def session_zone(df: DataFrame) -> str:
-    """Return the time zone that Spark casts by."""
-    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
-    assert zone is not None
-    return zone
-
-
-def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
-    """Return a column of an identity, for a hash: equal texts of a collation may be different bytes, and so different
-    rows.
-
-    Raises:
-        UsageError: Spark cannot resolve it.
-    """
-    kind = resolve(df, value, "identity").dataType.simpleString()
-    return F.collate(column(value), "UTF8_BINARY") if " collate " in kind else column(value)
-
-
-def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
-    """Return the field that a column gives on these rows.
-
-    Raises:
-        UsageError: Spark cannot resolve it.
-    """
-    try:
-        return df.select(column(value)).schema.fields[0]
-    except Exception as error:
-        available = ", ".join(name for name in df.columns if name != TRACKER)
-        raise UsageError(f"{what}={value!r} is not a column of the rows, which have: {available}") from error

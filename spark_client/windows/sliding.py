@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.plan.durations import Duration
+from spark_client.windows.durations import Duration
 
 
 @dataclass(frozen=True)
