@@ -36,10 +36,8 @@ from spark_client.release.single import kept_at, substreams_kept
 from spark_client.runtime import assembly as runtime
 from spark_client.runtime import declared
 from spark_client.runtime.definition import Definition
-from spark_client.runtime.functions import FunctionQuery
 from spark_client.runtime.metrics import JobMetrics
-from spark_client.runtime.native import NativeQuery
-from spark_client.runtime.queries import Read
+from spark_client.runtime.queries import FunctionQuery, NativeQuery, Read
 from spark_client.runtime.queryplan import (
     Destination,
     JobSettings,

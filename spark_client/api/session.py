@@ -32,8 +32,7 @@ from spark_client.plan.schedule import Rows
 from spark_client.release.revisions import Revision, Revisions
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.drains import Drains
-from spark_client.runtime.exposing import Exposure
-from spark_client.runtime.metrics import JobMetrics
+from spark_client.runtime.metrics import JobMetrics, MetricsServer
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
@@ -125,8 +124,8 @@ class Tracking(Declarations, Checkpoints):
         self.job = job
         self.server = server
         self.deployment = deployment
-        self._exposure = None if metrics is None else Exposure(metrics)
-        registry = None if self._exposure is None else self._exposure.registry
+        self._metrics_server = None if metrics is None else MetricsServer(metrics)
+        registry = None if self._metrics_server is None else self._metrics_server.registry
         if sharded and ordering == "global":
             raise UsageError(
                 "sharded=True keeps no order over the servers, since a release acts on ends as each server announces "
@@ -181,7 +180,7 @@ class Tracking(Declarations, Checkpoints):
     @property
     def metrics_url(self) -> str | None:
         """Where the driver's metrics are served; None: no query has been started, or they are not served here."""
-        return None if self._exposure is None else self._exposure.url
+        return None if self._metrics_server is None else self._metrics_server.url
 
     @property
     def queries(self) -> list[TrackedQuery]:
@@ -355,8 +354,8 @@ class Tracking(Declarations, Checkpoints):
         """
         self._drains.stop()
         self._running.stop(self._retry_for if timeout is None else timeout)
-        if self._exposure is not None:
-            self._exposure.close()
+        if self._metrics_server is not None:
+            self._metrics_server.close()
 
     # ---------------------------------------------------------------- starting
 
@@ -381,8 +380,8 @@ class Tracking(Declarations, Checkpoints):
         return self._launch(self._assembly.native(writer.reads, checkpoint), start)
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        if self._exposure is not None:
-            self._exposure.open()
+        if self._metrics_server is not None:
+            self._metrics_server.open()
         if self._drains.under_way and tracked.fronts:
             tracked.rest()
         query = self._running.launch(self.spark, tracked, start)

@@ -13,7 +13,7 @@ from spark_client.advice import explained
 from spark_client.counting.receiptcounts import ReceiptCounts
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.results_of import ResultsOf
-from spark_client.runtime.within import batch_in_hand
+from spark_client.runtime.batches import batch_in_hand
 from tracker.client import Credentials, Ended, TrackerClient, TrackerError, TrackerUnavailable
 
 Outcome: TypeAlias = Literal["drained", "EXPIRED", "ABANDONED"]

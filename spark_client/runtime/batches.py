@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,13 +17,46 @@ from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
 from spark_client.plan.outputs import BatchId
-from spark_client.runtime.functions import FunctionQuery
 from spark_client.runtime.processor import BatchProcessor
-from spark_client.runtime.queries import Read
+from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan
-from spark_client.runtime.within import BatchInHand, within
 from spark_client.spark_internals.checkpoints import query_id
 from tracker.client import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInHand:
+    """A batch of a tracked query.
+
+    Attributes:
+        job: the query's.
+        segment: that it reads.
+        connected: that segment, those that lead there, and those that can be reached from it.
+        epoch: the batch's number.
+    """
+
+    job: str
+    segment: str
+    connected: frozenset[str]
+    epoch: int
+
+
+_in_hand: ContextVar[BatchInHand | None] = ContextVar("batch_in_hand", default=None)
+
+
+def batch_in_hand() -> BatchInHand | None:
+    """Return the batch that this thread processes; None: it is in none."""
+    return _in_hand.get()
+
+
+@contextmanager
+def within(batch: BatchInHand) -> Iterator[None]:
+    """This thread processes a batch meanwhile."""
+    token = _in_hand.set(batch)
+    try:
+        yield
+    finally:
+        _in_hand.reset(token)
 
 
 class BatchQuery(FunctionQuery):

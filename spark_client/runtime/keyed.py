@@ -17,8 +17,7 @@ from spark_client.plan.outputs import Output
 from spark_client.release.keyed import KEY, LATE, MADE, SCOPE
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
-from spark_client.runtime.functions import FunctionQuery
-from spark_client.runtime.queries import Read
+from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
 from spark_client.windows.belonging import of_steps, tells_of_bad_rows

@@ -1,4 +1,4 @@
-"""What a driver's queries count, for Prometheus: by job and query, and by nothing that grows with the data.
+"""Metrics of a driver's queries, for Prometheus: by job and query, and by nothing that grows with the data.
 
 prometheus-client is imported only when metrics are asked for: executors, and drivers without metrics, do without it. A
 batch that Spark runs again is counted again.
@@ -6,6 +6,7 @@ batch that Spark runs again is counted again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,9 +16,15 @@ from weakref import WeakKeyDictionary
 from spark_client.counting.batch_result import BatchResult, StateSize
 from spark_client.errors import UsageError
 from tracker.client import Ended, Outcome
+from tracker.wire.addresses import host_and_port
 
 if TYPE_CHECKING:
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
     from prometheus_client import CollectorRegistry
+
+_log = logging.getLogger("spark_client")
 
 _BATCH_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _DELAY_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -210,3 +217,72 @@ class QueryMetrics:
             if isinstance(event.kind, Ended):
                 families.ends.labels(*labels, event.kind.reason.name.lower()).inc()
                 families.delay.labels(*labels).observe(max(0.0, now - event.at.timestamp()))
+
+
+class MetricsServer:
+    """The registry of a driver's metrics, and the HTTP server for it.
+
+    Args:
+        where: ``HOST:PORT``, where `open` serves a registry of its own; port 0 picks one. Or a registry, which whoever
+            made it serves.
+
+    Raises:
+        UsageError: prometheus-client is not installed, or an address has another form.
+    """
+
+    def __init__(self, where: str | CollectorRegistry) -> None:
+        self._server: WSGIServer | None = None
+        self._thread: Thread | None = None
+        self._address: tuple[str, int] | None = None
+        if not isinstance(where, str):
+            self.registry = where
+            return
+        try:
+            host, port = host_and_port(where, "give 'HOST:PORT', such as '0.0.0.0:7662', or a CollectorRegistry")
+        except ValueError as error:
+            raise UsageError(f"metrics={error}") from error
+        self._address = host.removeprefix("[").removesuffix("]"), port
+        try:
+            from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+        except ImportError as error:
+            raise UsageError(
+                "metrics= needs prometheus-client: pip install 'substream-tracker[spark,metrics]', or leave it out"
+            ) from error
+        self.registry = CollectorRegistry()
+        for process in (ProcessCollector, PlatformCollector, GCCollector):
+            process(registry=self.registry)
+
+    @property
+    def url(self) -> str | None:
+        """Where metrics are served; None: nowhere, or not by this."""
+        if self._server is None or self._address is None:
+            return None
+        host = self._address[0]
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}"
+
+    def open(self) -> None:
+        """Begin to serve, unless it does already.
+
+        Raises:
+            UsageError: another program uses the address, or this machine does not have it.
+        """
+        if self._address is None or self._server is not None:
+            return
+        from prometheus_client import start_http_server
+
+        host, port = self._address
+        try:
+            self._server, self._thread = start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise UsageError(
+                f"metrics='{host}:{port}': cannot listen there: {error}; check that no other driver uses the port"
+            ) from error
+        _log.info("metrics on %s", self.url)
+
+    def close(self) -> None:
+        """Serve no more; `open` begins again."""
+        server, thread, self._server = self._server, self._thread, None
+        if server is not None and thread is not None:
+            server.shutdown()
+            server.server_close()
+            thread.join()

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
-from spark_client.runtime.native import NativeQuery
-from spark_client.runtime.queries import TrackedQuery
+from spark_client.runtime.queries import NativeQuery, TrackedQuery
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import JobStatus, TrackerError, TrackerUnavailable

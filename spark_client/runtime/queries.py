@@ -1,15 +1,18 @@
-"""One tracked query while it runs: its batches, its run at the tracker, and how it is stopped between two batches."""
+"""Tracked queries while they run: their runs at the tracker, how they stop between two batches, and why they fail."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
@@ -18,9 +21,13 @@ from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.streams import Stream
-from spark_client.runtime.failures import QueryFailedError, sentence_of
-from spark_client.runtime.gate import Gate
+from spark_client.runtime.gate import Gate, Stopped
+from spark_client.runtime.metrics import QueryMetrics
 from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit
+from spark_client.spark_internals.error_texts import of_two_drivers, sentence_in
+from spark_client.spark_internals.observations import observation_name
+from spark_client.storage.directories import PARQUET
+from tracker.client import Frontier, TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")
 
@@ -284,3 +291,174 @@ class TrackedQuery:
             last = last_commit(self.checkpoint)
             if last is not None:
                 self.run.await_committed(last)
+
+
+#: What batches are run with, in the copy of the session that Spark makes for a query.
+_CONF: Final = {
+    "spark.sql.adaptive.enabled": "true",  # few files for few rows
+    **PARQUET,
+}
+
+
+class FunctionQuery(TrackedQuery):
+    """A query whose batches are given to a function of this package.
+
+    Attributes:
+        metrics: counts the batches; None: nobody does.
+    """
+
+    metrics: QueryMetrics | None = None
+
+    @property
+    def function(self) -> Callable[[DataFrame, int], None]:
+        """The function for `foreachBatch`; it works while somebody keeps this object.
+
+        Spark keeps it for as long as it keeps its query. This object keeps Spark's query in turn, and the collectors of
+        the JVM and of Python cannot see a circle through both. So the function does not keep this object; whoever
+        follows the query does.
+        """
+        kept_by_others = weakref.ref(self)
+
+        def process(batch: DataFrame, epoch: int) -> None:
+            query = kept_by_others()
+            if query is None:
+                raise Stopped
+            try:
+                query.process(batch, epoch)
+            except Stopped:
+                raise
+            except Exception as error:
+                if (short := query.failure_of(error)) is not error:
+                    raise short from None  # Spark shows the whole chain, with the sentence at its end
+                raise
+
+        return process
+
+    def failure_of(self, error: Exception) -> Exception:
+        """Note what has ended a batch, and return what Spark is to show of it."""
+        self.failed = error
+        if self.metrics is not None and self._run is not None:
+            self.metrics.failed(self._run.query)
+        return shortened(error)
+
+    @abstractmethod
+    def process(self, batch: DataFrame, epoch: int) -> None:
+        """Process a batch."""
+
+    @staticmethod
+    def configure(spark: SparkSession) -> None:
+        """Set what batches are run with.
+
+        Args:
+            spark: the copy of the session that Spark has made for the query.
+        """
+        for key, value in _CONF.items():
+            spark.conf.set(key, value)
+
+
+class NativeQuery(TrackedQuery):
+    """A query that Spark runs with its own stateful operators. Its promises ride in commits."""
+
+    has_operators = True
+    outlives_its_sources = True
+    _last_promised: int | None = None  # the last batch whose promises have been made
+
+    def _committed(self, run: Run) -> None:
+        last = last_commit(self.checkpoint)
+        if last is None or not self._owes(last) or self.query is None:
+            return
+        newest = self.query.lastProgress
+        if newest is None or not self._owes(newest["batchId"]):
+            return  # Spark tells of a batch a little after its commit
+        alone = newest["batchId"] == last and (self._last_promised == last - 1 or run.resume_epoch == last)
+        for progress in [newest] if alone else self.query.recentProgress:  # which are up to a hundred
+            epoch = progress["batchId"]
+            if epoch <= last and self._owes(epoch):
+                run.expect(epoch)
+                run.committed(epoch, self._promises(progress["observedMetrics"]))
+                self._last_promised = epoch
+                self._say_what_is_dropped(progress)
+
+    def _say_what_is_dropped(self, progress: Any) -> None:
+        dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+        if dropped:
+            _log.warning(
+                "query %s, batch %d: Spark has dropped %d rows, or rows made of several, which came later than their "
+                "source had promised (numRowsDroppedByWatermark)",
+                self.run.query,
+                progress["batchId"],
+                dropped,
+            )
+
+    def _promises(self, observed: Mapping[str, Any]) -> list[Frontier]:
+        promises: list[Frontier] = []
+        for stream, front in self.reads:
+            metrics = observed.get(observation_name(stream.segment))
+            if front is not None and metrics is not None:
+                promises.extend(front.of_observed(metrics.asDict()).frontiers)
+        return promises
+
+    def settle(self) -> None:
+        if self.query is None or not self.query.isActive:
+            return
+        self.query.processAllAvailable()
+        last = last_commit(self.checkpoint)
+        while last is not None and self._owes(last) and self.query.isActive:
+            time.sleep(0.01)
+
+    def halt(self) -> None:
+        """Stop the query once the batch in hand is committed, and its promises are made.
+
+        Spark may have begun another one by then. It was not committed, so it is read again.
+        """
+        begun = last_begun(self.checkpoint)
+        while begun is not None and self.query is not None and self.query.isActive:
+            last = last_commit(self.checkpoint)
+            if last is not None and last >= begun and not self._owes(last):
+                break
+            time.sleep(0.01)
+        self.stop()
+
+    def _owes(self, epoch: int) -> bool:
+        """Return whether the promises of a batch that this run has seen committed have still to be made."""
+        return epoch >= self.run.resume_epoch and (self._last_promised is None or epoch > self._last_promised)
+
+    def abandon(self) -> None:
+        super().abandon()
+        if self.query is not None:
+            threading.Thread(target=self.query.stop, name="tracking-stop", daemon=True).start()
+
+
+_TWO_DRIVERS: Final = (
+    "two drivers have run this query with one checkpoint, and one has found the other's entry in Spark's log. Nothing "
+    "is lost, and both may have ended: start one of them again, and see that the other stays down"
+)
+
+
+class QueryFailedError(TrackingError, StreamingQueryException):
+    """A failed query, in the words of this package; who catches Spark's own error catches this one, too."""
+
+    def __init__(self, sentence: str) -> None:
+        StreamingQueryException.__init__(self, message=sentence)
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """Return the sentence of this package that a failure goes back to; None: the failure is not of this package.
+
+    >>> sentence_of(RuntimeError("Traceback: …\\nspark_client.errors.TrackingError: 3 rows belong to no substream\\n"))
+    '3 rows belong to no substream'
+    >>> sentence_of(ValueError("a user's own"))
+    """
+    if isinstance(error, TrackingError):
+        return str(error)
+    if isinstance(error, TrackerError | TrackerUnavailable):
+        return str(explained(error))
+    if of_two_drivers(error):
+        return _TWO_DRIVERS
+    return sentence_in(error)
+
+
+def shortened(error: Exception) -> Exception:
+    """Return the error to raise in Spark's place: with our sentence and no long chain, if it is ours; else the same."""
+    sentence = sentence_of(error)
+    return error if sentence is None else TrackingError(sentence)

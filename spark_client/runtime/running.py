@@ -9,15 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError
 from spark_client.runtime.queries import TrackedQuery
-from spark_client.runtime.starting import start_tracked
+from spark_client.spark_internals.checkpoints import query_id
 from tracker.client import TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")
@@ -184,3 +188,65 @@ class Running:
                         self._followed.discard(tracked)
             self._wake.wait(pause)
         self._at_rest()
+
+
+class _Place:
+    """A checkpoint in which one query is started at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+_places: weakref.WeakValueDictionary[Path, _Place] = weakref.WeakValueDictionary()
+_looking = threading.Lock()
+
+
+def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query and open its run, at the latest when this returns.
+
+    Spark announces a start to all listeners of the session, whichever query it is of. A checkpoint belongs to one
+    query, and Spark writes the query's id there before the announcement, so the id is read there. Two starts in one
+    checkpoint, by whichever `Tracking` of the process, come one after the other: both have that id.
+
+    Args:
+        spark: the session.
+        tracked: what it is to us.
+        start: starts it.
+    """
+    with _looking:
+        place = _places.setdefault(tracked.checkpoint.resolve(), _Place())
+    with place.lock:
+        listener = _Started(tracked)
+        spark.streams.addListener(listener)
+        try:
+            query = start()
+        finally:
+            spark.streams.removeListener(listener)
+            listener.forget()
+        tracked.open(str(query.id), str(query.runId), begun=True)
+    return query
+
+
+class _Started(StreamingQueryListener):
+    """Opens the run of one query before its first batch. Only there while it starts: Python listens at a price."""
+
+    def __init__(self, tracked: TrackedQuery) -> None:
+        self._tracked: TrackedQuery | None = tracked
+
+    def forget(self) -> None:
+        """Let go of the query: the JVM keeps a listener that was removed for as long as it likes."""
+        self._tracked = None
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        tracked = self._tracked
+        if tracked is not None and str(event.id) == query_id(tracked.checkpoint):
+            tracked.open(str(event.id), str(event.runId))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass

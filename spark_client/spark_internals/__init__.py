@@ -8,7 +8,7 @@ or *open*, so that it goes on without. `tests/spark_internals` has a test for ea
 Other rooms rely on what Spark does, through public interfaces, and promises nowhere. The same tests hold Spark to it:
 
 - texts of errors: an expression's ``raise_error`` and a task's exception are in the error that a query fails with
-  (`windows.belonging`, `runtime.failures`), and so is why a length of time is refused (`windows.durations`) and that
+  (`windows.belonging`, `runtime.queries`), and so is why a length of time is refused (`windows.durations`) and that
   there is no such source (`channels.kafka`). Where they are not, a failure is shown as Spark words it;
 - attempts: an accumulator has what successful ones added, and no two have one number (`counting.manifest`,
   `counting.probes`). An attempt's number that came twice would be taken for the same work;
@@ -18,7 +18,7 @@ Other rooms rely on what Spark does, through public interfaces, and promises now
 - keyed state: ``transformWithState`` keeps the key in hand while what its processor returns is read, and a batch that
   is repeated finds the state that it found before (`release.keyed`). Where it did not, state would be another key's, or
   have rows twice;
-- progress: ``batchId``, ``observedMetrics``, ``numRowsDroppedByWatermark`` (`runtime.native`). Where they are missing,
+- progress: ``batchId``, ``observedMetrics``, ``numRowsDroppedByWatermark`` (`runtime.queries`). Where they are missing,
   the thread that follows the query ends it with an error;
 - forms that outlive a release: Parquet with times of 96 bits (`counting.folding`), ``xxhash64`` in labels
   (`plan.labels`), sketches in a state (`plan.aggregates`). Where a hash came out otherwise, a replay under the new

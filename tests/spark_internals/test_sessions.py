@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.api.refusals import check_session
 from spark_client.errors import UsageError
-from spark_client.runtime.functions import _CONF
+from spark_client.runtime.queries import _CONF
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
