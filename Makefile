@@ -38,8 +38,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python scripts/compile_pyspark.py
 	@touch $@
 
-demo: $(STAMP) ## a year of flights through two Spark queries and a tracker that is killed on the way
-	@$(BIN)/python -m examples.flights.demo
+demo: $(STAMP) ## a quarter of a year of flights through two Spark queries while the tracker is killed; DAYS=365: the year
+	@$(BIN)/python -m examples.flights.demo $(if $(DAYS),--days $(DAYS))
 
 demo-delays: $(STAMP) #- two weeks of the flights in hourly steps: how soon each result is out, as a table and a picture
 	@$(BIN)/python -m examples.flights.delays

@@ -1,12 +1,13 @@
-"""A year of flights through two tracked queries, with a tracker that is killed on the way; run by `make demo`.
+"""A quarter of a year of flights through two tracked queries while the tracker is killed; run by `make demo`.
 
 One replay, several readers: the tracked pipeline (`pipeline.py`) and, behind its first query, Spark's own watermark
 with several delays. When a file of the replay has been published, all of them do what can be done with it before the
 next one appears; so all are timed by one clock, the replay's. Half way the tracker is killed without warning while a
 batch is under way, and started again seconds later; the pipeline waits for it and goes on.
 
-A year fits into a few minutes because a file covers 61 hours. Such steps show what is released, but not how soon:
-no release can be timed more finely than a step. `delays.py` times releases in steps of one hour.
+The quarter takes two to three minutes because a file covers 61 hours; `--days 365` replays the whole year. Such steps
+show what is released, but not how soon: no release can be timed more finely than a step. `delays.py` times releases in
+steps of one hour.
 
 The exit status is 0 if the released table is exact: every window there, once, and equal to a batch computation; 1 if
 not; 2 if the demonstration could not run. That a watermark loses rows is no failure of the demonstration.
@@ -36,11 +37,13 @@ class Options(Part):
     """What is replayed, and how.
 
     Attributes:
+        days: how many; the whole year has 365.
         delays: of the watermarks to compare with.
         port: the tracker's; 0: any free one.
         down_for: seconds between the tracker's death and its restart.
     """
 
+    days: int = 90
     delays: tuple[str, ...] = ("1 hour", "24 hours")
     port: int = 0
     down_for: float = 3.0

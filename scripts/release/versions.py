@@ -4,8 +4,8 @@
     python -m scripts.release.versions --tag v0.2.0          # also: the tag is the version's, and nothing is unreleased
     python -m scripts.release.versions --set 0.2.0           # sets it; what was unreleased becomes the version's
 
-pyproject.toml leads. The others are the chart's version and its image's tag, the images' labels, the changelog's newest
-heading, and what docs/releasing.md tells to check out.
+pyproject.toml leads. The others are the package's `__version__`, the chart's version and its image's tag, the images'
+labels, the changelog's newest heading, and what docs/releasing.md tells to check out.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ PLACES = (
     PYPROJECT,
     Place("deploy/helm/substream-tracker/Chart.yaml", rf"^version: {_NUMBER}$"),
     Place("deploy/helm/substream-tracker/Chart.yaml", rf'^appVersion: "{_NUMBER}"$'),
+    Place("tracker/__init__.py", rf'^__version__ = "{_NUMBER}"$'),
     Place("Dockerfile", rf'^LABEL org\.opencontainers\.image\.version="{_NUMBER}"$'),
     Place("docs/releasing.md", rf"^git tag --sign v{_NUMBER} "),
 )
