@@ -9,7 +9,6 @@ import pytest
 from tracker.contract.commands import CloseProducer, DefineJob, Drain, OpenProducer
 from tracker.contract.refusal import Refused
 from tracker.contract.values import DrainMode, DrainState, Mode
-from tracker.server import backups
 from tracker.server.replayable import ReplayableState, Started
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
@@ -18,7 +17,6 @@ from tracker.wire.gen import tracker_pb2 as wire
 def restored(state: ReplayableState) -> ReplayableState:
     """What a restore makes of a state."""
     again = ReplayableState(state.dump())
-    backups._end_runs(again)
     again.renew_logs()
     return again
 

@@ -16,7 +16,9 @@ from tests.checker.history import Operation
 from tests.checker.replay import Body, Epoch, marker, replay
 
 #: Refusals that a client meets only after records were lost.
-_OF_LOSSES: Final = frozenset({"UNKNOWN_JOB", "UNKNOWN_PRODUCER", "MISSING_UNITS", "LOG_CHANGED", "UNKNOWN_ID"})
+_OF_LOSSES: Final = frozenset(
+    {"UNKNOWN_JOB", "UNKNOWN_PRODUCER", "MISSING_UNITS", "LOG_CHANGED", "UNKNOWN_ID", "FENCED"}
+)
 
 
 class JobHistory:

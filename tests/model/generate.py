@@ -696,7 +696,7 @@ class Generator:
             self._add_define()
 
     def _recover(self) -> None:
-        self._add(do="recovered", **({"lost_tail": "tail"} if self.random.random() < 0.15 else {}))
+        self._add(do="recovered", **({"lost_tail": "tail", "fences": True} if self.random.random() < 0.15 else {}))
 
 
 def _again(line: Line) -> Line:

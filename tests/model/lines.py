@@ -141,7 +141,7 @@ class Driver:
             "unsubscribe": lambda li: Unsubscribe(JOB, li["name"]),
             "delete": lambda li: DeleteJob(JOB, li.get("force", False)),
             "tick": lambda _: Tick(),
-            "recovered": lambda li: Recovered(li.get("lost_tail", "")),
+            "recovered": lambda li: Recovered(li.get("lost_tail", ""), li.get("fences", False)),
         }
         return make[line["do"]](line)
 

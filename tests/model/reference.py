@@ -1687,6 +1687,11 @@ class ReferenceTracker:
                 front.since = self._now
             if c.lost_tail:
                 job.log_id = self._new_log()
+            for producer in (each for each in job.producers.values() if c.fences and not each.closed):
+                self._fence(producer)
+                if job.draining and (job.hands_over or not job.fronts):
+                    producer.run, producer.closed = f"lost-{c.lost_tail}", False
+                    producer.seals = producer.settled = False
         if c.lost_tail:
             self._prefix = c.lost_tail
 

@@ -188,8 +188,11 @@ def test_a_torn_journal_is_named_and_a_new_log_begins(servers: Servers, tmp_path
     new = server.stub.GetJob(wire.GetJobRequest(job="job")).log_id
     assert new != old
     assert refused(lambda: list(server.stub.Watch(wire.WatchRequest(job="job", log_id=old))))[1] == "LOG_CHANGED"
-    # What was lost is told again, by those whose reports were.
-    outcomes = [server.stub.Report(ends(epoch)).outcome for epoch in range(kept - 1, 20)]
+    # The run was told that what is lost had taken effect, so it may not go on; the next one repeats what is missing.
+    assert refused(lambda: server.stub.Report(ends(20)))[1] == "FENCED"
+    opened = server.stub.OpenProducer(wire.OpenProducerRequest(job="job", producer="p", run="r2"))
+    assert opened.committed_epoch == kept - 1
+    outcomes = [server.stub.Report(ends(epoch, run="r2")).outcome for epoch in range(kept - 1, 20)]
     assert outcomes == [wire.ReportResponse.ALREADY_COMMITTED] + [wire.ReportResponse.APPLIED] * lost
     server.kill()
     server = servers.start(tmp_path, "sqlite")

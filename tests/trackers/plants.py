@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tracker.core import epochs
 from tracker.journal import LeftOut, Recovery, sqlite
 from tracker.journal.comparing import Relation
 from tracker.journal.redis import RedisJournal, confirming, lease, log, scripts
 from tracker.journal.redis.top import Top
-from tracker.server import backups
 from tracker.server.sequencer import Sequencer
 
 
@@ -41,8 +41,12 @@ def _notes_no_restore(change: pytest.MonkeyPatch) -> None:
     change.setattr(RedisJournal, "_restoring", property(lambda self: True, lambda self, value: None), raising=False)
 
 
+def _fences_nobody(change: pytest.MonkeyPatch) -> None:
+    change.setattr(epochs, "fence_all", lambda job, stand_in: None)
+
+
 def _fences_all(change: pytest.MonkeyPatch) -> None:
-    change.setattr(backups, "DrainMode", SimpleNamespace(HAND_OVER=None))
+    change.setattr(epochs, "fence_all", lambda job, stand_in: [producer.fence() for producer in job.producers.values()])
 
 
 def _sees_no_vanished_log(change: pytest.MonkeyPatch) -> None:
@@ -69,6 +73,7 @@ def _keeps_log_ids(change: pytest.MonkeyPatch) -> None:
 PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S1: a tracker compares nothing": ("redis", True, _compares_nothing),
     "S1: a log keeps its id after a loss": ("objects", True, _keeps_log_ids),
+    "S1: reporters go on with their runs after a loss": ("objects", True, _fences_nobody),
     "S2: marks outlast answers": ("file", False, _keeps_marks),
     "S3: records are left out by their number": ("file", True, _leaves_out_by_number),
     "S4: a restore leaves no note in a file": ("file", False, _notes_no_restore),

@@ -63,6 +63,7 @@ class World:
         self._damaged_at = 0.0
         self._top = 0  # the newest record of which a client knows, or whose loss somebody may know
         self._unsettled = False  # whether the store has lost something, and that is not decided yet
+        self._unknown = False  # whether reporters need not repeat what is lost: nobody knew, or a record was left out
         self.losses = losses
         self.led = 0
         self.story: list[str] = []
@@ -173,7 +174,7 @@ class World:
                 raise FoundOut(f"epoch {epoch} of {producer} was acknowledged in log {status.log_id}, and is not there")
         log = self.logs.setdefault(status.log_id, Log())
         for seq, body in status.events.items():
-            if not self.losses:
+            if not self._unknown:
                 check_event(body)
             if log.events.setdefault(seq, body) != body:
                 raise FoundOut(f"event {seq} of log {status.log_id} was {log.events[seq]}, and is {body}")
@@ -198,6 +199,7 @@ class World:
                     accept = self.calm or self.schedule.random.random() < 0.3
                     if accept and self.schedule.random.random() < 0.3:
                         aside = frozenset({max(1, self._top - self.schedule.random.randint(0, 8))})
+                        self._unknown = True  # later epochs of the same reporter may stay
                     if accept:
                         self._settled()
                 if isinstance(tracker.error, RestoreUnfinishedError):
@@ -294,6 +296,7 @@ class World:
         """Forget what was lost, if nobody is left who could know of the loss."""
         if self._unsettled and not self.store.has_note() and max(each.knows for each in self.trackers) < self._top:
             self.note("nobody knows")
+            self._unknown = True
             self._settled()
             self._top = 1
             self.logs.clear()

@@ -202,6 +202,7 @@ class Recovered:
     """The state was rebuilt from a journal: idle timers start again; with `lost_tail`, all logs get new ids."""
 
     lost_tail: str = ""  #: empty, or the new prefix of log ids
+    fences: bool = False  #: with `lost_tail`: open runs are fenced (no start before version 0.2 did)
 
     @property
     def job(self) -> str:

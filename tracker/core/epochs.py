@@ -89,6 +89,22 @@ def check_close(job: Job, command: CloseProducer) -> Producer:
     return producer
 
 
+def fence_all(job: Job, stand_in: str) -> None:
+    """Fence every open run, since its reporter was told that what is lost had taken effect.
+
+    Args:
+        job: the job.
+        stand_in: a run that nobody has. It takes the place of each, where a drain waits for runs, until the producer
+            opens another.
+    """
+    waited_for = job.drain.under_way and (not job.fronts or job.drain.hands_over)
+    for producer in job.producers.values():
+        if producer.run is not None and waited_for:
+            producer.open(stand_in, seals=False)
+        else:
+            producer.fence()
+
+
 def forget_producer(job: Job, name: str) -> None:
     """Forget a producer, with what it has staged."""
     producer = job.producer(name)

@@ -23,7 +23,7 @@ from tracker.contract.commands import (
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainState
 
-from . import checking, codec, deployments, draining, timers, views
+from . import checking, codec, deployments, draining, epochs, timers, views
 from .drains import DrainRecord
 from .handlers import HANDLERS
 from .job import Job
@@ -113,6 +113,8 @@ class Tracker(Questions):
             timers.restart_timers(job)
             if command.lost_tail:
                 job.log.log_id = self._next_log_id()
+            if command.fences:
+                epochs.fence_all(job, f"lost-{command.lost_tail}")
 
         _for_each("Recovered", list(self._jobs), recover)
 

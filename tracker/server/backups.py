@@ -7,9 +7,7 @@ learns which of its epochs count.
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,8 +16,6 @@ import msgpack  # type: ignore[import-untyped]
 
 import tracker
 from tracker.backup.form import BackupError, Checked, Draft, Header, JobLog
-from tracker.contract.commands import CloseProducer, Command, OpenProducer
-from tracker.contract.values import DrainMode, DrainState
 from tracker.journal import (
     JournalError,
     JournalLossError,
@@ -116,7 +112,8 @@ def restore(where: str, backup: Checked, replace: bool = False, same_log: bool =
     state = ReplayableState(decode(b"".join(backup.state())))
     ended = 0
     if not same_log:
-        ended = _end_runs(state)
+        jobs = [state.tracker.job_status(job) for job in state.tracker.jobs()]
+        ended = sum(not producer.closed for job in jobs for producer in job.producers)
         state.renew_logs()
     aside = set_journal_aside(where) if replace else ""
     payload = msgpack.packb({**asdict(header), "jobs": len(header.jobs), "same_log": same_log})
@@ -148,25 +145,3 @@ def _check(where: str, number: int) -> None:
                 f"the journal {where} does not have what was written; restore the backup again (--replace)"
             )
         ReplayableState(recovery.state)
-
-
-def _end_runs(state: ReplayableState) -> int:
-    """Fence every open run, and return how many there were."""
-    ends = list(_ends(state))
-    for end in ends:
-        state.apply(end, state.at)
-    return len(ends)
-
-
-def _ends(state: ReplayableState) -> Iterator[Command]:
-    for job in state.tracker.jobs():
-        status = state.tracker.job_status(job)
-        # Without fronts a drain is over when all runs are closed, and so is a hand-over. These would have gone on: one
-        # stands in for each, until its producer opens another.
-        waits_for_runs = not status.fronts or status.drain.mode is DrainMode.HAND_OVER
-        stand_in = waits_for_runs and status.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
-        for producer in status.producers:
-            if not producer.closed and stand_in:
-                yield OpenProducer(job, producer.producer, f"restored-{secrets.token_hex(4)}", producer.mode)
-            elif not producer.closed:
-                yield CloseProducer(job, producer.producer, producer.run)

@@ -50,10 +50,11 @@ class Started:
     prefix: str  #: of the log ids, if the state begins with this start
     lost_tail: str  #: a new prefix for log ids, if the journal had lost its tail; else empty
     retention: int  #: ns, for jobs that do not give one
+    fences: bool = False  #: with `lost_tail`: open runs are fenced (no start before version 0.2 did)
 
     def payload(self) -> bytes:
         """Return the content of the journal's record."""
-        return bytes(msgpack.packb(asdict(self)))
+        return bytes(msgpack.packb({name: value for name, value in asdict(self).items() if value is not False}))
 
     @classmethod
     def read(cls, payload: bytes) -> Started:
@@ -102,8 +103,8 @@ class ReplayableState:
         return self._tracker is not None
 
     def renew_logs(self) -> None:
-        """Give every job's log a new id: what clients know of the logs does not hold any more."""
-        self.apply(Recovered(secrets.token_hex(6)), self.at)
+        """Give every job's log a new id, and fence open runs: the state is older than what clients know."""
+        self.apply(Recovered(secrets.token_hex(6), fences=True), self.at)
 
     def start(self, started: Started, at: int) -> None:
         """Note that a server has started on this state.
@@ -116,7 +117,7 @@ class ReplayableState:
             self._tracker = Tracker(started.prefix)
         self._retention = started.retention
         self.at = at
-        self.apply(Recovered(started.lost_tail), at)
+        self.apply(Recovered(started.lost_tail, started.fences), at)
 
     def apply(self, command: Command, at: int) -> Answer:
         """Carry out a command. Call it in the job's lane.
@@ -297,7 +298,7 @@ def recover(
         replayed += 1
     journal.replaying(0)
     prefix = secrets.token_hex(6)
-    started = Started(prefix, prefix if lost else "", retention)
+    started = Started(prefix, prefix if lost else "", retention, lost)
     record = Record(Method.STARTED, max(now, restored.at), started.payload())
     number = journal.append([record])
     restored.start(started, record.at)
