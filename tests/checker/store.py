@@ -15,7 +15,7 @@ import redis
 from tests.client.processes import Line
 from tests.journal.redis_server import RedisServer, replica_of
 
-_DISK: Final = "64m"  # of a file system that is filled
+_DISK: Final = "256m"  # of a file system that is filled
 _KEY: Final = "{tracker}"
 _LOOK_S: Final = 0.02
 _PATIENT_S: Final = 5.0  # for a standby that reads the log
@@ -42,7 +42,7 @@ class Disk:
 
     def fill(self) -> None:
         """Leaves no room on it."""
-        with (self._directory / "filler").open("wb") as file, suppress(OSError):
+        with suppress(OSError), (self._directory / "filler").open("wb") as file:
             while True:
                 file.write(bytes(1 << 16))
                 file.flush()
