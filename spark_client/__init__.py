@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from spark_client import aggregates, debezium
+    from spark_client.aggregates.aggregate import Aggregate
     from spark_client.api.handoffs import end_offsets
     from spark_client.api.keyed import KeyedResults, KeyedWriter
     from spark_client.api.released import Released
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from spark_client.plan.keyed import SubstreamEnd, SubstreamKey, SubstreamProcessor
     from spark_client.plan.labels import child_label, source_label
     from spark_client.plan.loads import ControlTable, Manifests, SuccessMarkers
-    from spark_client.plan.mergeable import Aggregate
     from spark_client.plan.outputs import Sink
     from spark_client.plan.resultfunctions import FinishedGroup
     from spark_client.plan.results_of import ResultsOf
@@ -131,7 +131,7 @@ __all__ = [
 
 #: Where each of them is, and what it is called there if not the same.
 _ORIGINS: Final = {
-    "Aggregate": "plan.mergeable",
+    "Aggregate": "aggregates.aggregate",
     "Channel": "channels.channel",
     "ControlTable": "plan.loads",
     "Counts": "plan.schedule",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.aggregates.aggregate import Aggregate
 from spark_client.api.assembly import state_segment
 from spark_client.api.reading import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
@@ -24,7 +25,6 @@ from spark_client.counting.livefronts import live
 from spark_client.errors import UsageError
 from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.layouts import derived_layout
-from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
 from spark_client.plan.sources import Source

@@ -10,8 +10,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.aggregates.aggregate import Aggregate, finished
 from spark_client.columns import names_of
-from spark_client.plan.mergeable import Aggregate, finished
 from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.plan.streams import Stream
 from spark_client.spark_internals.expressions import Form

@@ -9,10 +9,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.aggregates.aggregate import Aggregate
+from spark_client.aggregates.decomposition import decompose, result_field, sortable, storable
 from spark_client.columns import TRACKER, ColumnOrName, column, resolve
 from spark_client.errors import UsageError
-from spark_client.plan.decomposition import decompose, result_field, sortable, storable
-from spark_client.plan.mergeable import Aggregate
 from spark_client.plan.names import alike, check_columns, fold
 from spark_client.plan.releases import Measure, OnOverflow, ReleasePlan
 from spark_client.plan.resultfunctions import FunctionKind, ResultFunction

@@ -21,6 +21,6 @@ Other rooms rely on what Spark does, through public interfaces, and promises now
 - progress: ``batchId``, ``observedMetrics``, ``numRowsDroppedByWatermark`` (`runtime.queries`). Where they are missing,
   the thread that follows the query ends it with an error;
 - forms that outlive a release: Parquet with times of 96 bits (`counting.folding`), ``xxhash64`` in labels
-  (`plan.labels`), sketches in a state (`plan.aggregates`). Where a hash came out otherwise, a replay under the new
-  release would leave substreams open.
+  (`plan.labels`), sketches in a state (`aggregates.collections`). Where a hash came out otherwise, a replay under the
+  new release would leave substreams open.
 """

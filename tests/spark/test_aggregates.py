@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError, aggregates
-from spark_client.plan import decimals
-from spark_client.plan.mergeable import Aggregate
+from spark_client.aggregates.aggregate import BY_NAME, Aggregate, known_as, remade
+from spark_client.aggregates.sums import bounded, quotient
 from spark_client.plan.streams import Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare
@@ -329,7 +329,7 @@ REFUSED = {
 def test_quotients_of_decimals_are_exact_and_rounded_half_up(spark: SparkSession) -> None:
     rng = random.Random(4)
     for precision, scale in ((12, 2), (38, 0), (38, 18), (20, 20), (38, 37)):
-        kind, result = T.DecimalType(precision, scale), decimals.bounded(T.DecimalType(precision, scale), 4, 4)
+        kind, result = T.DecimalType(precision, scale), bounded(T.DecimalType(precision, scale), 4, 4)
         cases = []
         for _ in range(60):
             unscaled = rng.randrange(-(10 ** rng.randint(1, precision)), 10 ** rng.randint(1, precision))
@@ -338,7 +338,7 @@ def test_quotients_of_decimals_are_exact_and_rounded_half_up(spark: SparkSession
                 context.prec = 60
                 cases.append((Decimal(unscaled).scaleb(-scale), number))
         rows = spark.createDataFrame(cases, T.StructType().add("total", kind).add("number", T.LongType()))
-        value = decimals.quotient(F.col("total"), F.col("number"), kind, result)
+        value = quotient(F.col("total"), F.col("number"), kind, result)
         for (total, number), (got,) in zip(cases, rows.select(value).collect(), strict=True):
             with localcontext() as context:
                 context.prec = 120
@@ -393,6 +393,23 @@ def test_where_is_sparks_filter_and_sparks_aggregates_of_two_columns_are_taken(
         release_of(rows, {"n": F.sum("x") / F.count("x")})
     with pytest.raises(UsageError, match="give aggregates of"):
         aggregates.combine(lambda x: x, F.sum("x"))  # type: ignore[arg-type]
+
+
+def test_an_aggregate_from_outside_is_taken_by_its_name_in_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = values(spark, "int", [["2", "5"], [None], ["3", "-1"]])
+    with pytest.raises(UsageError, match="cannot be merged from parts"):
+        release_of(rows, {"n": F.product("x")})
+    monkeypatch.setitem(BY_NAME, "product", BY_NAME["sum"])  # so that it is gone after the test
+
+    @known_as("product")
+    def product(value: str) -> Aggregate:
+        return remade(lambda x: Aggregate(F.product(x), (F.product(x),), (F.product,)), value)
+
+    made: dict[str, Any] = {"all": F.product("x"), "some": product("x").where("x > 0"), "half": product("x") / 2}
+    got = answers(released(release_of(rows, made), rows, tmp_path))
+    assert got == {"all": -30.0, "some": 30.0, "half": -15.0}
 
 
 @pytest.mark.skipif(not hasattr(F, "kll_merge_agg_double"), reason="sketches of this kind came with Spark 4.1.2")

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Schedule, Tracking, UsageError
+from spark_client.aggregates.decomposition import storable
 from spark_client.plan import timetable
-from spark_client.plan.decomposition import storable
 from spark_client.windows import declaration
 from tests.client.processes import Server
 

@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import Column, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.plan.decomposition import _BY_NAME, _OF_TWO, _WITH_CLAUSE
+from spark_client.aggregates.aggregate import BY_NAME
+from spark_client.aggregates.decomposition import _WITH_CLAUSE
 from spark_client.spark_internals.columns import call_in, plain_name
 
 pytestmark = pytest.mark.spark
@@ -19,16 +20,18 @@ def test_plain_columns_show_their_names(spark: SparkSession) -> None:
     assert [plain_name(value) for value in others] == [None] * len(others)
 
 
-@pytest.mark.parametrize("function", sorted(set(_BY_NAME) - {"any", "std"}))
+@pytest.mark.parametrize("function", sorted(set(BY_NAME) - {"any", "std"}))
 def test_an_aggregate_shows_its_function_and_what_it_is_over(spark: SparkSession, function: str) -> None:
     made = getattr(F, function, None)
     if made is None:  # it can only be written in SQL
         assert function in ("any",)
         return
-    besides: tuple[str | float, ...] = ("other",) if function in _OF_TWO else (0.5,) if function == "percentile" else ()
+    besides: tuple[str | float, ...] = (
+        ("other",) if BY_NAME[function].columns == 2 else (0.5,) if function == "percentile" else ()
+    )
     name, over = call_in(made("value", *besides))
     assert over.split(", ")[: 1 + len(besides)] == ["value", *map(str, besides)]
-    assert _BY_NAME[name] is _BY_NAME[function]
+    assert BY_NAME[name] is BY_NAME[function]
 
 
 def test_what_an_aggregate_has_besides_shows(spark: SparkSession) -> None:

@@ -1,9 +1,9 @@
-"""What a user wrote for an aggregate, as one that can be taken in parts; or a refusal that says how to write it."""
+"""Aggregates made of what a user wrote, for the types of the rows; or a refusal that says how to write it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
@@ -13,51 +13,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.aggregates.aggregate import BY_NAME, Aggregate, finished
+from spark_client.aggregates.collections import count_distinct
+from spark_client.aggregates.sums import count
 from spark_client.columns import quoted
 from spark_client.errors import UsageError
-from spark_client.plan import aggregates, distributions, moments
-from spark_client.plan.mergeable import Aggregate, finished
 from spark_client.spark_internals.columns import call_in
 from spark_client.spark_internals.plans import has_literal
 
 _STATISTICS: Final = "spark.sql.legacy.statisticalAggregate"  #: the deviation of one value is NaN, instead of null
-
-_BY_NAME: Final[Mapping[str, Callable[..., Aggregate]]] = {
-    "count": aggregates.count,
-    "count_if": aggregates.count_if,
-    "sum": aggregates.sum,
-    "min": aggregates.min,
-    "max": aggregates.max,
-    "avg": aggregates.avg,
-    "mean": aggregates.avg,
-    "bool_and": aggregates.bool_and,
-    "every": aggregates.bool_and,
-    "bool_or": aggregates.bool_or,
-    "some": aggregates.bool_or,
-    "any": aggregates.bool_or,
-    "bit_xor": aggregates.bit_xor,
-    "bit_and": aggregates.bit_and,
-    "bit_or": aggregates.bit_or,
-    "var_samp": moments.var_samp,
-    "variance": moments.var_samp,
-    "var_pop": moments.var_pop,
-    "stddev": moments.stddev_samp,
-    "stddev_samp": moments.stddev_samp,
-    "std": moments.stddev_samp,
-    "stddev_pop": moments.stddev_pop,
-    "covar_pop": moments.covar_pop,
-    "covar_samp": moments.covar_samp,
-    "corr": moments.corr,
-    "max_by": aggregates.max_by,
-    "min_by": aggregates.min_by,
-    "collect_set": aggregates.collect_set,
-    "collect_list": aggregates.collect_list,
-    "array_agg": aggregates.collect_list,
-    "percentile": distributions.percentile,
-    "median": distributions.median,
-    "approx_count_distinct": aggregates.approx_count_distinct,
-}
-_OF_TWO: Final = ("covar_pop", "covar_samp", "corr", "max_by", "min_by")
 
 
 def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregate:
@@ -78,22 +42,22 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
         raise UsageError(f"aggs[{name!r}] is {value!r}: give an aggregate, such as F.avg('delay')")
     field = _field(rows, name, value)
     function, over = call_in(value)
-    maker = _BY_NAME.get(function)
+    known = BY_NAME.get(function)
     if _WITH_CLAUSE.search(str(value)):
         raise UsageError(
             f"aggs[{name!r}] = {value}: FILTER, DISTINCT, OVER and aliases are not taken. For FILTER write "
             "aggregates.sum(value).where(condition); for distinct counts aggregates.count_distinct(…); the result is "
             "called as its key in aggs"
         )
-    if maker is None:
+    if known is None:
         raise UsageError(
             f"aggs[{name!r}] = {value}: cannot be merged from parts. These can: "
-            f"{', '.join(sorted(_BY_NAME))}, count_distinct, approx_percentile, and expressions of them "
+            f"{', '.join(sorted(BY_NAME))}, count_distinct, approx_percentile, and expressions of them "
             "(from spark_client.aggregates: aggregates.sum('a') / aggregates.sum('b'), or aggregates.combine). Others, "
             "such as ordered lists, need all rows at once: tracking.release(…, columns=[…]).apply(…)"
         )
     if over in ("*", "1") and function == "count" and over not in rows.columns:
-        return aggregates.count("*")
+        return count("*")
 
     def is_written_as(made: Column) -> bool:
         # Spark's text for a column loses DISTINCT and more; what it resolves to does not.
@@ -102,24 +66,23 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
 
     several = over.split(", ")
     if all(each in rows.columns for each in several):
-        if function in _OF_TWO and len(several) == 2 and is_written_as(getattr(F, function)(*several)):
-            return _fitting(name, maker(*several), rows)
+        if known.columns == len(several) > 1 and is_written_as(getattr(F, function)(*several)):
+            return _fitting(name, known.make(*several), rows)
         if function == "count" and is_written_as(F.count_distinct(*several)):
-            return _fitting(name, aggregates.count_distinct(*several), rows)
+            return _fitting(name, count_distinct(*several), rows)
     if over.startswith("`") and over not in rows.columns:
         over = over[1:-1].replace("``", "`")
     if over in rows.columns and not re.fullmatch(r"\w+", over):
         over, plain = quoted(over), True
     else:
         plain = over in rows.columns
-    plain = plain and function not in (*_OF_TWO, "percentile")
-    if not plain or not is_written_as(getattr(F, function)(over)):
+    if not (plain and known.shown and known.columns == 1) or not is_written_as(getattr(F, function)(over)):
         raise UsageError(
             f"aggs[{name!r}] = {value}: Spark does not let us see into this expression. Write it as "
-            f"spark_client.aggregates.{maker.__name__}(…), or put what it is over into a column first (withColumn); "
-            "for distinct counts of expressions there is aggregates.count_distinct"
+            f"spark_client.aggregates.{known.make.__name__}(…), or put what it is over into a column first "
+            "(withColumn); for distinct counts of expressions there is aggregates.count_distinct"
         )
-    return _fitting(name, maker(over), rows)
+    return _fitting(name, known.make(over), rows)
 
 
 #: What an aggregate may have that the functions of this module have not, in the text of a column of Spark's.
@@ -136,7 +99,8 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
         aggregate = _united(aggregate, [_fitting(name, each, rows) for each in aggregate.combined[1]], rows)
     if aggregate.for_type is not None and aggregate.over is not None:
         try:
-            aggregate = aggregate.for_type(rows.select(aggregate.over).schema.fields[0].dataType)
+            fitted = aggregate.for_type(rows.select(aggregate.over).schema.fields[0].dataType)
+            aggregate = replace(fitted, reads=aggregate.reads)
         except UsageError as error:
             raise UsageError(f"aggs[{name!r}] = {aggregate.native}: {error}") from error
     if aggregate.legacy is not None and str(rows.sparkSession.conf.get(_STATISTICS, "false")).lower() == "true":

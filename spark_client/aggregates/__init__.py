@@ -4,28 +4,21 @@
 >>> tracking.release(orders, aggs={"late": aggregates.count_if(F.expr("at > due"))})                # doctest: +SKIP
 """
 
-from spark_client.plan.aggregates import (
-    approx_count_distinct,
-    avg,
+from spark_client.aggregates.aggregate import Aggregate, combine
+from spark_client.aggregates.collections import approx_count_distinct, collect_list, collect_set, count_distinct
+from spark_client.aggregates.distributions import approx_percentile, median, percentile
+from spark_client.aggregates.extremes import (
     bit_and,
     bit_or,
     bit_xor,
     bool_and,
     bool_or,
-    collect_list,
-    collect_set,
-    count,
-    count_distinct,
-    count_if,
     max,  # noqa: A004 - Spark's own name
     max_by,
     min,  # noqa: A004 - Spark's own name
     min_by,
-    sum,  # noqa: A004 - Spark's own name
 )
-from spark_client.plan.distributions import approx_percentile, median, percentile
-from spark_client.plan.mergeable import Aggregate, combine
-from spark_client.plan.moments import (
+from spark_client.aggregates.moments import (
     corr,
     covar_pop,
     covar_samp,
@@ -35,6 +28,12 @@ from spark_client.plan.moments import (
     var_pop,
     var_samp,
     variance,
+)
+from spark_client.aggregates.sums import (
+    avg,
+    count,
+    count_if,
+    sum,  # noqa: A004 - Spark's own name
 )
 
 __all__ = [

@@ -1,7 +1,11 @@
 """Aggregates that can be taken in parts: of each batch first, then of the parts.
 
-A release keeps one partial row for each substream, key and batch, and merges them natively when the substream has
-ended. So it serves aggregates that decompose into a few values which can be added to one another.
+A release keeps one partial row for each substream, key and batch, and merges these natively when the substream has
+ended. So it serves aggregates that decompose into a few values which can be added to one another. The result equals
+that of Spark's own aggregate over all rows at once, its type included. Nothing here looks at data.
+
+A family of aggregates is a module of functions. `known_as` names the function of Spark that each stands for, so that
+a user's column, such as ``F.avg("delay")``, finds it.
 """
 
 from __future__ import annotations
@@ -9,21 +13,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column
+from spark_client.columns import ColumnOrName, column, names_of
 from spark_client.errors import UsageError
 
 _Finish: TypeAlias = Callable[..., Column]
+_Make = TypeVar("_Make", bound="Callable[..., Aggregate]")
+
+
+class Known(NamedTuple):
+    """The aggregate that a function of Spark's is taken for.
+
+    Attributes:
+        make: returns the aggregate over columns or their names.
+        columns: how many it is over.
+        shown: whether Spark's text for a column has all that the aggregate is made with.
+    """
+
+    make: Callable[..., Aggregate]
+    columns: int = 1
+    shown: bool = True
+
+
+BY_NAME: Final[dict[str, Known]] = {}  #: by the name of Spark's function; filled by the modules of the families
+
+
+def known_as(*names: str, columns: int = 1, shown: bool = True) -> Callable[[_Make], _Make]:
+    """Enter the decorated function into `BY_NAME`.
+
+    Args:
+        names: of the functions of Spark that it stands for, in small letters.
+        columns, shown: as in `Known`.
+    """
+
+    def enter(make: _Make) -> _Make:
+        BY_NAME.update(dict.fromkeys(names, Known(make, columns, shown)))
+        return make
+
+    return enter
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate of a release: made by the functions of this module.
+    """One aggregate of a release, as the functions of `spark_client.aggregates` make it.
 
     Attributes:
         native: what Spark itself would compute in one go; it gives the result's type.
@@ -94,19 +131,18 @@ class Aggregate:
         return self.called or str(self.native)
 
 
-def remade(function: Callable[..., Aggregate], values: Sequence[ColumnOrName], *rest: object) -> Aggregate:
-    """Return an aggregate that can be made again over other values.
+def remade(make: Callable[..., Aggregate], *values: ColumnOrName) -> Aggregate:
+    """Return an aggregate that can be made again over other values, as `Aggregate.where` does.
 
     Args:
-        function: makes it.
-        values: that it is over.
-        rest: further arguments.
+        make: returns the aggregate over columns, as many as there are `values`.
+        values: columns or their names.
     """
 
     def made(change: Callable[[Column], Column]) -> Aggregate:
-        return remade(function, [change(column(value)) for value in values], *rest)
+        return remade(make, *[change(column(value)) for value in values])
 
-    return replace(function(*values, *rest), made=made)
+    return replace(make(*map(column, values)), reads=names_of(values), made=made)
 
 
 def combine(function: Callable[..., Column], *aggregates: Aggregate) -> Aggregate:

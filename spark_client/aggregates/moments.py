@@ -1,7 +1,8 @@
 """Aggregates by moments: variances, deviations, covariances, correlations. Kept so that parts merge without cancelling.
 
 The sums of squares of large numbers cancel out. So what is kept is a count, means, and sums of products of deviations
-from the means, as Spark keeps them; they are merged by the pairwise method, as Spark merges those of its tasks.
+from the means, as Spark keeps them; they are merged by the pairwise method (Chan, Golub and LeVeque, 1979), as Spark
+merges those of its tasks.
 """
 
 from __future__ import annotations
@@ -13,49 +14,56 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, names_of
-from spark_client.plan.mergeable import Aggregate, remade
+from spark_client.aggregates.aggregate import Aggregate, known_as, remade
+from spark_client.columns import ColumnOrName
 
 _Merged: TypeAlias = Callable[[Column], Column]
 
 _NAN: Final = float("nan")
 
 
+@known_as("var_samp", "variance")
 def var_samp(value: ColumnOrName) -> Aggregate:
     """Return the sample variance; null of one value."""
-    return remade(partial(_deviation, F.var_samp, _sample(lambda m: m["m2"] / (m["n"] - 1))), [value])
+    return remade(partial(_deviation, F.var_samp, _sample(lambda m: m["m2"] / (m["n"] - 1))), value)
 
 
+@known_as("var_pop")
 def var_pop(value: ColumnOrName) -> Aggregate:
     """Return the variance of all there are."""
-    return remade(partial(_deviation, F.var_pop, _all(lambda m: m["m2"] / m["n"])), [value])
+    return remade(partial(_deviation, F.var_pop, _all(lambda m: m["m2"] / m["n"])), value)
 
 
+@known_as("stddev_samp", "stddev", "std")
 def stddev_samp(value: ColumnOrName) -> Aggregate:
     """Return the sample standard deviation; null of one value."""
-    return remade(partial(_deviation, F.stddev_samp, _sample(lambda m: F.sqrt(m["m2"] / (m["n"] - 1)))), [value])
+    return remade(partial(_deviation, F.stddev_samp, _sample(lambda m: F.sqrt(m["m2"] / (m["n"] - 1)))), value)
 
 
+@known_as("stddev_pop")
 def stddev_pop(value: ColumnOrName) -> Aggregate:
     """Return the standard deviation of all there are."""
-    return remade(partial(_deviation, F.stddev_pop, _all(lambda m: F.sqrt(m["m2"] / m["n"]))), [value])
+    return remade(partial(_deviation, F.stddev_pop, _all(lambda m: F.sqrt(m["m2"] / m["n"]))), value)
 
 
+@known_as("covar_samp", columns=2)
 def covar_samp(one: ColumnOrName, other: ColumnOrName) -> Aggregate:
     """Return the sample covariance of rows that have both values; null of one row."""
-    return remade(partial(_joint, F.covar_samp, _sample(lambda m: m["c"] / (m["n"] - 1))), [one, other])
+    return remade(partial(_joint, F.covar_samp, _sample(lambda m: m["c"] / (m["n"] - 1))), one, other)
 
 
+@known_as("covar_pop", columns=2)
 def covar_pop(one: ColumnOrName, other: ColumnOrName) -> Aggregate:
     """Return the covariance of all rows that have both values."""
-    return remade(partial(_joint, F.covar_pop, _all(lambda m: m["c"] / m["n"])), [one, other])
+    return remade(partial(_joint, F.covar_pop, _all(lambda m: m["c"] / m["n"])), one, other)
 
 
+@known_as("corr", columns=2)
 def corr(one: ColumnOrName, other: ColumnOrName) -> Aggregate:
-    """Pearson's correlation of rows that have both values; null of one row, and where one of the two is constant."""
+    """Return Pearson's correlation of rows that have both values; null of one row, or where one is constant."""
     # Spark's own divides by a deviation of zero without an error in ANSI mode, too.
     finish = _sample(lambda m: F.try_divide(m["c"], F.sqrt(m["m2"] * m["k2"])))
-    return remade(partial(_joint, F.corr, finish), [one, other])
+    return remade(partial(_joint, F.corr, finish), one, other)
 
 
 variance = var_samp
@@ -63,31 +71,31 @@ stddev = stddev_samp
 
 
 def _all(finish: _Merged) -> tuple[_Merged, bool]:
-    """Of one row it is what the formula gives."""
+    """Return a formula that holds for one row, too."""
     return lambda m: F.when(m["n"] > 0, finish(m)), False
 
 
 def _sample(finish: _Merged) -> tuple[_Merged, bool]:
-    """Of one row it is null; or NaN, as before Spark 3.1, if the session says so."""
+    """Return a formula for two rows or more: of one it is null; or NaN, as before Spark 3.1, if the session says so."""
     return lambda m: F.when(m["n"] > 1, finish(m)), True
 
 
-def _deviation(native: Callable[[Column], Column], finish: tuple[_Merged, bool], value: ColumnOrName) -> Aggregate:
-    values = column(value).cast("double")
+def _deviation(native: Callable[[Column], Column], finish: tuple[_Merged, bool], value: Column) -> Aggregate:
+    values = value.cast("double")
     parts = F.struct(
         F.count(values).cast("double").alias("n"),
         _mean(values).alias("mean"),
         F.coalesce(F.regr_sxx(values, values), F.lit(0.0)).alias("m2"),
     )
-    return _kept(native(column(value)), parts, finish, [value], str(native(values)))
+    return _kept(native(value), parts, finish, str(native(values)))
 
 
 def _joint(
-    native: Callable[[Column, Column], Column], finish: tuple[_Merged, bool], one: ColumnOrName, other: ColumnOrName
+    native: Callable[[Column, Column], Column], finish: tuple[_Merged, bool], one: Column, other: Column
 ) -> Aggregate:
     # Rows with both. As in Spark's own, the second is cast only where there is a first: a cast may fail.
-    x = column(one).cast("double")
-    y = F.when(x.isNotNull(), column(other).cast("double"))
+    x = one.cast("double")
+    y = F.when(x.isNotNull(), other.cast("double"))
     x = F.when(y.isNotNull(), x)
 
     def sum_of(products: Column) -> Column:
@@ -101,8 +109,8 @@ def _joint(
         sum_of(F.regr_sxx(y, y)).alias("k2"),
         sum_of(F.regr_sxy(y, x)).alias("c"),
     )
-    whole = native(column(one), column(other))
-    return _kept(whole, parts, finish, [one, other], str(whole))
+    whole = native(one, other)
+    return _kept(whole, parts, finish, str(whole), two=True)
 
 
 def _mean(values: Column) -> Column:
@@ -112,11 +120,8 @@ def _mean(values: Column) -> Column:
     return F.coalesce(F.when(least == most, least).otherwise(F.avg(values)), F.lit(0.0))
 
 
-def _kept(
-    native: Column, parts: Column, finish: tuple[_Merged, bool], values: list[ColumnOrName], called: str
-) -> Aggregate:
+def _kept(native: Column, parts: Column, finish: tuple[_Merged, bool], called: str, two: bool = False) -> Aggregate:
     formula, by_two = finish
-    two = len(values) == 2
     names = ["n", "mean", "m2", *(["other", "k2", "c"] if two else [])]
 
     def add(one: Column, more: Column) -> Column:
@@ -146,7 +151,6 @@ def _kept(
         (parts,),
         (merge,),
         formula,
-        names_of(values),
         called=called,
         legacy=(lambda merged: F.when(merged["n"] == 1, F.lit(_NAN)).otherwise(formula(merged))) if by_two else None,
     )

@@ -10,13 +10,14 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, names_of
+from spark_client.aggregates.aggregate import Aggregate, known_as, remade
+from spark_client.columns import ColumnOrName
 from spark_client.errors import UsageError
-from spark_client.plan.mergeable import Aggregate, remade
 
 _WHOLE_NUMBERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
+@known_as("percentile", shown=False)
 def percentile(value: ColumnOrName, percentage: float | Sequence[float]) -> Aggregate:
     """Return the exact percentile, between two values in proportion, as Spark's own. The state grows with the rows.
 
@@ -26,16 +27,19 @@ def percentile(value: ColumnOrName, percentage: float | Sequence[float]) -> Aggr
 
     >>> aggregates.percentile("delay", [0.5, 0.99])                                        # doctest: +SKIP
     """
-    return remade(_percentile, [value], _checked("percentile", percentage))
+    shares = _checked("percentile", percentage)
+    wanted = F.array(*map(F.lit, shares)) if isinstance(shares, list) else F.lit(shares)
+    return remade(lambda values: _exact(F.percentile(values, wanted), values, shares), value)
 
 
+@known_as("median")
 def median(value: ColumnOrName) -> Aggregate:
     """Return the exact median of numbers, as `percentile`."""
-    return remade(_median, [value])
+    return remade(lambda values: _exact(F.median(values), values, 0.5), value)
 
 
 def approx_percentile(value: ColumnOrName, percentage: float | Sequence[float], k: int = 200) -> Aggregate:
-    """About the percentile: a value of the rows, from a KLL sketch of some kilobytes. Needs Spark 4.1.2 or later.
+    """Estimate the percentile: a value of the rows, from a KLL sketch of some kilobytes. Needs Spark 4.1.2 or later.
 
     Its rank is off by about 1.3 % of the rows with `k` 200, as likely as not by less; it is another estimate than that
     of Spark's own ``percentile_approx``, whose summary cannot be merged, and may differ from run to run.
@@ -47,7 +51,8 @@ def approx_percentile(value: ColumnOrName, percentage: float | Sequence[float], 
     """
     if isinstance(k, bool) or not isinstance(k, int) or not 8 <= k <= 65_535:
         raise UsageError(f"approx_percentile: k={k!r} is not a whole number from 8 to 65535")
-    return remade(_approx_percentile, [value], _checked("approx_percentile", percentage), k)
+    shares = _checked("approx_percentile", percentage)
+    return remade(lambda values: _approx_percentile(values, shares, k), value)
 
 
 def _checked(what: str, percentage: float | Sequence[float]) -> float | list[float]:
@@ -57,18 +62,7 @@ def _checked(what: str, percentage: float | Sequence[float]) -> float | list[flo
     return float(percentage) if isinstance(percentage, int | float) else [float(each) for each in listed]
 
 
-def _percentile(value: ColumnOrName, percentage: float | list[float]) -> Aggregate:
-    wanted = F.array(*map(F.lit, percentage)) if isinstance(percentage, list) else F.lit(percentage)
-    return _exact(F.percentile(column(value), wanted), value, percentage)
-
-
-def _median(value: ColumnOrName) -> Aggregate:
-    return _exact(F.median(column(value)), value, 0.5)
-
-
-def _exact(native: Column, value: ColumnOrName, percentage: float | list[float]) -> Aggregate:
-    values = column(value)
-
+def _exact(native: Column, values: Column, percentage: float | list[float]) -> Aggregate:
     def at(ordered: Column, share: float) -> Column:
         position = (F.size(ordered) - 1).cast("double") * F.lit(share)
         lower = F.floor(position)
@@ -97,7 +91,6 @@ def _exact(native: Column, value: ColumnOrName, percentage: float | list[float])
         (F.collect_list(values.cast("double")),),
         (lambda parts: F.flatten(F.collect_list(parts)),),
         finish,
-        names_of([value]),
         for_type=for_type,
         over=values,
         called=f"all values of {values}",
@@ -105,8 +98,7 @@ def _exact(native: Column, value: ColumnOrName, percentage: float | list[float])
     return exact
 
 
-def _approx_percentile(value: ColumnOrName, percentage: float | list[float], k: int) -> Aggregate:
-    values = column(value)
+def _approx_percentile(values: Column, percentage: float | list[float], k: int) -> Aggregate:
     native = F.percentile_approx(values, percentage)
 
     def for_type(kind: T.DataType) -> Aggregate:
@@ -135,9 +127,8 @@ def _approx_percentile(value: ColumnOrName, percentage: float | list[float], k: 
             (sketch(values_kept if whole else F.when(~F.isnan(values_kept), values_kept), k),),
             (partial(merged, k=k),),
             finish,
-            names_of([value]),
             form=f"a KLL sketch of {suffix} with k={k}",
             called=f"a sketch of {values}",
         )
 
-    return Aggregate(native, (), (), reads=names_of([value]), for_type=for_type, over=values)
+    return Aggregate(native, (), (), for_type=for_type, over=values)
