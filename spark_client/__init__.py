@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from spark_client import aggregates, debezium
     from spark_client.aggregates.aggregate import Aggregate
-    from spark_client.api.handoffs import end_offsets
     from spark_client.api.keyed import KeyedResults, KeyedWriter
     from spark_client.api.released import Released
     from spark_client.api.session import Tracking
@@ -38,16 +37,19 @@ if TYPE_CHECKING:
     from spark_client.datasource.events import TrackerDataSource, register
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.errors import TrackingError, UsageError
-    from spark_client.plan.end_offsets import EndOffsets
-    from spark_client.plan.fronts import BoundedOutOfOrderness as Frontier
-    from spark_client.plan.fronts import Front, Marks
+    from spark_client.fronts.control_table import ControlTable
+    from spark_client.fronts.end_offsets import EndOffsets, end_offsets
+    from spark_client.fronts.frontier import BoundedOutOfOrderness as Frontier
+    from spark_client.fronts.manifests import Manifests
+    from spark_client.fronts.marks import Marks
+    from spark_client.fronts.results_of import ResultsOf
+    from spark_client.fronts.schedule import Counts, Schedule
+    from spark_client.fronts.success_markers import SuccessMarkers
+    from spark_client.plan.fronts import Front
     from spark_client.plan.keyed import SubstreamEnd, SubstreamKey, SubstreamProcessor
     from spark_client.plan.labels import child_label, source_label
-    from spark_client.plan.loads import ControlTable, Manifests, SuccessMarkers
     from spark_client.plan.outputs import Sink
     from spark_client.plan.resultfunctions import FinishedGroup
-    from spark_client.plan.results_of import ResultsOf
-    from spark_client.plan.schedule import Counts, Schedule
     from spark_client.release.ledger import LEDGER_SCHEMA, ledger
     from spark_client.release.quarantine import LATE_SCHEMA
     from spark_client.release.receipts import RECEIPT_SCHEMA
@@ -133,28 +135,28 @@ __all__ = [
 _ORIGINS: Final = {
     "Aggregate": "aggregates.aggregate",
     "Channel": "channels.channel",
-    "ControlTable": "plan.loads",
-    "Counts": "plan.schedule",
-    "EndOffsets": "plan.end_offsets",
+    "ControlTable": "fronts.control_table",
+    "Counts": "fronts.schedule",
+    "EndOffsets": "fronts.end_offsets",
     "EVENT_SCHEMA": "datasource.rows",
     "FileChannel": "channels.files",
     "FinishedGroup": "plan.resultfunctions",
     "Front": "plan.fronts",
-    "Frontier": "plan.fronts:BoundedOutOfOrderness",
+    "Frontier": "fronts.frontier:BoundedOutOfOrderness",
     "KafkaChannel": "channels.kafka",
     "KeyedResults": "api.keyed",
     "KeyedWriter": "api.keyed",
     "LATE_SCHEMA": "release.quarantine",
     "LEDGER_SCHEMA": "release.ledger",
-    "Manifests": "plan.loads",
-    "Marks": "plan.fronts",
+    "Manifests": "fronts.manifests",
+    "Marks": "fronts.marks",
     "NativeWriter": "api.writer",
     "RECEIPT_SCHEMA": "release.receipts",
     "Released": "api.released",
-    "ResultsOf": "plan.results_of",
+    "ResultsOf": "fronts.results_of",
     "Revision": "release.revisions",
     "SUBSTREAM_SCHEMA": "datasource.rows",
-    "Schedule": "plan.schedule",
+    "Schedule": "fronts.schedule",
     "SeveralWriter": "api.several",
     "ShadowedJob": "shadow.job",
     "Sink": "plan.outputs",
@@ -165,8 +167,8 @@ _ORIGINS: Final = {
     "SubstreamKey": "plan.keyed",
     "SubstreamProcessor": "plan.keyed",
     "Substreams": "windows.substreams",
-    "SuccessMarkers": "plan.loads",
     "TRACKER": "columns",
+    "SuccessMarkers": "fronts.success_markers",
     "Table": "sinks.tables",
     "TableChannel": "channels.database",
     "Tables": "sinks.tables",
@@ -181,7 +183,7 @@ _ORIGINS: Final = {
     "calendar": "windows.calendars",
     "child_label": "plan.labels",
     "draw_shadow_report": "shadow.picture",
-    "end_offsets": "api.handoffs",
+    "end_offsets": "fronts.end_offsets",
     "epochs_table": "sinks.tables",
     "ledger": "release.ledger",
     "nested": "windows.nested",

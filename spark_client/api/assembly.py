@@ -24,7 +24,6 @@ from spark_client.counting.probes import TaskPromises
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.errors import UsageError, torn
-from spark_client.plan.fronts import ManualFront
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import check_early, check_revised, check_sink
@@ -344,7 +343,7 @@ def _look(rows: Readable, checkpoint: Path) -> None:
 
 def _warn_of_no_front(rows: Readable) -> None:
     source = rows.plan.input
-    if isinstance(source, Source) and isinstance(source.front, ManualFront):
+    if isinstance(source, Source) and not source.front.automatic:
         _log.warning(
             "source %r has no front=, so nothing of it ends before tracking.finish(source) or a drain: give what it "
             "can promise, such as Marks, Schedule or Frontier",

@@ -21,7 +21,6 @@ from spark_client.channels.files import FileChannel
 from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
 from spark_client.columns import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
-from spark_client.counting.livefronts import live
 from spark_client.errors import UsageError
 from spark_client.plan.fronts import Front, ManualFront
 from spark_client.plan.layouts import derived_layout
@@ -102,9 +101,12 @@ class Declarations(StatefulDeclarations):
             resolve(df, value, "identity")
         if front is not None and not isinstance(front, Front):
             raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier, ResultsOf, …")
-        if front is not None and (rule.slide or rule.shared):
-            front.check_overlapping()
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
+        if (rule.slide or rule.shared) and not chosen.overlapping:
+            raise UsageError(
+                f"{chosen!r} names one window by a time, or by a row, and of sliding, session, nested there are "
+                "several: use Frontier('10 minutes'), or no front and tracking.finish(source)"
+            )
         when = window[0] if window is not None else substream
         assert when is not None
         belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows, zone)
@@ -131,7 +133,7 @@ class Declarations(StatefulDeclarations):
         chosen.bind(segment, df, rule, (scope_of, key), time)
         self._graph.declare_fronts(chosen.names, segment)
         reader = SourceReader(df, origin)
-        return TrackedStream(self, Readable(Stream(origin), reader.native(), reader, live(chosen, self.spark)))
+        return TrackedStream(self, Readable(Stream(origin), reader.native(), reader, chosen.live(self.spark)))
 
     def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
         """Return a channel of files between two queries.

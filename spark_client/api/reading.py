@@ -11,10 +11,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.channels.channel import Channel
-from spark_client.counting.livefronts import LiveFront
 from spark_client.datasource import events
 from spark_client.datasource.credentials import options_of
 from spark_client.datasource.options import WAKE_UP
+from spark_client.plan.fronts import LiveFront
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.plan.wakeups import beside

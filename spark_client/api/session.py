@@ -22,13 +22,11 @@ from spark_client.api.several import SeveralWriter
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.counting.countingplan import CountingMode
-from spark_client.counting.livefronts import LiveSchedule
-from spark_client.counting.offers import give
 from spark_client.datasource import events
 from spark_client.errors import UsageError
+from spark_client.plan.fronts import Rows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
-from spark_client.plan.schedule import Rows
 from spark_client.release.revisions import Revision, Revisions
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.drains import Drains
@@ -282,10 +280,12 @@ class Tracking(Declarations, Checkpoints):
         >>> tracking.expect(orders, [("berlin", date(2026, 3, 1), 1204)])                     # doctest: +SKIP
         """
         front = stream.readable.front
-        if not isinstance(front, LiveSchedule):
-            raise UsageError("expect gives counts to a source with front=Schedule(…): Schedule() for all to come later")
+        if front is None:
+            raise UsageError(
+                "expect gives counts to a source; what is received from a channel is counted by its senders"
+            )
         reading = [each for each in self._running.queries if front in each.fronts and each.query is not None]
-        give(front, [each.run for each in reading], rows, through, revise)
+        front.expect([each.run for each in reading], rows, through, revise)
 
     def drain(self, timeout: float | None = None) -> None:
         """Finish everything: sources stop between two batches, what was read is released, then all queries stop.

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 from spark_client.advice import explained
-from spark_client.counting.receiptcounts import ReceiptCounts
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.results_of import ResultsOf
+from spark_client.fronts.results_of import ReceiptCounts, ResultsOf
 from spark_client.runtime.batches import batch_in_hand
 from tracker.client import Credentials, Ended, TrackerClient, TrackerError, TrackerUnavailable
 

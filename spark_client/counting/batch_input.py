@@ -17,10 +17,9 @@ from spark_client.columns import TRACKER
 from spark_client.counting.countingplan import CountingPlan
 from spark_client.counting.driver import by_substream
 from spark_client.counting.groups import add_groups
-from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.errors import TrackingError
-from spark_client.plan.fronts import Group
+from spark_client.plan.fronts import Group, LiveFront
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, SetAside
 from spark_client.plan.streams import Stream

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from spark_client.advice import advice
 from spark_client.counting.job_reader import JobReader
-from spark_client.counting.livefronts import LiveFront
 from spark_client.errors import TrackingError, torn
+from spark_client.plan.fronts import LiveFront
 from spark_client.plan.outputs import BatchId
 from spark_client.storage.directories import read_json, write_json
 from spark_client.trackers.eventlogs import newest

@@ -1,7 +1,8 @@
-"""What a source can promise: which substreams it will add nothing more to.
+"""Fronts: what a source can promise, as all of the package sees it. Each kind is a file of `spark_client.fronts`.
 
-A front says which aggregates of a batch it has to see, and turns them into promises that ride in the batch's epoch. It
-reads no rows itself and talks to no tracker.
+A `Front` is what was declared. Of the aggregates of a batch that it asks for, it makes promises that ride in the
+batch's epoch. A `LiveFront` is the front while its query runs: it looks where promises come from that no row brings,
+such as a table of counts or a clock, and has them made between two batches.
 
 Two ways lead to the aggregates. `observed` ones are global and ride in the pass over the rows that is made anyway.
 Where a front needs a figure for each substream, it asks for `grouped` ones, which cost a native aggregation of the
@@ -10,27 +11,31 @@ source's rows, unless a release makes that aggregation anyway.
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.windows import durations, eventtime
-from spark_client.windows.belonging import Condition, partition_within
-from spark_client.windows.durations import Duration
+from spark_client.windows.belonging import Condition
 from spark_client.windows.substreams import Substream, Substreams
-from tracker.client import Finish, Frontier, Report
+from tracker.client import Expected, Finish, Frontier, Report
+from tracker.contract.promises import CommitPromise
+
+_log = logging.getLogger("spark_client")
 
 Group = tuple[Substream, Mapping[str, Any]]  #: a substream of a batch with its aggregates
+Rows: TypeAlias = DataFrame | Iterable[Sequence[Any]]  #: of (scope, when, count), or (when, count) without scopes
 
-
-_OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
+AT_ONCE: Final = 10_000  #: promises in one message
+_PATIENCE: Final = 60.0  #: seconds for which a look may fail, before the query does
 
 
 @dataclass(slots=True)
@@ -54,67 +59,35 @@ class Promises:
 Promiser: TypeAlias = Callable[[Sequence[Group]], Promises]  #: what a front makes of groups; can be pickled
 
 
-@dataclass(frozen=True)
-class _Marked:
-    """What `Marks` promises."""
-
-    def __call__(self, groups: Sequence[Group]) -> Promises:
-        return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])
-
-
-@dataclass(frozen=True)
-class _Newest:
-    """What a `BoundedOutOfOrderness` promises of the newest times.
-
-    Attributes:
-        names: of the fronts, one for each partition.
-        delay: that is allowed, in microseconds.
-        per_scope: whether it promises for each scope by itself.
-    """
-
-    names: tuple[str, ...]
-    delay: int
-    per_scope: bool
-
-    def __call__(self, groups: Sequence[Group]) -> Promises:
-        if not self.per_scope:
-            return Promises(frontiers=self.frontiers([aggregates for _, aggregates in groups], None))
-        by_scope: dict[str, list[Mapping[str, Any]]] = {}
-        for substream, aggregates in groups:
-            by_scope.setdefault(substream.scope, []).append(aggregates)
-        return Promises(frontiers=[f for scope, rows in by_scope.items() for f in self.frontiers(rows, scope)])
-
-    def frontiers(self, rows: Sequence[Mapping[str, Any]], scope: str | None) -> list[Frontier]:
-        """Return the times that can be promised for a scope; None: for all."""
-        frontiers = []
-        for number, name in enumerate(self.names):
-            times = [row[f"_newest_{number}"] for row in rows if row[f"_newest_{number}"] is not None]
-            if times:
-                frontiers.append(Frontier(name, max(max(times) - self.delay, -eventtime.LIMIT), scope))
-        return frontiers
-
-
 def _nothing(groups: Sequence[Group]) -> Promises:  # noqa: ARG001
     """Return what a front promises that no row moves."""
     return Promises()
 
 
-class Front(ABC):
+class Front:
     """Base of what `Tracking.source(front=…)` takes: each source binds a copy of its own.
 
     So one object may be given to several sources and several `Tracking`s. What a front learns in `bind` it keeps in
-    attributes that `bind` makes, and nothing after that: a bound front is data. What happens to a front while its query
-    runs is in `spark_client.counting.livefronts`.
+    attributes that `bind` makes, and nothing after that: a bound front is data. While its query runs, its `LiveFront`
+    promises what no batch's rows give rise to.
 
     Attributes:
         moves_progress: whether it promises, from global aggregates alone, times for all scopes, as an exact watermark
             needs them.
+        overlapping: whether it promises for all windows up to a time, or for all substreams at once, so that windows
+            may overlap. One that names a window by a row, or by a time in it, means one of several then, and nobody
+            knows which.
+        automatic: whether it promises anything before it is finished.
         counts: whether its promises are about how many rows there are, so that all have to be counted by substream.
+        refresh: seconds between two looks at where its promises come from; None: at nothing but rows.
         trusts: words on what has to be true for its ends to be the user's, for receipts.
     """
 
     moves_progress = False
+    overlapping = False
+    automatic = True
     counts = False
+    refresh: float | None = None
     trusts = ""
 
     @property
@@ -125,17 +98,6 @@ class Front(ABC):
     def conditions(self, rows: DataFrame) -> list[Condition]:  # noqa: ARG002 - most need nothing
         """Return what has to hold for a row of the source, beside what its substream asks: see `belonging`."""
         return []
-
-    def check_overlapping(self) -> None:
-        """Refuse windows that overlap, if it cannot promise of each which of them it means.
-
-        Raises:
-            UsageError: it cannot.
-        """
-        raise UsageError(
-            f"{self!r} names one window by a time, or by a row, and of sliding, session, nested there are several: "
-            "use Frontier('10 minutes'), or no front and tracking.finish(source)"
-        )
 
     def bind(
         self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
@@ -195,189 +157,219 @@ class Front(ABC):
         """What makes promises of `grouped` aggregates, without columns: tasks have no session."""
         return _nothing
 
-    @abstractmethod
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         """Return the promises that a batch's global aggregates allow."""
+        return Promises()
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:
         """Return the promises that a batch's aggregates by substream allow; each `_rows` says how many rows there
         were."""
         return self.promiser(groups)
 
+    def live(self, spark: SparkSession) -> LiveFront:  # noqa: ARG002
+        """Return the front for a query that is to run.
+
+        Args:
+            spark: the session that the query runs in.
+        """
+        return LiveFront(self)
+
 
 class ManualFront(Front):
     """A front that promises nothing until it is finished: by `Tracking.finish`, or a drain."""
 
     moves_progress = True
+    overlapping = True
+    automatic = False
     trusts = "the call that finished it, or the drain"
 
-    def check_overlapping(self) -> None:
-        """Take them: all of them are promised at once."""
 
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
-        return Promises()
+class GivenCounts(Protocol):
+    """The counts that one source was given, by this deployment and by earlier ones.
 
-
-class Marks(Front):
-    """Rows that say they are the last of their substream.
-
-    Args:
-        last: a boolean column. A substream is closed with the batch in which a row of it says true.
-
-    >>> Marks("is_last")
-    Marks('is_last')
+    Attributes:
+        done: substreams whose counts were given before the last drain: they have ended.
+        taken: those of them that only a drain has closed, with the elements that it released.
     """
 
-    trusts = "the marked row is not followed by others of its substream in later batches"
-
-    def __init__(self, last: ColumnOrName) -> None:
-        self._last = last
-
-    def __repr__(self) -> str:
-        return f"Marks({self._last!r})"
+    @property
+    def done(self) -> Set[Substream]: ...
 
     @property
-    def reads(self) -> frozenset[str] | None:
-        return names_of([self._last])
+    def taken(self) -> Mapping[Substream, int]: ...
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        if resolve(rows, self._last, "Marks").dataType.simpleString() != "boolean":
-            raise UsageError(f"{self!r}: the column has to be boolean")
-        self._keys = keys
+    def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
+        """Return those of which it was promised, when others were given, that they will not come."""
+        ...
 
-    def observed(self) -> dict[str, Column]:
-        # Spark keeps what is observed, in a hundred batches' progress: so these are few, and how many there are.
-        # As JSON: what is observed in Spark 4.0 comes to Python without its arrays.
-        marked = F.collect_set(F.when(self._marked, F.struct(*self._named)))
-        some = F.to_json(F.slice(marked, 1, _OBSERVED))
-        read = F.count("*") > 0
-        return {"marks": F.when(read, F.size(marked)), "marked": F.when(read, some)}
+    def give(self, substreams: Iterable[Substream]) -> None:
+        """Write down that counts of these are given now; before the tracker is given them."""
+        ...
 
-    def suffices(self, row: Mapping[str, Any]) -> bool:
-        return int(row["marks"] or 0) <= _OBSERVED
+    def keep_only(self, listed: Set[Substream]) -> None:
+        """Forget deployments of whose substreams no table names any more.
 
-    def read(self, rows: DataFrame) -> Mapping[str, Any]:
-        return {"keys": [tuple(mark) for mark in rows.where(self._marked).select(*self._named).distinct().collect()]}
+        Args:
+            listed: the substreams of the tables; if there are none, which may mean that they were not found, those of
+                all deployments.
+        """
+        ...
 
-    @property
-    def _named(self) -> list[Column]:
-        scope, key = self._keys
-        return [scope.alias("scope"), key.alias("key")]
+    def follow(self) -> None:
+        """Acknowledge, now and then, what has ended before any drain.
 
-    @property
-    def _marked(self) -> Column:
-        return column(self._last) & self._keys[1].isNotNull()
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        ...
 
-    def values(self) -> dict[str, Column]:
-        return {"_last": column(self._last)}
 
-    def grouped(self) -> dict[str, Column]:
-        return {"_last": F.bool_or(column(self._last))}
+class OpenRun(Protocol):
+    """A query's run at the tracker, as far as a front needs it."""
 
     @property
-    def promiser(self) -> Promiser:
-        return _Marked()
+    def closed(self) -> bool: ...
 
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        keys = row.get("keys")
-        if keys is None:
-            keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
-        return Promises(closed=[self.rule.substream(scope, key) for scope, key in keys])
+    def announce(self, front: LiveFront) -> None:
+        """Make the promises that are due.
+
+        Raises:
+            TrackingError: the tracker refuses, or cannot be reached.
+        """
+        ...
 
 
-class BoundedOutOfOrderness(Front):
-    """Time as the rows tell it, with an allowed delay: exported as `Frontier`.
+class LiveFront:
+    """A front while its query runs.
 
-    The source promises that no row will come that is more than `allowed_delay` older than the newest one of its
-    partition. That is the guess a watermark makes; the tracker takes it for each partition of the source by itself, and
-    the slowest one counts, so that a partition that lags behind loses nothing.
+    The thread that follows the query's commits calls `committed` and `look`, and makes what is `due` then. A kind of
+    front that promises more than rows do has a class of its own: `read` finds what is new, at every `refresh` of the
+    front, and passes it to `promise`.
 
     Args:
-        allowed_delay: how much older than the newest row of its partition a row may be: ``"10 minutes"``, a timedelta;
-            ``"0 seconds"`` where each partition is in order.
-        partition: a column that says which partition of the source a row came from, 0 to `partitions` - 1.
-        partitions: how many there are; each is a front of its own.
-        per_scope: promise for each scope by itself, by the newest row of that scope: where each tenant's rows come in
-            the order of its own clock. Costs an aggregation of the source's rows by substream; such promises do not
-            move `Advanced`, since a scope may yet appear.
+        front: as it was declared.
 
-    >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
-    ['flights/0', 'flights/1', 'flights/2', 'flights/3']
+    Attributes:
+        failing: words on what is wrong when `read` fails.
     """
 
-    trusts = "no row is later than the delay: a guess, as a watermark"
+    failing = "what it promises by cannot be read"
 
-    def __init__(
-        self,
-        allowed_delay: Duration,
-        partition: ColumnOrName | None = None,
-        partitions: int = 1,
-        per_scope: bool = False,
-    ) -> None:
-        self._allowed = allowed_delay
-        self._delay = 0
-        if (partition is None) != (partitions == 1) or partitions < 1:
-            raise UsageError("Frontier: give partition='column' and partitions=n (2 or more) together, or neither")
-        self._partition = partition
-        self._partitions = partitions
-        self._per_scope = per_scope
-        self.moves_progress = not per_scope
-
-    def check_overlapping(self) -> None:
-        """Take them: a time is promised, whatever windows there are."""
-
-    def __repr__(self) -> str:
-        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"
-
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        if time is None:
-            raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
-        if self._partition is not None:
-            resolve(rows, self._partition, "Frontier(partition)")
-        if self._per_scope and rule.scope is None:
-            raise UsageError("Frontier(per_scope=True) needs a source with a scope")
-        self._delay = durations.microseconds(rows.sparkSession, self._allowed, "Frontier's delay")
-        if self._delay < 0:
-            raise UsageError(f"Frontier's delay {self._allowed!r} is below zero: '0 seconds' is the least")
-        self._time = rule.micros(time)
-
-    @property
-    def reads(self) -> frozenset[str] | None:
-        return names_of([] if self._partition is None else [self._partition])
-
-    def conditions(self, rows: DataFrame) -> list[Condition]:
-        if self._partition is None:
-            return []
-        return [partition_within(rows, self._partition, self._partitions)]
+    def __init__(self, front: Front) -> None:
+        self.front = front
+        self._lock = threading.Lock()
+        self._made: dict[tuple[Any, ...], CommitPromise] = {}  # the last ones that the tracker has taken
+        self._waiting: dict[tuple[Any, ...], CommitPromise] = {}  # those that it has not
+        self._next = 0.0
+        self._failing = float("inf")  # since when it fails
 
     @property
     def names(self) -> list[str]:
-        if self._partition is None:
-            return [self.name]
-        return [f"{self.name}/{partition}" for partition in range(self._partitions)]
+        """The fronts of the tracker that it promises for."""
+        return self.front.names
 
-    def observed(self) -> dict[str, Column] | None:
-        return None if self._per_scope else self.grouped()
+    def finish(self) -> list[Finish]:
+        """Return the promise that nothing more will come at all."""
+        return self.front.finish()
 
-    def values(self) -> dict[str, Column]:
-        if self._partition is None:
-            return {"_newest_0": self._time}
-        partition = column(self._partition)
-        return {f"_newest_{number}": F.when(partition == number, self._time) for number in range(self._partitions)}
+    def begin(self, given: GivenCounts) -> None:
+        """Learn what counts earlier deployments were given, when the query starts."""
 
-    @property
-    def promiser(self) -> Promiser:
-        return self._newest
+    def committed(self, checkpoint: Path, epoch: int | None) -> None:
+        """Learn which batch of its query the tracker has for committed.
 
-    @property
-    def _newest(self) -> _Newest:
-        return _Newest(tuple(self.names), self._delay, self._per_scope)
+        Args:
+            checkpoint: the query's.
+            epoch: the batch's number; None: there was none yet.
+        """
+
+    def look(self, at_once: bool = False) -> None:
+        """Learn what is new where its promises come from, if it is time. What fails is tried again for a minute.
+
+        Args:
+            at_once: it is time, and what fails is raised.
+
+        Raises:
+            UsageError: what is there can be promised by nobody, or cannot be read.
+        """
+        refresh = self.front.refresh
+        if refresh is None or not (at_once or time.monotonic() >= self._next):
+            return
+        try:
+            self.read()
+            self._failing = float("inf")
+        except UsageError:
+            raise
+        except Exception as error:
+            now = time.monotonic()
+            self._failing = min(self._failing, now)
+            if at_once or now - self._failing > _PATIENCE:
+                raise UsageError(f"{self.front!r}: {self.failing}: {error}") from error
+            _log.warning("%r: %s, and is tried again: %s", self.front, self.failing, error)
+        finally:
+            self._next = time.monotonic() + refresh
+
+    def read(self) -> None:
+        """Look once, and `promise` what follows. Quick, since commits wait for it.
+
+        Raises:
+            UsageError: what is there can be promised by nobody. Any other error may pass.
+        """
+
+    def promise(self, promises: Iterable[CommitPromise]) -> None:
+        """Have promises made, in the place of earlier ones of the same; what was promised before is passed over."""
+        with self._lock:
+            for promise in promises:
+                if self._made.get(_subject(promise)) != promise:
+                    self._waiting[_subject(promise)] = promise
+
+    def due(self) -> Sequence[CommitPromise]:
+        """Return the promises that are to be made now; more may be due when the tracker has taken them."""
+        with self._lock:
+            return [*self._waiting.values()][:AT_ONCE]
+
+    def promised(self, promises: Sequence[CommitPromise]) -> None:
+        """Learn that the tracker has taken these."""
+        with self._lock:
+            for promise in promises:
+                subject = _subject(promise)
+                self._made[subject] = promise
+                if self._waiting.get(subject) == promise:
+                    del self._waiting[subject]
+
+    def expect(
+        self,
+        runs: Sequence[OpenRun],  # noqa: ARG002
+        rows: Rows,  # noqa: ARG002
+        through: datetime | date | None = None,  # noqa: ARG002
+        revise: bool = False,  # noqa: ARG002
+    ) -> None:
+        """Take counts that a driver gives, and have them made.
+
+        Args:
+            runs: the newest run of each query that reads its source.
+            rows: the counts.
+            through: a time up to whose window there will be no others.
+            revise: whether they take the place of other numbers.
+
+        Raises:
+            UsageError: it promises by something else; rows of another form.
+            TrackingError: the tracker refuses, or cannot be reached, or no query runs any more. Nothing that the
+                tracker has not taken is kept.
+        """
+        raise UsageError("expect gives counts to a source with front=Schedule(…): Schedule() for all to come later")
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        return Promises(frontiers=self._newest.frontiers([row], None))
+        """Return the promises that a batch's global aggregates allow."""
+        return self.front.of_observed(row)
+
+    def of_groups(self, groups: Sequence[Group]) -> Promises:
+        """Return the promises that a batch's aggregates by substream allow."""
+        return self.front.of_groups(groups)
+
+
+def _subject(promise: CommitPromise) -> tuple[Any, ...]:
+    """Return what a promise is about: a later one takes its place."""
+    if isinstance(promise, Expected):
+        return promise.front, promise.scope, promise.name
+    return promise.front, promise.scope if isinstance(promise, Frontier) else Finish

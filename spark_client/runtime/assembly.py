@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from spark_client.channels.channel import Channel
 from spark_client.channels.sending import ChannelOutput, RoutedOutput
-from spark_client.counting.livefronts import LiveFront, live
 from spark_client.counting.manifest import Manifest
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
+from spark_client.plan.fronts import LiveFront
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import BatchId, EarlyOutput, Output
 from spark_client.plan.streams import Direction
@@ -71,7 +71,7 @@ def batch_query(
     settings, stream = plan.settings, plan.stream
     client = client or settings.trackers.client()
     if front is None and stream.input.front is not None:
-        front = live(stream.input.front, spark)
+        front = stream.input.front.live(spark)
     by_executors = settings.mode == "executors"
     manifest = Manifest(spark.sparkContext) if plan.seals or by_executors else None
     quarantine = Quarantine(plan.checkpoint, plan.late, None)

@@ -17,9 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
 from spark_client.counting.continuing import Ledger, forget_shared
-from spark_client.counting.livefronts import LiveFront
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
+from spark_client.plan.fronts import LiveFront
 from spark_client.plan.streams import Stream
 from spark_client.runtime.gate import Gate, Stopped
 from spark_client.runtime.metrics import QueryMetrics

@@ -23,6 +23,7 @@ ROOMS = {
     "windows": {"spark_internals"},
     "aggregates": {"spark_internals"},
     "plan": {"windows", "aggregates", "spark_internals"},
+    "fronts": {"windows", "plan", "storage", "spark_internals"},
     "counting": {"windows", "plan", "storage", "trackers", "spark_internals"},
     "channels": {"windows", "plan", "storage", "counting", "spark_internals"},
     "sinks": {"windows", "plan", "storage"},
@@ -40,7 +41,7 @@ ROOMS = {
         "spark_internals",
     },
 }
-ROOMS["api"] = {*ROOMS}
+ROOMS["api"] = {*ROOMS}  #: alone, with what users import, it knows each kind of front by its name
 ROOMS["shadow"] = {"release", "storage", "spark_internals"}  #: beside the jobs of `api`: it reads what they leave
 
 #: The rooms of the tracker that programs are made of, likewise.

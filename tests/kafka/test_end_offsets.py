@@ -14,7 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.kafka import Kafka
 from spark_client import EndOffsets, Tracking, TrackingError, UsageError, end_offsets
-from spark_client.counting.livefronts import live
 from tests.client.processes import Server
 from tests.spark.feed import rows_of
 from tests.spark.waiting import soon
@@ -135,7 +134,7 @@ def test_a_hand_off_of_nothing_finishes_and_one_of_no_topic_is_refused(
 def test_an_end_is_reached_by_positions_of_all_its_partitions(tmp_path: Path, spark: SparkSession) -> None:
     front = EndOffsets('{"orders": {"0": 4, "1": 2}, "other": {"0": 0}}')
     front.name = "in"
-    living = live(front, spark)
+    living = front.live(spark)
     (tmp_path / "offsets").mkdir()
     for epoch, own in enumerate(['{"orders":{"0":4,"1":1}}', '{"orders":{"0":9,"1":2}}']):
         (tmp_path / "offsets" / str(epoch)).write_text(f'v1\n{{}}\n{own}\n{{"seq": 7}}')
@@ -149,7 +148,7 @@ def reaches(path: Path, ends: dict[str, dict[int, int]], *sources: str) -> bool:
     """Whether a query finishes a hand-off with a batch whose sources are at these positions."""
     front = EndOffsets(ends)
     front.name = "in"
-    living = live(front, None)  # type: ignore[arg-type]
+    living = front.live(None)  # type: ignore[arg-type]
     (path / "offsets").mkdir(exist_ok=True)
     (path / "offsets" / "0").write_text("\n".join(["v1", "{}", *sources, '{"seq": 7}', '{"logOffset": 3}', "-"]))
     living.committed(path, 0)

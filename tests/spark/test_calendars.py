@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError, calendar
-from spark_client.plan import timetable
+from spark_client.fronts import timetable
 from spark_client.windows import eventtime
 from spark_client.windows.declaration import dated, declare
 from spark_client.windows.eventtime import DAY

@@ -12,8 +12,6 @@ import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
 from spark_client.counting.continuing import Ledger, forget_shared
-from spark_client.counting.livefronts import LiveSchedule, live
-from spark_client.counting.offers import give
 from spark_client.counting.runs import Run
 from spark_client.storage.directories import read_json
 from spark_client.windows.substreams import Substreams
@@ -53,7 +51,7 @@ class Source:
             JobSpec(job=self.job, deployment=deployment, segments={each: [] for each in self.segments}, fronts=fronts)
         )
         bind(schedule, self.segment)
-        self.front = live(schedule, NoRows.sparkSession)  # type: ignore[arg-type]
+        self.front = schedule.live(NoRows.sparkSession)  # type: ignore[arg-type]
         return self.start()
 
     def start(self) -> Run:
@@ -187,7 +185,7 @@ def test_counts_written_down_by_a_driver_that_died_before_it_sent_them_are_sent_
     run = source.begin("1", Schedule())
     schedule = by_table(COUNTS)
     bind(schedule)
-    front = live(schedule, NoRows.sparkSession)  # type: ignore[arg-type]
+    front = schedule.live(NoRows.sparkSession)  # type: ignore[arg-type]
     front.begin(Ledger(source.path, run, "in"))
     assert front.due(), "it dies here"
     source.begin("2", by_table(COUNTS))
@@ -323,13 +321,12 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
 def test_a_count_that_is_refused_changes_nothing(source: Source) -> None:
     run = source.begin("1", Schedule())
     front = source.front
-    assert isinstance(front, LiveSchedule)
-    give(front, [run], rows([("a", 0, 3)]))
+    front.expect([run], rows([("a", 0, 3)]))
     with pytest.raises(TrackingError, match="EXPECT_CONFLICT"):
-        give(front, [run], rows([("c", 0, 1), ("a", 0, 2)]), through=datetime(2024, 1, 1, 5, tzinfo=UTC))
+        front.expect([run], rows([("c", 0, 1), ("a", 0, 2)]), through=datetime(2024, 1, 1, 5, tzinfo=UTC))
     run.announce(front)  # as the thread that follows the query does
-    give(front, [run], rows([("b", 0, 2)]))
-    give(front, [run], rows([("b", 0, 1)]), revise=True)
+    front.expect([run], rows([("b", 0, 2)]))
+    front.expect([run], rows([("b", 0, 1)]), revise=True)
     assert source.accounts() == {("a", 0): (3, 0), ("b", 0): (1, 0)}
     assert source.client.job(source.job).fronts[0].frontiers == {}
 
@@ -337,10 +334,9 @@ def test_a_count_that_is_refused_changes_nothing(source: Source) -> None:
 def test_counts_that_a_batch_under_way_holds_up_follow_in_their_order(source: Source) -> None:
     run = source.begin("1", Schedule())
     front = source.front
-    assert isinstance(front, LiveSchedule)
     run.send(run.report(0), 0)
-    give(front, [run], rows([("a", 0, 3)]))
-    give(front, [run], rows([("a", 0, 4)]), revise=True)
+    front.expect([run], rows([("a", 0, 3)]))
+    front.expect([run], rows([("a", 0, 4)]), revise=True)
     run.committed(0)
     run.announce(front)
     assert source.accounts() == {("a", 0): (4, 0)}
@@ -349,21 +345,19 @@ def test_counts_that_a_batch_under_way_holds_up_follow_in_their_order(source: So
 def test_counts_for_a_query_that_has_ended_are_given_by_nobody_and_refused(source: Source) -> None:
     run = source.begin("1", Schedule())
     front = source.front
-    assert isinstance(front, LiveSchedule)
     run.close(0)
     with pytest.raises(TrackingError, match=r"the query that reads 'in' has ended.*give them again"):
-        give(front, [run], rows([("a", 0, 3)]))
+        front.expect([run], rows([("a", 0, 3)]))
     again = source.start()
     assert source.accounts() == {}, "whoever gave them gives them again"
-    give(front, [run, again], rows([("a", 0, 3)]))
+    front.expect([run, again], rows([("a", 0, 3)]))
     assert source.accounts() == {("a", 0): (3, 0)}
 
 
 def test_counts_that_are_given_before_the_query_starts_go_with_it(source: Source) -> None:
     source.begin("1", Schedule())
     front = source.front
-    assert isinstance(front, LiveSchedule)
-    give(front, [], rows([("a", 0, 3)]))
+    front.expect([], rows([("a", 0, 3)]))
     source.start()
     assert source.accounts() == {("a", 0): (3, 0)}
 

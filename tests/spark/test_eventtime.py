@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError
-from spark_client.plan import timetable
+from spark_client.fronts import timetable
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.windows import durations, eventtime
 from spark_client.windows.declaration import declare

@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import ControlTable, Front, Manifests, SuccessMarkers, Tracking, TrackingError, UsageError
-from spark_client.counting.livefronts import live
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
@@ -245,7 +244,7 @@ def found(front: Any, rule: Substreams) -> Callable[[], dict[str, int]]:
     """What a front finds; each call looks again and returns what is new."""
     nothing: Any = None
     front.bind("in", NoRows, rule, (nothing, nothing), None)
-    living: Any = live(front, nothing)
+    living: Any = front.live(nothing)
 
     def look() -> dict[str, int]:
         living.look(at_once=True)
@@ -482,7 +481,7 @@ def test_a_row_that_a_control_table_misses_for_a_while_is_the_same_when_it_is_ba
     front: Any = ControlTable(Connection, "counts", through="time")
     nothing: Any = None
     front.bind("in", NoRows, DAYS, (nothing, nothing), None)
-    living: Any = live(front, nothing)
+    living: Any = front.live(nothing)
     promised = []
     for rows in ([("2026-03-01", 3)], [], [("2026-03-01", 3)]):
         listed[:] = rows

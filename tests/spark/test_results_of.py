@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, ResultsOf, Tracking, TrackingError, UsageError
-from spark_client.counting.livefronts import live
 from spark_client.windows.calendars import CalendarRule
 from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
@@ -195,7 +194,7 @@ class Found:
         front.bind(
             "results", NoRows, rule or Substreams("tenant", "string", None, "string", HOUR, 0), (nothing,) * 2, 0
         )
-        self.front = live(front, spark)
+        self.front = front.live(spark)
 
     def counts(self, *more: dict[str, Any]) -> dict[tuple[str, int], int]:
         """The promises that are due, when these receipts are there as well."""

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Schedule, Tracking, UsageError
 from spark_client.aggregates.decomposition import storable
-from spark_client.plan import timetable
+from spark_client.fronts import timetable
 from spark_client.windows import declaration
 from tests.client.processes import Server
 

@@ -1,25 +1,18 @@
-"""`Schedule`: how many rows each substream will have, told before, while, or after they come.
-
-`ByCount` is what it has in common with fronts that find such numbers by themselves. Nothing is counted here. The
-source's rows are counted where all rows are, and the tracker closes a substream when as many were sent as its front
-expects, whoever gave the number and in whatever order. So what is still missing can be seen there, of silent tenants,
-too, and a restart has nothing to find out.
-"""
+"""`Schedule`: counts that the user gives, in a table, by a function, or by calls, before, while, or after rows come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Set
 from datetime import date, datetime
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
-from spark_client.errors import UsageError
-from spark_client.plan import timetable
-from spark_client.plan.fronts import Front, Promises
-from spark_client.windows.substreams import Substream, Substreams
-
-Rows: TypeAlias = DataFrame | Iterable[Sequence[Any]]
+from spark_client.fronts import timetable
+from spark_client.fronts.counts import ByCount, CountReader, Found
+from spark_client.plan.fronts import Rows
+from spark_client.windows.substreams import Substreams
 
 
 class Counts(NamedTuple):
@@ -33,37 +26,6 @@ class Counts(NamedTuple):
 
     rows: Rows
     through: datetime | date | None = None
-
-
-class ByCount(Front):
-    """Base of fronts that promise how many rows each substream will have.
-
-    Args:
-        revise: a count that was given before as another number takes its place, while its substream is open.
-        refresh: seconds between two looks at where the counts are.
-
-    Attributes:
-        table: counts that are known when the source is declared.
-        looks: whether counts are looked for while the query runs.
-        remembers: whether what was given is given again by the next start; else it was given once, by a call.
-        complete: whether there will be no other substreams up to the last window given.
-    """
-
-    counts = True
-    moves_progress = False
-    looks = True
-    remembers = True
-    complete = False
-
-    def __init__(self, revise: bool, refresh: float) -> None:
-        if not refresh > 0:
-            raise UsageError(f"{type(self).__name__}: refresh={refresh!r} seconds: has to be above zero")
-        self.revise = revise
-        self.refresh = refresh
-        self.table: dict[Substream, int] = {}
-
-    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
-        return Promises()  # it depends on what was promised before: see `spark_client.counting.livefronts`
 
 
 class Schedule(ByCount):
@@ -103,13 +65,12 @@ class Schedule(ByCount):
     ) -> None:
         super().__init__(revise, refresh)
         self.read_counts = expected if callable(expected) else None
-        self.looks = self.read_counts is not None
         # A list, since another source may take the same schedule: an iterator gives its rows once.
         listed = () if callable(expected) else expected
         self._expected: Rows = listed if isinstance(listed, DataFrame) else [tuple(row) for row in listed]
         # What `Tracking.expect` gives is given once; a table, or what a function reads, is given again.
-        self.remembers = self.looks or isinstance(listed, DataFrame) or bool(self._expected)
-        self.complete = complete if complete is not None else (self.remembers and not self.looks)
+        self.remembers = callable(expected) or isinstance(listed, DataFrame) or bool(self._expected)
+        self.complete = complete if complete is not None else (self.remembers and not callable(expected))
 
     def __repr__(self) -> str:
         return "Schedule(<function>)" if self.read_counts is not None else "Schedule(<table>)"
@@ -122,3 +83,30 @@ class Schedule(ByCount):
         if self.read_counts is None:
             self.table = timetable.read(rows.sparkSession, self._expected, rule)
         self._expected = ()  # a table is of the session
+
+    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader | None:  # noqa: ARG002
+        return None if self.read_counts is None else _FunctionCounts(self, spark)
+
+
+class _FunctionCounts:
+    """Counts that a function of the user's gives.
+
+    Args:
+        schedule: that has it.
+        spark: the session, in which times are read.
+    """
+
+    failing = "the function that gives the counts has failed"
+
+    def __init__(self, schedule: Schedule, spark: SparkSession) -> None:
+        assert schedule.read_counts is not None
+        self._read = schedule.read_counts
+        self._rule = schedule.rule
+        self._spark = spark
+
+    def read(self) -> Found:
+        """Call it."""
+        given = self._read()
+        counts = given if isinstance(given, Counts) else Counts(given)
+        rows = counts.rows if isinstance(counts.rows, DataFrame) else list(counts.rows)
+        return Found(timetable.read(self._spark, rows, self._rule), counts.through)

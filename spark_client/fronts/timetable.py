@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,12 +25,13 @@ from spark_client.windows.calendars import is_zone, midnight_of
 from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL
 from spark_client.windows.substreams import Substream, Substreams
 
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 #: How texts of a type look that need no cast, as they are written as Spark writes them.
 _AS_TEXT: Final = {
     "string": re.compile(".*", re.DOTALL),
     "date": re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"),
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _WHOLE),
+    **dict.fromkeys(_INTEGERS, _WHOLE),
 }
 _Row = tuple[Any, Any, Any]  #: scope or None, end in microseconds or name, count
 
@@ -109,7 +111,7 @@ def _of_table(table: DataFrame, rule: Substreams) -> list[_Row]:
     # By their places: a name may be there twice, or have a dot.
     named = table.toDF(*_columns(rule))
     types = {field.name: field.dataType.simpleString() for field in named.schema.fields}
-    if types["count"] not in ("tinyint", "smallint", "int", "bigint"):
+    if types["count"] not in _INTEGERS:
         raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
     scope = F.lit("") if rule.scope is None else _text(named, "scope", rule.scope_type)
     if rule.calendar is not None:
@@ -206,7 +208,7 @@ def _text(table: DataFrame, name: str, kind: str) -> Column:
         raise UsageError(f"Schedule: {name!r} is {given.simpleString()}, and the source's is string: give texts")
     typed = value.try_cast(kind)
     unfit = typed.isNull()
-    if isinstance(given, T.NumericType) and kind.startswith(("decimal", "tinyint", "smallint", "int", "bigint")):
+    if isinstance(given, T.NumericType) and kind.startswith(("decimal", *_INTEGERS)):
         unfit |= typed != value
     if found := table.where(value.isNotNull() & unfit).select(value.cast("string")).take(1):
         raise UsageError(
@@ -289,3 +291,52 @@ def _of_naive(spark: SparkSession, times: Sequence[tuple[int, datetime]]) -> dic
                 "datetime(2024, 1, 1, tzinfo=UTC)"
             )
     return in_session
+
+
+# ---------------------------------------------------------------- texts of files, paths and databases
+
+
+def when_of(value: Any, rule: Substreams, where: str) -> Any:
+    """Return a substream's name or a time in its window, of a text.
+
+    Args:
+        value: the text; what is none is returned.
+        rule: of the source.
+        where: it was found, for the message.
+
+    Raises:
+        UsageError: it is no time, and substreams are windows.
+    """
+    if not isinstance(value, str):
+        return value
+    if not rule.windows:
+        return as_column_has_it(value, rule.name_type)
+    try:
+        if len(value) == len("2026-03-01"):
+            return date.fromisoformat(value)
+        return datetime.fromisoformat(f"{value[:-1]}+00:00" if value.endswith("Z") else value)
+    except ValueError:
+        raise UsageError(
+            f"{where}: {value!r} is no time in ISO 8601, and the source's substreams are windows: write 2026-03-01, or "
+            "2026-03-01T07:00:00Z"
+        ) from None
+
+
+def as_column_has_it(text: str, kind: str) -> str:
+    """Return a value as the source's column has it: Spark takes a path's ``07`` for the number 7.
+
+    >>> as_column_has_it("07", "int"), as_column_has_it("07", "string")
+    ('7', '07')
+    """
+    return str(int(text)) if kind in _INTEGERS else text
+
+
+def count_of(value: Any) -> Any:
+    """Return a number of rows: a database's sum, or a CSV file's text, as an integer if it is one; else as it is.
+
+    >>> count_of(Decimal("20")), count_of("20"), count_of(2.5)
+    (20, 20, 2.5)
+    """
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        return int(value)
+    return int(value) if isinstance(value, str) and value.strip().isdigit() else value

@@ -1,0 +1,128 @@
+"""`ControlTable`: counts that a table of a database has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from spark_client.errors import UsageError
+from spark_client.fronts import timetable
+from spark_client.fronts.counts import ByCount, CountReader, Found
+from spark_client.fronts.timetable import count_of, when_of
+from spark_client.windows.substreams import Substreams
+
+
+class ControlTable(ByCount):
+    """A control table of a database: trusts the counts that it has, and the time up to which it says they are all.
+
+    Args:
+        connect: makes a DB-API 2 connection; called in the driver, at every look.
+        select: the statement that returns all rows of (scope, when, count), or of (when, count) if the source has no
+            scope. `when` is the substream's name, or a time in its window, as in `Schedule`; a text is one in ISO 8601.
+        through: a statement that returns one time, or null: up to its window the counts are complete, and what is not
+            among them has no rows. It runs before `select`, so a count that is written together with the time, or
+            before it, is not missed.
+        revise: another count than before takes its place, while the substream is open; without, it is refused.
+        refresh: seconds between two looks at the table.
+
+    >>> import psycopg                                                                        # doctest: +SKIP
+    >>> ControlTable(lambda: psycopg.connect(dsn), "select shop, day, orders from control")   # doctest: +SKIP
+    """
+
+    trusts = "the table's counts, and that no row is read twice; with `through`, that nothing else comes up to it"
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        select: str,
+        *,
+        through: str | None = None,
+        revise: bool = False,
+        refresh: float = 1.0,
+    ) -> None:
+        super().__init__(revise, refresh)
+        if not callable(connect):
+            raise UsageError(
+                "ControlTable: connect= is a function that makes a connection: lambda: psycopg.connect(dsn)"
+            )
+        self.connect = connect
+        self.select = select
+        self.through = through
+        self.moves_progress = through is not None
+
+    def __repr__(self) -> str:
+        return f"ControlTable({self.select!r})"
+
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
+        super().bind(name, rows, rule, keys, time)
+        if self.through is not None and (not rule.windows or (rule.calendar is not None and rule.calendar.by_row)):
+            raise UsageError(
+                f"{self!r}: through= is a time, for windows that all rows have in common: leave it out for named "
+                "substreams, or zones of each row"
+            )
+
+    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader:  # noqa: ARG002
+        return _TableCounts(self, spark)
+
+
+class _TableCounts:
+    """The counts that a control table has.
+
+    Args:
+        front: that is promised, bound to its source.
+        spark: the session, in which times are read.
+    """
+
+    failing = "the control table cannot be read"
+
+    def __init__(self, front: ControlTable, spark: SparkSession) -> None:
+        self._front = front
+        self._spark = spark
+        self._last: tuple[Any, list[tuple[Any, ...]]] | None = None
+
+    def read(self) -> Found | None:
+        """Read it.
+
+        Raises:
+            UsageError: its rows are of another form.
+        """
+        found = self._rows()
+        if found == self._last:
+            return None
+        through, rows = found
+        rule = self._front.rule
+        place = 0 if rule.scope is None else 1
+        listed = []
+        for row in rows:
+            values = list(row)
+            if len(values) > place + 1:
+                values[place : place + 2] = [when_of(row[place], rule, repr(self._front)), count_of(row[place + 1])]
+            listed.append(values)
+        counts = timetable.read(self._spark, listed, rule)
+        self._last = found
+        return Found(counts, when_of(through, rule, repr(self._front)))
+
+    def _rows(self) -> tuple[Any, list[tuple[Any, ...]]]:
+        """Return what the statements return: first how far it is complete, so that a row which that covers is there."""
+        connection = self._front.connect()
+        try:
+            cursor = connection.cursor()
+            through = None
+            if self._front.through is not None:
+                cursor.execute(self._front.through)
+                first = cursor.fetchone()
+                if first is not None and len(first) != 1:
+                    raise UsageError(f"{self._front!r}: through= returns {len(first)} columns: select one time")
+                through = None if first is None else first[0]
+                connection.rollback()  # else `select` might see no more than `through` did
+            cursor.execute(self._front.select)
+            return through, [tuple(row) for row in cursor.fetchall()]
+        finally:
+            with suppress(Exception):
+                connection.close()

@@ -1,0 +1,325 @@
+"""Counts: fronts that promise how many rows each substream will have. Each kind finds the numbers elsewhere.
+
+Nothing is counted here. The source's rows are counted where all rows are, and the tracker closes a substream when as
+many were sent as its front expects, whoever gave the number and in whatever order. So what is still missing can be seen
+there, of silent tenants, too, and a restart has nothing to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from pyspark.sql import SparkSession
+
+from spark_client.errors import TrackingError, UsageError
+from spark_client.fronts import timetable
+from spark_client.plan.fronts import AT_ONCE, Front, GivenCounts, Group, LiveFront, OpenRun, Promises, Rows
+from spark_client.windows.substreams import Substream
+from tracker.client import Expected, Finish, Frontier
+from tracker.contract.promises import CommitPromise
+
+Count: TypeAlias = tuple[int, bool]  #: how many rows, and whether it takes the place of another number
+
+
+class Found(NamedTuple):
+    """What a reader has found.
+
+    Attributes:
+        counts: all that are known: those found before are among them, as far as they are still there.
+        through: a time up to whose window these are all there will be; None: others may follow.
+    """
+
+    counts: Mapping[Substream, int]
+    through: datetime | date | None = None
+
+
+class CountReader(Protocol):
+    """Finds counts.
+
+    Attributes:
+        failing: what is wrong when `read` fails, for the message.
+    """
+
+    @property
+    def failing(self) -> str: ...
+
+    def read(self) -> Found | None:
+        """Return what is known now; None: nothing has come since the last call.
+
+        Raises:
+            UsageError: what is there can be promised by nobody. Any other error passes, or the query fails with it
+                after some time.
+        """
+        ...
+
+
+class ByCount(Front):
+    """Base of fronts that promise how many rows each substream will have.
+
+    Args:
+        revise: a count that was given before as another number takes its place, while its substream is open.
+        refresh: seconds between two looks at where the counts are.
+
+    Attributes:
+        table: counts that are known when the source is declared.
+        remembers: whether what was given is given again by the next start; else it was given once, by a call.
+        complete: whether there will be no other substreams up to the last window given.
+    """
+
+    counts = True
+    remembers = True
+    complete = False
+
+    def __init__(self, revise: bool, refresh: float) -> None:
+        if not refresh > 0:
+            raise UsageError(f"{type(self).__name__}: refresh={refresh!r} seconds: has to be above zero")
+        self.revise = revise
+        self.refresh: float = refresh
+        self.table: dict[Substream, int] = {}
+
+    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader | None:  # noqa: ARG002
+        """Return a finder of its counts; None: they are known, or given by a driver.
+
+        Args:
+            spark: the session, in which times are read.
+            checkpoints: of the queries that read its source; others may be added.
+        """
+        return None
+
+    def live(self, spark: SparkSession) -> LiveCounts:
+        return LiveCounts(self, spark)
+
+
+class LiveCounts(LiveFront):
+    """A front by counts while its query runs: the counts that the tracker is to be given.
+
+    Args:
+        front: as it was declared.
+        spark: the session, in which times are read.
+    """
+
+    def __init__(self, front: ByCount, spark: SparkSession) -> None:
+        super().__init__(front)
+        self._front = front
+        self._rule = front.rule
+        self._spark = spark
+        self._due: dict[Substream, Count] = {}  # counts that the tracker has not been given yet
+        self._through: int | None = None  # likewise
+        self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
+        self._checkpoints: set[Path] = set()  # of the queries that read its source
+        self._reader = front.reader(spark, self._checkpoints)
+        if self._reader is not None:
+            self.failing = self._reader.failing
+        self._known: Mapping[Substream, int] = {}  # what the reader has found so far
+        self._found: Found | None = None  # what it found last, and was refused
+        self._ledger: GivenCounts | None = None
+        self.take(
+            {substream: (count, front.revise) for substream, count in front.table.items()}, self.end_of(front.table)
+        )
+
+    def counts_of(self, rows: Rows, revise: bool = False) -> dict[Substream, Count]:
+        """Read counts that a driver gives.
+
+        Raises:
+            UsageError: rows of another form, a substream twice, a time that does not fit the source's.
+        """
+        found = timetable.read(self._spark, rows, self._rule)
+        return {substream: (count, revise or self._front.revise) for substream, count in found.items()}
+
+    def end_of(self, due: Iterable[Substream], through: datetime | date | None = None) -> int | None:
+        """Return up to where counts are complete when these are given; None: others may follow.
+
+        Raises:
+            UsageError: a time that does not fit the source's.
+        """
+        ends = [substream.end_time for substream in due if substream.end_time is not None]
+        last = max(ends, default=None) if self._front.complete else None
+        if through is not None:
+            if not self._rule.windows:
+                raise UsageError("through= is a time, and the source's substreams have none: it is for windows")
+            if self._rule.calendar is not None and self._rule.calendar.by_row:
+                raise UsageError(
+                    "through= is a time up to whose window all is there, and each row has windows of its own zone: "
+                    "leave it out, and give counts of all that is to come"
+                )
+            row = (through, 0) if self._rule.scope is None else ("", through, 0)
+            (window,) = timetable.read(self._spark, [row], self._rule)
+            ends.append(window.end_time or 0)
+            last = max(ends) if self._front.complete else window.end_time
+        return last
+
+    @property
+    def owes(self) -> bool:
+        """Whether the tracker has not been given some counts yet."""
+        return bool(self._due)
+
+    def take(self, due: Mapping[Substream, Count], end: int | None) -> None:
+        """Take counts, to be given to the tracker, and up to where they are complete."""
+        with self._lock:
+            self._due.update(due)
+            if end is not None:
+                self._through = end if self._through is None else max(end, self._through)
+
+    def begin(self, given: GivenCounts) -> None:
+        """Learn what earlier deployments were given, when the query starts.
+
+        Raises:
+            UsageError: substreams that were left out of a table that was complete are given now.
+        """
+        _refuse(given.too_late(self._due))
+        with self._lock:
+            given.keep_only(self._front.table.keys() | self._known.keys())
+            self._due = {each: count for each, count in self._due.items() if self._goes_on(each, given)}
+            self._ledger = given
+
+    def committed(self, checkpoint: Path, epoch: int | None) -> None:  # noqa: ARG002
+        self._checkpoints.add(checkpoint)
+
+    def _goes_on(self, substream: Substream, ledger: GivenCounts) -> bool:
+        """Return whether it is not done with already: another deployment has not seen it to its end."""
+        return substream not in ledger.done or substream in ledger.taken
+
+    def _missing(self, substream: Substream, count: int) -> int:
+        """Return what is expected of a count now, after what a drain has released of it."""
+        return max(0, count - (self._ledger.taken.get(substream, 0) if self._ledger is not None else 0))
+
+    def look(self, at_once: bool = False) -> None:
+        if self._ledger is not None:
+            self._ledger.follow()
+        if self._reader is not None:
+            super().look(at_once)
+
+    def read(self) -> None:
+        assert self._reader is not None
+        found = self._found = self._reader.read() or self._found
+        if found is None:
+            return
+        known = found.counts
+        news = {substream: count for substream, count in known.items() if self._known.get(substream) != count}
+        through = self._promised_through
+        left_out = [each for each in news if each not in self._known and each.end_time is not None]
+        _refuse([each for each in left_out if through is not None and (each.end_time or 0) <= through])
+        ledger = self._ledger
+        goes_on = [each for each in news if ledger is None or self._goes_on(each, ledger)]
+        end = self.end_of(known, found.through)
+        self.take({each: (news[each], self._front.revise) for each in goes_on}, end)
+        # What is not found for a while, as in a table that is loaded again, is known when it is back.
+        self._known, self._found = {**self._known, **known}, None
+
+    def due(self) -> Sequence[CommitPromise]:
+        """Return the next promises to be made: counts first, and how far they are complete when all of them are
+        made."""
+        with self._lock:
+            some = list(self._due.items())[:AT_ONCE]
+            if not some:
+                return [] if self._through is None else [Frontier(self._front.name, self._through, None)]
+        return self.expected(dict(some))
+
+    def expected(self, counts: Mapping[Substream, Count]) -> list[Expected]:
+        """Return the promises of some counts, which are written down as given."""
+        with self._lock:
+            if self._ledger is not None and self._front.remembers:
+                self._ledger.give(counts)
+            return [
+                Expected(
+                    self._front.name,
+                    self._front.name,  # a source's front is called as the segment that it feeds
+                    substream.scope,
+                    substream.name,
+                    self._missing(substream, number),
+                    substream.end_time,
+                    revise,
+                )
+                for substream, (number, revise) in counts.items()
+            ]
+
+    def promised(self, promises: Sequence[CommitPromise]) -> None:
+        """The tracker has taken these."""
+        with self._lock:
+            for promise in promises:
+                if isinstance(promise, Finish):
+                    continue
+                if isinstance(promise, Frontier):
+                    self._promised_through = promise.time
+                    if self._through is not None and self._through <= promise.time:
+                        self._through = None
+                    continue
+                substream = Substream(promise.scope, promise.name, promise.end_time)
+                count, _ = self._due.get(substream, (-1, False))
+                if self._missing(substream, count) == promise.elements:
+                    self._due.pop(substream, None)
+
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
+        with self._lock:
+            done = self._due or self._through is None
+            return Promises() if done else Promises(frontiers=[Frontier(self._front.name, self._through or 0, None)])
+
+    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
+        return self.of_observed({})
+
+    def expect(
+        self, runs: Sequence[OpenRun], rows: Rows, through: datetime | date | None = None, revise: bool = False
+    ) -> None:
+        """Give counts to the tracker, or to a query that is to start. What a batch under way holds up follows after it.
+
+        The tracker is asked first, and what it refuses changes nothing: a number that is refused never becomes one of
+        the front's, where it would be given again and again, and stop the query. And a driver whose counts nobody has
+        taken learns of it, since they would be given only once.
+        """
+        counts = self.counts_of(rows, revise)
+        end = self.end_of(counts, through)
+        if not runs:
+            self.take(counts, end)
+            return
+        offer = _Offer(self, counts)
+        for run in runs:
+            run.announce(self)
+            if not self.owes:  # else these follow after those that a batch under way holds up
+                run.announce(offer)
+        if (offer.left or end is not None) and all(run.closed for run in runs):
+            raise TrackingError(
+                f"the query that reads {self._front.name!r} has ended, and nobody has taken these counts: start it "
+                "again, and give them again"
+            )
+        self.take(offer.left, end)
+        for run in runs:
+            run.announce(self)
+
+
+class _Offer(LiveFront):
+    """Counts on their way to the tracker, before they are a front's.
+
+    Args:
+        front: whose they will be.
+        counts: by substream.
+
+    Attributes:
+        left: those that the tracker has not taken yet.
+    """
+
+    def __init__(self, front: LiveCounts, counts: Mapping[Substream, Count]) -> None:
+        super().__init__(front.front)
+        self.left = dict(counts)
+        self._counts = front
+
+    def due(self) -> Sequence[CommitPromise]:
+        return self._counts.expected(dict(list(self.left.items())[:AT_ONCE]))
+
+    def promised(self, promises: Sequence[CommitPromise]) -> None:
+        for promise in promises:
+            if isinstance(promise, Expected):
+                self.left.pop(Substream(promise.scope, promise.name, promise.end_time), None)
+
+
+def _refuse(missed: Sequence[Substream]) -> None:
+    """Substreams of which it was promised that they will not come."""
+    if missed:
+        raise UsageError(
+            f"Schedule: {len(missed)} substreams, such as {missed[0].name} of {missed[0].scope!r}, are given only now, "
+            "and the counts given before were said to be complete to a later time, so their rows are late. Take them "
+            "out, and give them to the deployment after the next drain; and give complete=False, or no through=, if "
+            "others may follow"
+        )

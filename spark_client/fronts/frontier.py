@@ -1,0 +1,144 @@
+"""`Frontier`: the rows' own times, less a delay that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.columns import ColumnOrName, column, names_of, resolve
+from spark_client.errors import UsageError
+from spark_client.plan.fronts import Front, Group, Promiser, Promises
+from spark_client.windows import durations, eventtime
+from spark_client.windows.belonging import Condition, partition_within
+from spark_client.windows.durations import Duration
+from spark_client.windows.substreams import Substreams
+from tracker.client import Frontier
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """Promises made of the newest times.
+
+    Attributes:
+        names: of the fronts, one for each partition.
+        delay: that is allowed, in microseconds.
+        per_scope: whether it promises for each scope by itself.
+    """
+
+    names: tuple[str, ...]
+    delay: int
+    per_scope: bool
+
+    def __call__(self, groups: Sequence[Group]) -> Promises:
+        if not self.per_scope:
+            return Promises(frontiers=self.frontiers([aggregates for _, aggregates in groups], None))
+        by_scope: dict[str, list[Mapping[str, Any]]] = {}
+        for substream, aggregates in groups:
+            by_scope.setdefault(substream.scope, []).append(aggregates)
+        return Promises(frontiers=[f for scope, rows in by_scope.items() for f in self.frontiers(rows, scope)])
+
+    def frontiers(self, rows: Sequence[Mapping[str, Any]], scope: str | None) -> list[Frontier]:
+        """Return the times that can be promised for a scope; None: for all."""
+        frontiers = []
+        for number, name in enumerate(self.names):
+            times = [row[f"_newest_{number}"] for row in rows if row[f"_newest_{number}"] is not None]
+            if times:
+                frontiers.append(Frontier(name, max(max(times) - self.delay, -eventtime.LIMIT), scope))
+        return frontiers
+
+
+class BoundedOutOfOrderness(Front):
+    """Time as the rows tell it, with an allowed delay: exported as `Frontier`.
+
+    The source promises that no row will come that is more than `allowed_delay` older than the newest one of its
+    partition. That is the guess a watermark makes; the tracker takes it for each partition of the source by itself, and
+    the slowest one counts, so that a partition that lags behind loses nothing.
+
+    Args:
+        allowed_delay: how much older than the newest row of its partition a row may be: ``"10 minutes"``, a timedelta;
+            ``"0 seconds"`` where each partition is in order.
+        partition: a column that says which partition of the source a row came from, 0 to `partitions` - 1.
+        partitions: how many there are; each is a front of its own.
+        per_scope: promise for each scope by itself, by the newest row of that scope: where each tenant's rows come in
+            the order of its own clock. Costs an aggregation of the source's rows by substream; such promises do not
+            move `Advanced`, since a scope may yet appear.
+
+    >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
+    ['flights/0', 'flights/1', 'flights/2', 'flights/3']
+    """
+
+    overlapping = True
+    trusts = "no row is later than the delay: a guess, as a watermark"
+
+    def __init__(
+        self,
+        allowed_delay: Duration,
+        partition: ColumnOrName | None = None,
+        partitions: int = 1,
+        per_scope: bool = False,
+    ) -> None:
+        self._allowed = allowed_delay
+        self._delay = 0
+        if (partition is None) != (partitions == 1) or partitions < 1:
+            raise UsageError("Frontier: give partition='column' and partitions=n (2 or more) together, or neither")
+        self._partition = partition
+        self._partitions = partitions
+        self._per_scope = per_scope
+        self.moves_progress = not per_scope
+
+    def __repr__(self) -> str:
+        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"
+
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
+        super().bind(name, rows, rule, keys, time)
+        if time is None:
+            raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
+        if self._partition is not None:
+            resolve(rows, self._partition, "Frontier(partition)")
+        if self._per_scope and rule.scope is None:
+            raise UsageError("Frontier(per_scope=True) needs a source with a scope")
+        self._delay = durations.microseconds(rows.sparkSession, self._allowed, "Frontier's delay")
+        if self._delay < 0:
+            raise UsageError(f"Frontier's delay {self._allowed!r} is below zero: '0 seconds' is the least")
+        self._time = rule.micros(time)
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        return names_of([] if self._partition is None else [self._partition])
+
+    def conditions(self, rows: DataFrame) -> list[Condition]:
+        if self._partition is None:
+            return []
+        return [partition_within(rows, self._partition, self._partitions)]
+
+    @property
+    def names(self) -> list[str]:
+        if self._partition is None:
+            return [self.name]
+        return [f"{self.name}/{partition}" for partition in range(self._partitions)]
+
+    def observed(self) -> dict[str, Column] | None:
+        return None if self._per_scope else self.grouped()
+
+    def values(self) -> dict[str, Column]:
+        if self._partition is None:
+            return {"_newest_0": self._time}
+        partition = column(self._partition)
+        return {f"_newest_{number}": F.when(partition == number, self._time) for number in range(self._partitions)}
+
+    @property
+    def promiser(self) -> Promiser:
+        return self._newest
+
+    @property
+    def _newest(self) -> _Newest:
+        return _Newest(tuple(self.names), self._delay, self._per_scope)
+
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:
+        return Promises(frontiers=self._newest.frontiers([row], None))

@@ -1,0 +1,201 @@
+"""`Manifests`: files that list what a load consists of."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from spark_client.errors import UsageError
+from spark_client.fronts import timetable
+from spark_client.fronts.counts import CountReader, Found
+from spark_client.fronts.load_files import ByFiles, Places, ReadFiles, reason_of
+from spark_client.fronts.timetable import as_column_has_it, count_of
+from spark_client.spark_internals.file_log import FilesRead
+from spark_client.storage.directories import local_pattern
+from spark_client.windows.substreams import Substream, Substreams
+
+_log = logging.getLogger("spark_client")
+
+_URI: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class Manifests(ByFiles):
+    """Manifests of loads: trusts that each names all files of its load, or how many rows they have, when it appears.
+
+    A manifest is a JSON (an object, a list, or a line for each), CSV or Parquet file. Its entries have the number of
+    rows (``rows``), or files whose rows are counted (``files``: one, or a list). Entries of one substream are added up.
+    Write it under another name first and rename it: half of a file of lines, CSV or JSON, cannot be told from a whole
+    one.
+
+    Args:
+        path: the manifests, as a pattern: ``/data/manifests/*.json``.
+        when: the field of an entry that names the substream, or a time in its window: a date where windows are days,
+            or a time in ISO 8601. None: a manifest is of the substream with its own name, without the suffix.
+        scope: the field that has the scope, if the source has one.
+        rows: the field that has the number of rows.
+        files: the field that has files: paths relative to the manifest, ``file:`` URIs, or with `read` any that Spark
+            opens. Used where ``rows`` is missing.
+        read: makes a DataFrame of files, to count their rows as the stream has them. None: they are Parquet or ORC,
+            whose footers have it.
+        revise: another count than before takes its place, while the substream is open; without, it is refused.
+        refresh: seconds between two looks for manifests.
+
+    >>> Manifests("/data/manifests/*.json", when="load")
+    Manifests('/data/manifests/*.json')
+    """
+
+    trusts = "a manifest names all files or rows of its load, and no row is read twice"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        when: str | None = None,
+        scope: str | None = None,
+        *,
+        rows: str = "rows",
+        files: str = "files",
+        read: ReadFiles | None = None,
+        revise: bool = False,
+        refresh: float = 1.0,
+    ) -> None:
+        super().__init__(path, when, scope, read, revise, refresh)
+        self.rows = rows
+        self.files = files
+        if os.path.splitext(self.path)[1] not in (".json", ".jsonl", ".csv", ".parquet"):
+            raise UsageError(
+                f"Manifests: {self.path!r}: give the pattern of files whose names end in .json, .jsonl, .csv or "
+                ".parquet, such as '/data/manifests/*.json'"
+            )
+
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
+        super().bind(name, rows, rule, keys, time)
+        if self.when is None and (rule.windows or self.scope is not None):
+            raise UsageError(
+                f"{self!r}: a manifest's name is that of a substream without a scope, and this source has windows, or "
+                "scopes: give when='field' of the entries"
+            )
+
+    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader:
+        return _ManifestCounts(self, spark, checkpoints)
+
+
+class _ManifestCounts:
+    """The rows that manifests have.
+
+    Args:
+        front: that is promised, bound to its source.
+        spark: the session, in which times are read.
+        checkpoints: of the queries that read the source; others may be added.
+    """
+
+    failing = "the manifests cannot be read"
+
+    def __init__(self, front: Manifests, spark: SparkSession, checkpoints: Set[Path]) -> None:
+        self._front = front
+        self._checkpoints = checkpoints
+        self._spark = spark
+        self._pattern = local_pattern(front.path, "the manifests")
+        self._known: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
+        self._parts = Places(front)
+
+    def read(self) -> Found | None:
+        """Read the manifests that are new, or have changed.
+
+        Raises:
+            UsageError: an entry lacks what is needed, or two manifests are of one substream.
+        """
+        places = set()
+        read = FilesRead(self._checkpoints)
+        for place in sorted(glob.glob(self._pattern, recursive=True)):
+            if os.path.basename(place).startswith(("_", ".")):
+                continue
+            status = os.stat(place)
+            if not status.st_size:
+                continue  # it has just been opened
+            places.add(place)
+            version = status.st_mtime_ns, status.st_size
+            if self._known.get(place) == version:
+                continue
+            counts, files = self._counts(place)
+            self._known[place] = version
+            if replaced := read.replaced(file for file in files if os.path.exists(file)):
+                _log.warning("%r: %s", self._front, reason_of(replaced, f"manifest {place}"))
+                counts = {}
+            self._parts.put(place, counts)
+        self._known = {place: version for place, version in self._known.items() if place in places}
+        self._parts.keep_only(places)
+        return Found(self._parts.all()) if self._parts.changed else None
+
+    def _counts(self, place: str) -> tuple[dict[Substream, int], list[str]]:
+        """Read a manifest: its counts, and the files that it names."""
+        front = self._front
+        named: list[str] = []
+        rows = []
+        for entry in _entries(place):
+            if missing := [key for key in front.keys if entry.get(key) in (None, "")]:
+                raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}: {entry}")
+            count, listed = count_of(entry.get(front.rows)), entry.get(front.files)
+            counted = count not in (None, "")
+            if not counted and listed in (None, ""):
+                raise UsageError(f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}")
+            names = [listed] if isinstance(listed, str) else list(listed or [])
+            files = [self._file(place, name) for name in names if _is_local(name) or not counted]
+            if not counted:
+                count = front.rows_in(files)
+            named += files
+            rows.append(front.row(entry, count))
+        if front.when is None:
+            if not rows:  # it may be half of one, which is read again
+                raise ValueError(f'manifest {place} has no entry: write {{"{front.rows}": 0}} if its load has no rows')
+            name = as_column_has_it(os.path.splitext(os.path.basename(place))[0], front.rule.name_type)
+            rows = [[name, sum(row[-1] for row in rows)]]
+        return timetable.added_up(self._spark, rows, front.rule), named
+
+    def _file(self, place: str, name: str) -> str:
+        """Return a file that a manifest names: by its path, from the manifest's on, or by a URI."""
+        if not _URI.match(name):
+            return os.path.join(os.path.dirname(place), name)
+        if _is_local(name):
+            return local_pattern(name, f"manifest {place}:")
+        if self._front.read_files is None:
+            raise UsageError(
+                f"manifest {place}: {name} is no path, and its footer can be read of a path only: have the manifest "
+                f"give the number of rows ({self._front.rows!r}), or give read=lambda files: spark.read.parquet(*files)"
+            )
+        return name
+
+
+def _is_local(name: str) -> bool:
+    return not _URI.match(name) or name.lower().startswith("file:")
+
+
+def _entries(place: str) -> Iterable[Mapping[str, Any]]:
+    """Return the entries of a manifest."""
+    suffix = os.path.splitext(place)[1]
+    if suffix == ".parquet":
+        entries: list[Mapping[str, Any]] = pq.ParquetFile(place).read().to_pylist()
+        return entries
+    with open(place, encoding="utf-8", newline="") as file:
+        if suffix == ".csv":
+            return list(csv.DictReader(file))
+        text = file.read()
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        content = [json.loads(line) for line in text.split("\n") if line.strip()]
+    entries = content if isinstance(content, list) else [content]
+    if wrong := [entry for entry in entries if not isinstance(entry, dict)]:
+        raise UsageError(f"manifest {place}: an entry is no object with fields: {wrong[0]!r}")
+    return entries

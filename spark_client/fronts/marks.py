@@ -1,0 +1,92 @@
+"""`Marks`: a row of the source's is marked as the last one of its substream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.columns import ColumnOrName, column, names_of, resolve
+from spark_client.errors import UsageError
+from spark_client.plan.fronts import Front, Group, Promiser, Promises
+from spark_client.windows.substreams import Substreams
+
+_OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
+
+
+class Marks(Front):
+    """Rows that say they are the last of their substream.
+
+    Args:
+        last: a boolean column. A substream is closed with the batch in which a row of it says true.
+
+    >>> Marks("is_last")
+    Marks('is_last')
+    """
+
+    trusts = "the marked row is not followed by others of its substream in later batches"
+
+    def __init__(self, last: ColumnOrName) -> None:
+        self._last = last
+
+    def __repr__(self) -> str:
+        return f"Marks({self._last!r})"
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        return names_of([self._last])
+
+    def bind(
+        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
+    ) -> None:
+        super().bind(name, rows, rule, keys, time)
+        if resolve(rows, self._last, "Marks").dataType.simpleString() != "boolean":
+            raise UsageError(f"{self!r}: the column has to be boolean")
+        self._keys = keys
+
+    def observed(self) -> dict[str, Column]:
+        # Spark keeps what is observed, in a hundred batches' progress: so these are few, and how many there are.
+        # As JSON: what is observed in Spark 4.0 comes to Python without its arrays.
+        marked = F.collect_set(F.when(self._marked, F.struct(*self._named)))
+        some = F.to_json(F.slice(marked, 1, _OBSERVED))
+        read = F.count("*") > 0
+        return {"marks": F.when(read, F.size(marked)), "marked": F.when(read, some)}
+
+    def suffices(self, row: Mapping[str, Any]) -> bool:
+        return int(row["marks"] or 0) <= _OBSERVED
+
+    def read(self, rows: DataFrame) -> Mapping[str, Any]:
+        return {"keys": [tuple(mark) for mark in rows.where(self._marked).select(*self._named).distinct().collect()]}
+
+    @property
+    def _named(self) -> list[Column]:
+        scope, key = self._keys
+        return [scope.alias("scope"), key.alias("key")]
+
+    @property
+    def _marked(self) -> Column:
+        return column(self._last) & self._keys[1].isNotNull()
+
+    def values(self) -> dict[str, Column]:
+        return {"_last": column(self._last)}
+
+    def grouped(self) -> dict[str, Column]:
+        return {"_last": F.bool_or(column(self._last))}
+
+    @property
+    def promiser(self) -> Promiser:
+        return _marked
+
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:
+        keys = row.get("keys")
+        if keys is None:
+            keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
+        return Promises(closed=[self.rule.substream(scope, key) for scope, key in keys])
+
+
+def _marked(groups: Sequence[Group]) -> Promises:
+    """Close the substreams of a batch that have a mark."""
+    return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])

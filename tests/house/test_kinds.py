@@ -1,0 +1,71 @@
+"""Cases are objects: what is of one kind is known in its own file, and nobody else asks which kind it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "spark_client"
+#: Modules outside a room that name a kind of it: they export it, make one, or are given one.
+_NAMING = {"fronts": {"__init__", "debezium", "api/waiting"}}
+#: The kind of each room that is declared elsewhere, with the protocol.
+_BESIDE = {"fronts": {"ManualFront"}}
+
+
+def kinds(room: str) -> set[str]:
+    """The classes of a room."""
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / room).glob("*.py"))
+    return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | _BESIDE[room]
+
+
+def questions(code: str, names: set[str]) -> Iterator[str]:
+    """Yield where code asks whether a value is of one of these classes."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked: ast.AST = node.args[1]
+        elif isinstance(node, ast.MatchClass):
+            asked = node.cls
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
+            asked = node
+        else:
+            continue
+        if {ast.unparse(each).rpartition(".")[2] for each in ast.walk(asked)} & names:
+            yield ast.unparse(node)
+
+
+def outside(room: str) -> dict[str, str]:
+    """The code of the modules that are not in a room."""
+    return {
+        path.relative_to(ROOT).with_suffix("").as_posix(): path.read_text(encoding="utf-8")
+        for path in ROOT.rglob("*.py")
+        if path.parent != ROOT / room
+    }
+
+
+@pytest.mark.parametrize("room", _NAMING)
+def test_nobody_outside_a_room_asks_for_the_kind(room: str) -> None:
+    found = {module: [*questions(code, kinds(room))] for module, code in outside(room).items()}
+    assert not {module: asked for module, asked in found.items() if asked}
+    naming = {module for module, code in outside(room).items() if f"from spark_client.{room}" in code}
+    assert naming <= _NAMING[room]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(front, Marks)",
+        "isinstance(front, Frontier | fronts.Marks)",
+        "issubclass(kind, (Frontier, Marks))",
+        "type(front) is Marks",
+        "match front:\n    case Marks():\n        pass",
+    ],
+)
+def test_a_question_is_found(code: str) -> None:
+    assert [*questions(code, {"Marks"})]
+
+
+def test_one_who_makes_a_kind_does_not_ask() -> None:
+    assert not [*questions("front = Marks('last')\nisinstance(front, Front)", {"Marks"})]
