@@ -66,9 +66,7 @@ def _floor(journal: str, directory: Path) -> tuple[Callable[[int], Any], str] | 
     """What the storage takes by itself, and its name."""
     kind = journal.partition(":")[0]
     if kind in SCHEMES:
-        from tracker.journal.objects.stored import StoredObjects
-
-        objects = StoredObjects(ObjectsAddress.parse(journal))
+        objects = ObjectsAddress.parse(journal).open()
         return lambda number: objects.create(f"floor/{number:08}", _CONTENT), "a bare conditional put"
     if kind == "sqlite":
         file = os.open(directory / "floor", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
+from tracker.store.directory import sync
 
 _SETTINGS: Final = threading.RLock()  #: who has changed what a user's session writes with
 
@@ -176,15 +177,6 @@ def make(path: Path) -> None:
         make(path.parent)
         path.mkdir(exist_ok=True)
         sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Have a file's content, or a directory's names, on the disk."""
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _sync_all(directory: Path) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import closing, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import redis
 
@@ -78,7 +77,7 @@ def in_child(work: Callable[[], str], step: int = 0, marker: str = "") -> tuple[
 
 
 def _count_steps(step: int, marker: str, last: Callable[[str], object]) -> None:
-    """End this process before its step of that number: a change of a file, or a request to a store."""
+    """End this process before its step of that number: a change of a file, or a request to Redis."""
     left = [step]
 
     def count(what: str) -> None:
@@ -100,17 +99,6 @@ def _count_steps(step: int, marker: str, last: Callable[[str], object]) -> None:
         return send(self, command, check_health)  # type: ignore[arg-type]
 
     redis.connection.AbstractConnection.send_packed_command = send_packed_command  # type: ignore[assignment]
-
-    from tracker.journal.objects.stored import StoredObjects  # only a child may start its threads
-
-    for name in ("_write", "_delete"):
-        request = getattr(StoredObjects, name)
-
-        def counted(self: StoredObjects, of: object, *arguments: object, request: Any = request) -> object:
-            count(f"{request.__name__} {of}")
-            return request(self, of, *arguments)
-
-        setattr(StoredObjects, name, counted)
 
 
 def play(directory: Path, kind: str) -> None:

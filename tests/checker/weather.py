@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tracker.journal.objects.store import NoAnswerError
-from tracker.journal.objects.stored import StoredObjects
 from tracker.server.readiness import Readiness
+from tracker.store import NoAnswerError
+from tracker.store.directory import DirectoryStore
 
 _FORM: Final = struct.Struct("qd")  # the clock's offset in ns; the share of requests that come late
 _LATEST_S: Final = 2.0
@@ -62,17 +62,18 @@ class Weather:
         return clock, late
 
     def reach_the_store(self) -> None:
-        """Lets requests of this process to an object store come late."""
-        write: Any = StoredObjects._write
+        """Let writes of this process to a directory of objects come late."""
+        for each in ("create", "put"):
+            setattr(DirectoryStore, each, self._late(getattr(DirectoryStore, each)))
 
-        def late(objects: Any, name: str, data: bytes, mode: Any) -> None:
+    def _late(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def late(*request: Any) -> Any:
             if random.random() >= self.late:
-                write(objects, name, data, mode)
-                return
-            threading.Thread(target=_later, args=[lambda: write(objects, name, data, mode)], daemon=True).start()
+                return write(*request)
+            threading.Thread(target=_later, args=[lambda: write(*request)], daemon=True).start()
             raise NoAnswerError("the checker lets this request come late")
 
-        StoredObjects._write = late  # type: ignore[method-assign]
+        return late
 
 
 def tell_of_recoveries() -> None:

@@ -49,8 +49,9 @@ TRACKER_ROOMS = {
     "contract": set[str](),
     "wire": {"contract"},
     "core": {"contract"},
-    "journal": set[str](),
-    "backup": set[str](),
+    "store": set[str](),
+    "journal": {"store"},
+    "backup": {"store"},
     "client": {"contract", "wire"},
     "sharded": {"client", "contract"},
     "security": {"contract", "web", "wire"},
@@ -59,7 +60,7 @@ TRACKER_ROOMS = {
     "page": {"client", "contract"},
     "server": {"backup", "contract", "core", "journal", "page", "security", "web", "wire"},
     "dev": {"client", "server"},
-    "notify": {"client", "contract", "web"},
+    "notify": {"client", "contract", "store", "web"},
     "testing": {"client", "contract", "server"},
 }
 _TRACKER_GROUND = {"python310"}

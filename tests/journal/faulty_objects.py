@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from tracker.journal.objects.store import NoAnswerError
+from tracker.store import NoAnswerError
 
 
 class KilledError(BaseException):
@@ -75,15 +75,10 @@ class FaultyObjects:
     def put(self, name: str, data: bytes) -> None:
         self._ask(lambda: self._shelf.put(name, bytes(data)))
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, first: int | None = None, soon: bool = False) -> bytes | None:
         self._look()
-        return self._shelf.objects.get(name)
-
-    get_soon = get
-
-    def exists(self, name: str) -> bool:
-        self._look()
-        return name in self._shelf.objects
+        found = self._shelf.objects.get(name)
+        return found if found is None else found[:first]
 
     def names(self, folder: str, after: str = "") -> Sequence[str]:
         self._look()

@@ -13,8 +13,7 @@ import pytest
 from examples.services.jars import MissingError
 from examples.services.s3 import S3
 from tracker.journal.objects import ObjectsAddress
-from tracker.journal.objects.store import Objects
-from tracker.journal.objects.stored import StoredObjects
+from tracker.store import ConditionalStore
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,9 @@ class Place:
         return f"{self.base}&lease=1{options}"
 
     @property
-    def objects(self) -> Objects:
+    def objects(self) -> ConditionalStore:
         """The store, for a look at it."""
-        return StoredObjects(ObjectsAddress.parse(self.address()))
+        return ObjectsAddress.parse(self.address()).open()
 
     def positions(self) -> list[int]:
         """The positions of the log's entries."""

@@ -38,14 +38,13 @@ from tracker.journal import (
     open_journal,
 )
 from tracker.journal.objects import ObjectsAddress, open_objects_journal
+from tracker.journal.objects.address import try_conditions
 from tracker.journal.objects.journal import ObjectsJournal
 from tracker.journal.objects.lease import Lease
 from tracker.journal.objects.log import Log
 from tracker.journal.objects.snapshots import ObjectsSnapshots
-from tracker.journal.objects.store import NoAnswerError
-from tracker.journal.objects.stored import StoredObjects
-from tracker.journal.objects.trial import try_conditions
 from tracker.server.replayable import Started, recover, stand_by
+from tracker.store import NoAnswerError
 from tracker.wire.codec import Method
 
 __all__ = ["bucket", "directory", "place", "s3"]  # fixtures
@@ -299,12 +298,12 @@ def test_what_another_tracker_has_written_is_durable_before_it_counts(
     directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a directory: the writer may have died between its write and its sync."""
-    objects = StoredObjects(ObjectsAddress.parse(directory.address()))
+    objects = directory.objects
     objects.put("trial/a", b"content")
     synced: list[Path] = []
-    monkeypatch.setattr("tracker.journal.objects.stored._sync", synced.append)
+    monkeypatch.setattr("tracker.store.directory.sync", synced.append)
     assert objects.get("trial/a") == b"content"
-    assert [path.name for path in synced] == ["a"]
+    assert [path.name for path in synced] == ["a", "trial"]
 
 
 def test_a_tracker_that_died_elsewhere_is_followed_when_its_lease_has_run_out(
@@ -918,9 +917,9 @@ def test_the_files_of_a_directory_are_private(directory: Place, tmp_path: Path) 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    monkeypatch.delitem(sys.modules, "tracker.journal.objects.stored")
+    monkeypatch.delitem(sys.modules, "tracker.store.objects", raising=False)
     with pytest.raises(JournalError, match=r"pip install 'substream-tracker\[object-store\]'"):
-        open_objects_journal("file:///nowhere")
+        open_objects_journal("s3://nowhere/a")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tracker.journal.objects import log as logs
 from tracker.journal.objects import snapshots
 from tracker.journal.objects.entries import name_of
 from tracker.journal.objects.journal import ObjectsJournal
-from tracker.journal.objects.store import FAILURES, NoAnswerError
+from tracker.store import NoAnswerError, StoreError
 
 _STEPS = 60
 _DEPTH = 3  # how many are in the middle of something, one within the other
@@ -174,7 +174,7 @@ class Tracker:
 
     def _beat(self) -> None:
         assert self._journal is not None
-        with suppress(*FAILURES):
+        with suppress(StoreError):
             self._journal._lease.beat()
 
     def _close(self) -> None:

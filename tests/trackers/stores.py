@@ -19,10 +19,10 @@ from tracker.backup.form import Checked, Draft
 from tracker.journal.interface import FollowableJournal, Journal
 from tracker.journal.objects.journal import ObjectsJournal
 from tracker.journal.objects.log import LOSS
-from tracker.journal.objects.store import NoAnswerError
 from tracker.journal.redis import RedisAddress, RedisJournal
 from tracker.server import backups
 from tracker.server.backups import Restored
+from tracker.store import NoAnswerError
 
 from .schedule import Process, Schedule
 
@@ -165,14 +165,9 @@ class Objects:
     def put(self, name: str, data: bytes) -> None:
         self._ask(lambda: self._objects.__setitem__(name, bytes(data)))
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, first: int | None = None, soon: bool = False) -> bytes | None:
         found: bytes | None = self._ask(lambda: self._objects.get(name))
-        return found
-
-    get_soon = get
-
-    def exists(self, name: str) -> bool:
-        return bool(self._ask(lambda: name in self._objects))
+        return found if found is None else found[:first]
 
     def names(self, folder: str, after: str = "") -> Sequence[str]:
         found: list[str] = self._ask(

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tracker.store.directory import sync
+
 from .interface import JournalError
 from .ownership import Ownership
-from .snapshots import sync_directory
 
 #: What a journal's files are called after its path; the lock stays, and so does what was set aside before.
 _BESIDE = re.compile(
@@ -29,7 +30,7 @@ def end_file_restore(path: str) -> None:
     """Remove the note that a backup is to come: it is there."""
     note = Path(f"{Path(path).absolute()}{NOTE}")
     note.unlink(missing_ok=True)
-    sync_directory(note.parent)
+    sync(note.parent)
 
 
 def set_file_aside(path: str) -> str:
@@ -54,12 +55,12 @@ def set_file_aside(path: str) -> str:
         names = [entry.name for entry in journal.parent.iterdir() if entry.name.startswith(journal.name)]
         beside = [name.removeprefix(journal.name) for name in names]
         os.close(os.open(f"{journal}{NOTE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        sync_directory(journal.parent)
+        sync(journal.parent)
         aside = _free(f"{journal}-replaced-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
         moved = [suffix for suffix in beside if _BESIDE.fullmatch(suffix)]
         for suffix in moved:
             os.rename(f"{journal}{suffix}", f"{aside}{suffix}")
-        sync_directory(journal.parent)
+        sync(journal.parent)
     except OSError as error:
         raise JournalError(f"the journal {journal} cannot be set aside: {error.strerror}") from error
     finally:

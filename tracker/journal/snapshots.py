@@ -18,6 +18,8 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
+from tracker.store.directory import sync
+
 _MAGIC = b"trksnap1"
 _HEAD = struct.Struct("<8sQQI")  # magic, number, length, checksum of number and content
 _ARRAY = 1  # msgpack's extension type for a numpy array
@@ -85,7 +87,7 @@ class Snapshots:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        sync_directory(self._base.parent)
+        sync(self._base.parent)
         for old in self.numbers()[_KEEP:]:
             self.file(old).unlink()
         return size + _HEAD.size
@@ -94,15 +96,6 @@ class Snapshots:
         """Return the record after which the log is still needed, for the older snapshot; 0: the whole log is needed."""
         numbers = self.numbers()
         return numbers[-1] if len(numbers) >= _KEEP else 0
-
-
-def sync_directory(path: Path) -> None:
-    """Make all changes of a directory's entries durable."""
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _checksum(number: int, pieces: list[Any]) -> int:

@@ -34,6 +34,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tracker.store.directory import sync
+
 from .groups import pack
 from .interface import (
     Damage,
@@ -50,7 +52,7 @@ from .mark import Mark
 from .ownership import Ownership
 from .rows import APPLICATION, PAGE, Row, Rows, check, create, insert, records_of
 from .setting_aside import NOTE
-from .snapshots import SnapshotDamagedError, Snapshots, sync_directory
+from .snapshots import SnapshotDamagedError, Snapshots
 from .waiting import standby_of_file
 
 _SMALLEST = 512  # bytes: SQLite's smallest page
@@ -207,7 +209,7 @@ class SqliteJournal:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        sync_directory(self._path.parent)
+        sync(self._path.parent)
 
     def _set_aside(self) -> Iterator[LeftOut]:
         try:
@@ -250,7 +252,7 @@ class SqliteJournal:
             connection.execute(f"PRAGMA journal_size_limit={2 * _CHECKPOINT}")
             if not tables:
                 create(connection)
-                sync_directory(self._path.parent)
+                sync(self._path.parent)
             return connection, None
         except sqlite3.Error as error:
             connection.close()
@@ -280,7 +282,7 @@ class SqliteJournal:
                     insert(connection, row)
                 connection.execute("COMMIT")
         os.rename(unfinished, fresh)
-        sync_directory(self._path.parent)
+        sync(self._path.parent)
         self._swap(aside)
         if damaged is not None:
             damaged.close()  # only now: closing it earlier would have merged the damaged files
@@ -292,7 +294,7 @@ class SqliteJournal:
         if fresh.exists():
             self._swap(self._aside(self._path))
             os.rename(fresh, self._path)
-            sync_directory(self._path.parent)
+            sync(self._path.parent)
 
     def _swap(self, aside: str) -> None:
         for suffix in ("", "-wal"):

@@ -1,12 +1,12 @@
-"""The journal in an object store; it needs the package `obstore`."""
+"""The journal in an object store; buckets need the package `obstore`."""
 
 from __future__ import annotations
 
-from ..interface import JournalError
-from .address import SCHEMES, ObjectsAddress
+from tracker.store import StoreError
+from tracker.store.address import SCHEMES
+
+from .address import ObjectsAddress, try_conditions, unusable
 from .journal import ObjectsJournal
-from .store import FAILURES, unusable
-from .trial import try_conditions
 
 __all__ = ["SCHEMES", "ObjectsAddress", "open_objects_journal"]
 
@@ -25,18 +25,9 @@ def open_objects_journal(where: str, follow: bool = False) -> ObjectsJournal:
             `obstore` is missing.
     """
     address = ObjectsAddress.parse(where)
-    try:
-        from .stored import StoredObjects
-    except ModuleNotFoundError as error:
-        if error.name != "obstore":
-            raise
-        raise JournalError(
-            f"a journal in {address} needs the package obstore; install it with: pip install "
-            "'substream-tracker[object-store]'"
-        ) from error
-    objects = StoredObjects(address)
+    objects = address.open()
     try:
         try_conditions(objects, str(address))
-    except FAILURES as error:
+    except StoreError as error:
         raise unusable(str(address), error) from error
     return ObjectsJournal(objects, str(address), address.lease, address.marks, follow)

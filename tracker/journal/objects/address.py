@@ -1,139 +1,144 @@
-"""The address of a journal in an object store, and what is asked of the store."""
+"""The address of a journal in an object store, and how it is opened."""
 
 from __future__ import annotations
 
+import secrets
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from os import getuid
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import Final
 
-#: What an address can begin with: Amazon S3 and stores with its interface, Google's, Azure's, a directory.
-SCHEMES: Final = ("s3", "gs", "az", "file")
-_FORMS: Final = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY"
-_FOR: Final = {"region": ("s3",), "account": ("az",), "credentials_file": ("s3", "gs"), "endpoint": ("s3", "gs", "az")}
+from tracker.store import ConditionalStore, NoAnswerError, RefusedError, StoreError, missing_package
+from tracker.store.address import StoreAddress
+from tracker.store.directory import DirectoryStore, sync
+
+from ..interface import JournalError
+
+_AT_ONCE: Final = 8  # writers of the trial
+_ATTEMPTS: Final = 4
+_PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True)
 class ObjectsAddress:
     """Where a journal is kept.
 
-    Who the tracker is comes from the environment, as the store's own tools take it, or from `credentials_file`.
-
     Args:
-        scheme: the kind of store, of `SCHEMES`.
-        bucket: its bucket or container; empty: the objects are files.
-        prefix: of the names of all objects; of files, their directory.
+        store: the store.
         lease: seconds without a sign of life after which another tracker may take over.
-        timeout: seconds after which a request counts as lost.
-        region: of a bucket in S3; empty: from the environment.
-        endpoint: the URL of a store that is not the scheme's own; empty: from the environment, or the scheme's own.
-        ca: the file of the authorities of the store's certificate; empty: the system's.
-        account: of a container in Azure; empty: from the environment.
-        credentials_file: for S3 a file in the form of AWS's shared credentials, for Google's store a service account's.
         marks: a directory of this machine, where the process notes which commands it carries out.
 
     Raises:
-        ValueError: a value is out of its range, or of another kind of store.
+        ValueError: a value is out of its range.
 
     >>> address = ObjectsAddress.parse("s3://state/trackers/billing?region=eu-central-1&lease=5")
-    >>> address.bucket, address.prefix, address.region, address.lease
-    ('state', 'trackers/billing', 'eu-central-1', 5.0)
+    >>> address.store.bucket, address.lease
+    ('state', 5.0)
     """
 
-    scheme: str
-    bucket: str
-    prefix: str
+    store: StoreAddress
     lease: float = 10.0
-    timeout: float = 10.0
-    region: str = ""
-    endpoint: str = ""
-    ca: str = ""
-    account: str = ""
-    credentials_file: str = ""
     marks: str = ""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
             raise ValueError(f"lease={self.lease} is out of range; use 0.5 to 3600 seconds")
-        if not 0.5 <= self.timeout <= 600:
-            raise ValueError(f"timeout={self.timeout} is out of range; use 0.5 to 600 seconds")
-        for name, schemes in _FOR.items():
-            if getattr(self, name) and self.scheme not in schemes:
-                option = name.replace("_", "-")
-                raise ValueError(f"{option} is not an option of {self.scheme}://, only of {', '.join(schemes)}")
-        if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
-            raise ValueError(f"endpoint={self.endpoint!r} is not a URL; use https://HOST:PORT")
-        if self.ca and not self.is_encrypted:
-            raise ValueError("ca is of use only where the connection is encrypted")
         if not self.marks:
             object.__setattr__(self, "marks", f"{tempfile.gettempdir()}/substream-tracker-{getuid()}")
 
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether the connection to the store is."""
-        return self.scheme != "file" and not self.endpoint.startswith("http:")
-
     @classmethod
     def parse(cls, text: str) -> ObjectsAddress:
-        """Read an address.
-
-        Args:
-            text: such as ``s3://BUCKET/PREFIX?lease=5``: fields are options of the same name, with ``-`` for ``_``.
+        """Read an address such as ``s3://BUCKET/PREFIX?lease=5``; see `StoreAddress.parse`.
 
         Raises:
             ValueError: it has another form; the message has what to write.
         """
-        url = urlsplit(text)
-        if url.scheme not in SCHEMES or url.fragment:
-            raise ValueError(f"{text!r} is not the address of a journal in an object store; use {_FORMS}")
-        if "@" in url.netloc:
-            raise ValueError(
-                "credentials in an address are visible in the list of processes; put them into the environment, as "
-                "the store's own tools take them, or into a file (?credentials-file=FILE)"
-            )
-        path = unquote(url.path).strip("/")
-        if url.scheme == "file":
-            if url.netloc or not path or not url.path.startswith("/"):
-                raise ValueError(f"{text!r} has no directory; use file:///DIRECTORY")
-            path = f"/{path}"
-        elif not url.netloc:
-            raise ValueError(f"{text!r} has no bucket; use {_FORMS}")
-        if any(part in ("", ".", "..") for part in path.lstrip("/").split("/") if path) or not path.isprintable():
-            raise ValueError(f"the path {path!r} cannot begin the names of objects; use names joined by single '/'")
-        return cls(url.scheme, url.netloc, path, **_options(url))  # type: ignore[arg-type]
+        store, own = StoreAddress.parse(text, "a journal", fields(cls)[1:])
+        return cls(store, **own)
 
     def __str__(self) -> str:
-        if self.scheme == "file":
-            return f"file://{self.prefix}"
-        at = f" at {self.endpoint}" if self.endpoint else ""
-        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/") + at
+        return str(self.store)
 
-    def read_ca(self) -> str:
-        """Return the certificates of `ca`.
+    def open(self) -> ConditionalStore:
+        """Return the store.
 
         Raises:
-            ValueError: the file cannot be read.
+            JournalError: its settings cannot be used, or the package `obstore` is missing.
         """
         try:
-            return Path(self.ca).expanduser().read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"the authorities' file {self.ca} cannot be read: {error}") from error
+            if self.store.scheme != "file":
+                # Loaded when used: the package `obstore` takes a while.
+                from tracker.store.objects import ObjectStore
+
+                return ObjectStore.of(self.store)
+            root = Path(self.store.prefix)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync(root.parent)
+            return DirectoryStore(root)
+        except ModuleNotFoundError as missing:
+            raise JournalError(f"a journal in {self} cannot be used: {missing_package(missing)}") from missing
+        except (RefusedError, OSError) as error:
+            raise JournalError(f"{self} cannot be used: {error}") from error
 
 
-def _options(url: SplitResult) -> dict[str, object]:
-    allowed = {each.name.replace("_", "-"): each for each in fields(ObjectsAddress)[3:]}
-    options: dict[str, object] = {}
-    for name, value in parse_qsl(url.query, keep_blank_values=True):
-        if name not in allowed:
-            raise ValueError(
-                f"{name!r} is not an option of a journal in an object store; there are {', '.join(allowed)}"
+def unusable(where: str, error: StoreError) -> JournalError:
+    """Return the error that a store cannot be used.
+
+    Args:
+        where: its address.
+        error: of a request.
+    """
+    if isinstance(error, RefusedError):
+        return JournalError(
+            f"{where} does not let this tracker in, or is not there: {error}; check the bucket, and the "
+            "credentials (in the environment, or ?credentials-file=FILE) with what they allow"
+        )
+    return JournalError(f"{where} cannot be reached: {error}; check that it runs, its address, and its region")
+
+
+def try_conditions(objects: ConditionalStore, where: str) -> None:
+    """Try whether a store creates an object for one of several writers only, at once and one after the other.
+
+    Args:
+        objects: the store.
+        where: its address, for messages.
+
+    Raises:
+        JournalError: it does not.
+        NoAnswerError, RefusedError: the store cannot be used.
+    """
+    for attempt in range(_ATTEMPTS):
+        answers, problem = _race(objects, f"trial/{secrets.token_hex(8)}")
+        if sum(answers) > 1:
+            raise JournalError(
+                f"{where} has created one object {sum(answers)} times: it does not keep the condition of a write "
+                "(If-None-Match), so two trackers could write one log; use a store that does"
             )
-        field = allowed[name]
+        if len(answers) > 1:
+            return
+        if attempt < _ATTEMPTS - 1:
+            time.sleep(_PAUSE_S * 2**attempt)
+    raise problem or NoAnswerError("there was no answer")
+
+
+def _race(objects: ConditionalStore, name: str) -> tuple[list[bool], NoAnswerError | None]:
+    """Create one object several times; return the answers, and why there were not more of them."""
+    problems: list[NoAnswerError] = []
+
+    def create(place: int) -> list[bool]:
         try:
-            kind: Any = type(field.default)
-            options[field.name] = kind(value)
-        except ValueError as error:
-            raise ValueError(f"{name}={value!r} is not a number") from error
-    return options
+            return [objects.create(name, b"%d" % place)]
+        except NoAnswerError as error:
+            problems.append(error)
+            return []
+
+    with ThreadPoolExecutor(_AT_ONCE) as writers:
+        answers = [answer for some in writers.map(create, range(_AT_ONCE)) for answer in some]
+    answers += create(_AT_ONCE)
+    with suppress(NoAnswerError):
+        objects.delete([name])
+    return answers, problems[0] if problems else None

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from tracker.store import StoreError
+
 from ..heldback import Group, HeldBack
 from ..interface import JournalError, LeftOut, LostTrackError, Place, Record
 from .chain import BrokenError, Chain, CutError
 from .entries import Entry
 from .log import Log
 from .setaside import SetAside
-from .store import FAILURES
 
 _IDLE_LOOKS: Final = 10  # looks at a log that does not grow, after which newer entries are looked for
 
@@ -58,7 +59,7 @@ class ObjectsFollowing:
             return
         try:
             yield from self._records()
-        except FAILURES as error:
+        except StoreError as error:
             raise JournalError(f"the log cannot be read: {error}") from error
         except (BrokenError, CutError) as error:
             raise LostTrackError(str(error)) from error

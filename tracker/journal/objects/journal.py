@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from tracker.store import ConditionalStore, StoreError
+
 from ..groups import unpack
 from ..holder import new_holder
 from ..interface import (
@@ -35,6 +37,7 @@ from ..interface import (
     Recovery,
 )
 from ..snapshots import SnapshotDamagedError
+from .address import unusable
 from .chain import Chain, CutError, Survey
 from .entries import Entry
 from .following import ObjectsFollowing
@@ -43,7 +46,6 @@ from .log import Log
 from .marks import Marks
 from .setaside import SetAside
 from .snapshots import ObjectsSnapshots, Taken
-from .store import FAILURES, Objects, unusable
 
 _KEPT: Final = 64 << 20  # bytes of the log that are not read a second time
 
@@ -70,7 +72,7 @@ class ObjectsJournal:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: ConditionalStore,
         where: str,
         lease: float,
         marks: str,
@@ -94,7 +96,7 @@ class ObjectsJournal:
         try:
             if not follow:
                 self._lease.acquire()
-        except FAILURES as error:
+        except StoreError as error:
             self.close()
             raise self._unusable(error) from error
         except BaseException:
@@ -107,7 +109,7 @@ class ObjectsJournal:
                 self._log.confirm()
             except JournalGoneError as error:
                 self._is_gone(error)
-            except FAILURES as error:
+            except StoreError as error:
                 raise self._unusable(error) from error
         if self._gone is not None:
             raise self._gone
@@ -131,7 +133,7 @@ class ObjectsJournal:
                 except SnapshotDamagedError:
                     continue
                 return state, self._following(Chain(taken.position, taken.number))
-        except FAILURES as error:
+        except StoreError as error:
             raise self._unusable(error) from error
         return None, self._following(Chain(0, 0))
 
@@ -141,13 +143,13 @@ class ObjectsJournal:
     def try_to_own(self) -> bool:
         try:
             return self._lease.try_to_acquire(waits=True)
-        except FAILURES as error:
+        except StoreError as error:
             raise self._unusable(error) from error
 
     def standby(self) -> str:
         try:
             return self._lease.standby()
-        except FAILURES as error:
+        except StoreError as error:
             raise self._unusable(error) from error
 
     def hand_over(self) -> None:
@@ -158,7 +160,7 @@ class ObjectsJournal:
     def recover(self, accept_loss: bool = False, followed: Place | None = None) -> Recovery:
         try:
             return self._recover(accept_loss, followed)
-        except FAILURES as error:
+        except StoreError as error:
             raise self._unusable(error) from error
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
@@ -240,7 +242,7 @@ class ObjectsJournal:
         for position in positions:
             try:
                 found = kept.pop(position, None) or self._log.read(position)
-            except FAILURES as error:
+            except StoreError as error:
                 raise self._unusable(error) from error
             if not isinstance(found, Entry):
                 raise JournalError(f"entry {position} of {self._where} could be read a moment ago and now cannot")
@@ -269,7 +271,7 @@ class ObjectsJournal:
     def set_aside(self, number: int, record: Record, why: str) -> None:
         try:
             self._set_aside.add(number, record, why)
-        except FAILURES as error:
+        except StoreError as error:
             raise self._unusable(error) from error
 
     # ---------------------------------------------------------------- writing
@@ -297,7 +299,7 @@ class ObjectsJournal:
         except JournalGoneError as error:
             self._is_gone(error)
             raise
-        except FAILURES as error:
+        except StoreError as error:
             raise self._unusable(error) from error
         return size
 
@@ -320,5 +322,5 @@ class ObjectsJournal:
                 if self._tell is not None:
                     self._tell(error)
 
-    def _unusable(self, error: Exception) -> JournalError:
+    def _unusable(self, error: StoreError) -> JournalError:
         return unusable(self._where, error)

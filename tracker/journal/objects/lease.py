@@ -16,13 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from tracker.store import ConditionalStore, NoAnswerError, StoreError
+
 from ..holder import describe, is_dead
 from ..interface import JournalGoneError, JournalLockedError
 from .entries import Entry
 from .log import Found, Log
 from .snapshots import ObjectsSnapshots
 from .standbys import Sign, find
-from .store import FAILURES, NoAnswerError, Objects
 
 _BEATS: Final = 3  # in the time of a lease
 _LAST_BEAT_S: Final = 2.0  # seconds for a beat that is under way at the end
@@ -52,7 +53,7 @@ class Lease:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: ConditionalStore,
         log: Log,
         snapshots: ObjectsSnapshots,
         where: str,
@@ -124,7 +125,7 @@ class Lease:
             if waits and not acquired:
                 self._sign.show()
             return acquired
-        except FAILURES as error:
+        except StoreError as error:
             self._silence = error
             self._signs = None  # a leader cannot reach this store either, and has the time of a lease to come back
             raise
@@ -142,7 +143,7 @@ class Lease:
             self._end = -1
             return False
         self.claim = claim
-        with suppress(*FAILURES):
+        with suppress(StoreError):
             self._sign.remove()
         self._beating = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._beating.start()
@@ -192,7 +193,7 @@ class Lease:
     def _keep(self) -> None:
         while not self._closed.is_set():
             # A store that cannot be reached is none of the lease's business: writes wait for it, too.
-            with suppress(*FAILURES):
+            with suppress(StoreError):
                 try:
                     self.beat()
                 except JournalGoneError as error:
@@ -241,12 +242,12 @@ class Lease:
     def close(self) -> None:
         """Give the journal back, if it is this tracker's. A store that does not answer is not waited for."""
         self._closed.set()
-        with suppress(*FAILURES):
+        with suppress(StoreError):
             self._sign.remove()
         if self._beating is not None:
             self._beating.join(_LAST_BEAT_S)
             if not self._beating.is_alive():
-                with suppress(*FAILURES):
+                with suppress(StoreError):
                     self._write_beat(0, released=True)
 
 

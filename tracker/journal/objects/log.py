@@ -20,10 +20,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NoReturn
 
+from tracker.store import ConditionalStore, NoAnswerError, RefusedError
+
 from ..groups import pack
 from ..interface import JournalError, JournalFullError, JournalGoneError, Record
 from .entries import Entry, EntryDamagedError, claim_name, name_of, position_of
-from .store import NoAnswerError, Objects, RefusedError
 
 log = logging.getLogger("tracker.journal")
 
@@ -49,7 +50,7 @@ class Log:
         last: the newest record that is durable.
     """
 
-    def __init__(self, objects: Objects, where: str, writer: str, holder: str) -> None:
+    def __init__(self, objects: ConditionalStore, where: str, writer: str, holder: str) -> None:
         self._objects = objects
         self._where = where
         self._writer = writer
@@ -244,13 +245,13 @@ class Log:
             NoAnswerError, RefusedError: that could not be found out now.
         """
         end, last = self._end, self.last
-        has_end = self._objects.exists(name_of(end))
+        has_end = self._objects.get(name_of(end), first=1) is not None
         found = self.read(end + 1)
         if found is not None and not (isinstance(found, Entry) and self.is_own(found)):
             self._moved(found)
         if not has_end and found is None:
             raise self._note_loss(last)
-        if self._objects.exists(LOSS):
+        if self._objects.get(LOSS) is not None:
             if not self._accepts:
                 raise JournalGoneError(
                     f"{self._where} has lost records that were acknowledged, as another tracker found"
@@ -266,7 +267,7 @@ class Log:
             NoAnswerError, RefusedError: that could not be found out now.
         """
         position = self._end + 1
-        content = self._objects.get_soon(name_of(position))
+        content = self._objects.get(name_of(position), soon=True)
         if content is None:
             return
         found = self._decode(position, content)

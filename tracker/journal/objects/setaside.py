@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 
+from tracker.store import ConditionalStore
+
 from ..interface import LeftOut, Record
-from .store import Objects
 
 _FOLDER = "set-aside"
 
@@ -18,7 +19,7 @@ class SetAside:
         objects: the store.
     """
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ConditionalStore) -> None:
         self._objects = objects
 
     def add(self, number: int, record: Record, why: str) -> None:

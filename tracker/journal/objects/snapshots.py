@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from tracker.store import ConditionalStore, NoAnswerError, RefusedError
+
 from ..interface import JournalError, JournalFullError
 from ..snapshots import SnapshotDamagedError, decode, encode, in_pieces
-from .store import NoAnswerError, Objects, RefusedError
 
 _PIECE: Final = 8 << 20  # bytes
 _KEEP: Final = 2
@@ -66,7 +67,7 @@ class ObjectsSnapshots:
         pause: waits for so many seconds.
     """
 
-    def __init__(self, objects: Objects, where: str, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, objects: ConditionalStore, where: str, pause: Callable[[float], None] = time.sleep) -> None:
         self._objects = objects
         self._where = where
         self._pause = pause

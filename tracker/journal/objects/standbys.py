@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from .store import Objects
+from tracker.store import ConditionalStore
 
 _FOLDER: Final = "standbys"
 _SIGNS: Final = 2  # of a standby, in the time of a lease
@@ -31,7 +31,7 @@ class Sign:
     """
 
     def __init__(
-        self, objects: Objects, holder: str, seconds: float, clock: Callable[[], float] = time.monotonic
+        self, objects: ConditionalStore, holder: str, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._objects = objects
         self._holder = holder
@@ -64,7 +64,7 @@ class Sign:
             self._shown = None
 
 
-def find(objects: Objects, seconds: float, clock: Callable[[], float] = time.monotonic) -> str:
+def find(objects: ConditionalStore, seconds: float, clock: Callable[[], float] = time.monotonic) -> str:
     """Wait until a standby shows that it is alive, and return its holder; empty: none does.
 
     If there are signs and none of them changes, that takes the time of a lease and a little more. Their trackers have

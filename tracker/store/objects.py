@@ -1,24 +1,22 @@
-"""The objects of a real store, through the package `obstore`."""
+"""Stores of objects, through the package `obstore`: Amazon's S3 and what has its interface, Google's, Azure's."""
 
 from __future__ import annotations
 
 import configparser
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import obstore
 from obstore import exceptions
-from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
+from obstore.store import AzureStore, GCSStore, S3Store, from_url
 
-from ..interface import JournalError
-from ..snapshots import sync_directory
-from .address import ObjectsAddress
-from .store import NoAnswerError, RefusedError
+from .address import StoreAddress
+from .interface import NoAnswerError, RefusedError
 
 _CONNECT_S: Final = 3.0  # seconds until a store counts as unreachable
 _SOON_S: Final = 1.0  # seconds for a question that is worth little later
@@ -31,77 +29,106 @@ _REFUSALS: Final = (
     exceptions.InvalidPathError,
     exceptions.NotSupportedError,
     NotImplementedError,
-    FileNotFoundError,  # of a write: there is no such bucket
+    FileNotFoundError,  # there is no such bucket
 )
-#: How a lack of room shows: of a directory, before the file gets its name; of a store, in the code of its answer.
-_FULL: Final = ("(os error 28)", "(os error 122)", "<Code>QuotaExceeded<", "<Code>XMinioStorageFull<")
-
+#: How a lack of room shows in the code of an answer.
+_FULL: Final = ("<Code>QuotaExceeded<", "<Code>XMinioStorageFull<")
 _TOOK: Final = re.compile(r" in [0-9.]+(ns|µs|ms|s)\b")  # how long a request took
 _LONGEST: Final = 400  # characters of an error
 
 T = TypeVar("T")
 
 
-class StoredObjects:
-    """The objects of a bucket, or files of a directory, which are synced before a write returns.
+class ObjectStore:
+    """The objects of a bucket below a prefix.
 
     Args:
-        address: with the store and the prefix.
-
-    Raises:
-        JournalError: the store's settings cannot be used.
+        once: sends each request once: only the caller knows whether `create` may be repeated.
+        again: repeats requests that have failed.
+        soon: gives up within about a second.
     """
 
-    def __init__(self, address: ObjectsAddress) -> None:
-        self._root = Path(address.prefix) if address.scheme == "file" else None
-        self._folders: set[Path] = set()  # that are durable
+    def __init__(self, once: Any, again: Any, soon: Any) -> None:
+        self._once = once
+        self._again = again
+        self._soon = soon
+
+    @classmethod
+    def of(cls, address: StoreAddress) -> ObjectStore:
+        """Return the store at an address.
+
+        Raises:
+            RefusedError: its settings cannot be used.
+        """
+        hasty = replace(address, timeout=min(address.timeout, _SOON_S))
         try:
-            self._once = _store(address, retries=0)  # only the caller knows whether a write may be repeated
-            self._again = _store(address, retries=_RETRIES)
-            self._soon = _store(replace(address, timeout=min(address.timeout, _SOON_S)), retries=0)
+            return cls(_open(address, 0), _open(address, _RETRIES), _open(hasty, 0))
         except (exceptions.BaseError, ValueError, OSError) as error:
-            raise JournalError(f"{address} cannot be used: {_text(error)}") from error
+            raise RefusedError(_text(error)) from error
+
+    @classmethod
+    def at(cls, url: str) -> ObjectStore:
+        """Return the store of a URL, with what the environment has of it.
+
+        Raises:
+            RefusedError: obstore does not know such a URL.
+        """
+        try:
+            return cls(*[from_url(url)] * 3)
+        except (exceptions.BaseError, ValueError) as error:
+            raise RefusedError(_text(error)) from error
 
     def create(self, name: str, data: bytes) -> bool:
         try:
             self._write(name, data, "create")
         except exceptions.AlreadyExistsError:
-            return False  # who wants to know what is there reads it, which makes it durable
+            return False
         return True
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
         self._write(name, data, "overwrite")
 
-    def get(self, name: str) -> bytes | None:
-        return self._get(self._again, name)
+    def _write(self, name: str, data: bytes | Iterable[bytes], mode: Any) -> None:
+        parts = not isinstance(data, bytes)
+        _asked(
+            lambda: obstore.put(self._once, name, data, mode=mode, use_multipart=parts),
+            (exceptions.AlreadyExistsError,),
+        )
 
-    def get_soon(self, name: str) -> bytes | None:
-        return self._get(self._soon, name)
+    def get(self, name: str, first: int | None = None, soon: bool = False) -> bytes | None:
+        store = self._soon if soon else self._again
+        options: Any = None if first is None else {"range": (0, first)}
 
-    def _get(self, store: Any, name: str) -> bytes | None:
         def read() -> bytes:
-            content: bytes = obstore.get(store, name).bytes().to_bytes()
-            if self._root is not None:
-                _sync(self._root / name)  # its writer may have ended before it did, and what was read counts
+            content: bytes = obstore.get(store, name, options=options).bytes().to_bytes()
             return content
 
-        return _asked(lambda: _existing(read))
+        try:
+            return _asked(read, (FileNotFoundError,))
+        except FileNotFoundError:
+            return None
 
-    def exists(self, name: str) -> bool:
-        return _asked(lambda: _existing(lambda: obstore.head(self._again, name))) is not None
+    def pieces(self, name: str) -> Iterator[bytes]:
+        pieces = iter(_asked(lambda: obstore.get(self._again, name), (FileNotFoundError,)).stream())
+        while (piece := _asked(lambda: next(pieces, None))) is not None:
+            yield bytes(piece)
 
     def names(self, folder: str, after: str = "") -> Sequence[str]:
-        # A directory's entries come in no order. Not all stores begin behind `after`, and some begin at it.
+        # Not all stores begin behind `after`, and some begin at it.
         return sorted(
             _asked(
                 lambda: [
                     found["path"]
-                    for page in obstore.list(self._again, folder, offset=after or None, chunk_size=_AT_ONCE)
+                    for page in obstore.list(self._again, folder or None, offset=after or None, chunk_size=_AT_ONCE)
                     for found in page
                     if found["path"] > after
                 ]
             )
         )
+
+    def entries(self) -> Sequence[str]:
+        found = _asked(lambda: obstore.list_with_delimiter(self._again))
+        return sorted([each["path"] for each in found["objects"]] + [f"{each}/" for each in found["common_prefixes"]])
 
     def delete(self, names: Iterable[str]) -> None:
         listed = list(names)
@@ -120,34 +147,9 @@ class StoredObjects:
             return False
         return True
 
-    def _write(self, name: str, data: bytes, mode: Any) -> None:
-        def write() -> None:
-            if self._root is not None:
-                self._make_folder(self._root, (self._root / name).parent)
-            obstore.put(self._once, name, data, mode=mode, use_multipart=False)
-            if self._root is not None:
-                _sync(self._root / name)
-
-        _asked(write, (exceptions.AlreadyExistsError,))
-
-    def _make_folder(self, root: Path, folder: Path) -> None:
-        """Make a folder's entry durable, and those of the folders above it."""
-        while folder != root and folder not in self._folders:
-            folder.mkdir(parents=True, exist_ok=True)
-            sync_directory(folder.parent)
-            self._folders.add(folder)
-            folder = folder.parent
-
-
-def _existing(request: Callable[[], T]) -> T | None:
-    try:
-        return request()
-    except FileNotFoundError:
-        return None
-
 
 def _asked(request: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()) -> T:
-    """Return what a request returns; its failures become the room's own."""
+    """Return what a request returns; its failures become those of `tracker.store`."""
     try:
         return request()
     except passed_on:
@@ -165,22 +167,7 @@ def _text(error: Exception) -> str:
     return _TOOK.sub("", str(error).strip().partition("\n")[0])[:_LONGEST]
 
 
-def _sync(file: Path) -> None:
-    """Make a file durable, and its name. That costs next to nothing if it is already."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    sync_directory(file.parent)
-
-
-def _store(address: ObjectsAddress, retries: int) -> Any:
-    if address.scheme == "file":
-        root = Path(address.prefix)
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_directory(root.parent)
-        return LocalStore(root)
+def _open(address: StoreAddress, retries: int) -> Any:
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=min(_CONNECT_S, address.timeout)),
         "timeout": timedelta(seconds=address.timeout),
@@ -228,7 +215,7 @@ class _SharedCredentials:
                 "access_key_id": found["aws_access_key_id"],
                 "secret_access_key": found["aws_secret_access_key"],
                 "token": found.get("aws_session_token"),
-                "expires_at": datetime.now(UTC) + timedelta(seconds=_FRESH_S),
+                "expires_at": datetime.now(timezone.utc) + timedelta(seconds=_FRESH_S),
             }
         except OSError as error:
             raise ValueError(f"the credentials file {self._file} cannot be read: {error.strerror}") from error
