@@ -1,4 +1,4 @@
-# The images, of one source. docs/deploy.md leads through running them.
+# The images, of one source. docs/howto/deploy.md leads through running them.
 #   the tracker: its server, its relay and its command line:  docker build -t substream-tracker .
 #   Spark with the tracker's client, for deploy/spark/job.py: docker build --target spark -t substream-tracker-spark .
 # Check: make image-check   (builds them and runs them; the chapter "What was checked" says how)
@@ -67,7 +67,7 @@ RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin 
  && install --directory --owner=tracker --group=tracker --mode=0700 /var/lib/tracker \
  && install --directory --owner=tracker --group=tracker --mode=0755 /run/substream-tracker
 # Beyond this machine, since the machine of a container is the container; an option or another value takes its place.
-# So it starts only with TLS and clients, or with TRACKER_SERVE_INSECURE=true: docs/security.md.
+# So it starts only with TLS and clients, or with TRACKER_SERVE_INSECURE=true: docs/howto/security.md.
 ENV PATH=/opt/tracker/bin:$PATH \
     TRACKER_SERVE_LISTEN=0.0.0.0:7654 \
     TRACKER_SERVE_METRICS=0.0.0.0:7660 \

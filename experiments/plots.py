@@ -1,4 +1,4 @@
-"""The experiment's results as pictures: PNG files, for `docs/papers.md`."""
+"""The experiment's results as pictures: PNG files, for `docs/design/papers.md`."""
 
 from __future__ import annotations
 

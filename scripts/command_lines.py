@@ -23,8 +23,8 @@ _ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)", re.DOTALL)
 
 @cache
 def known_variables() -> frozenset[str]:
-    """The variables that `tracker` reads: docs/cli.md has the help of every command, and a test keeps it current."""
-    return frozenset(re.findall(r"\bTRACKER_[A-Z_]+", (ROOT / "docs" / "cli.md").read_text()))
+    """Return the variables that `tracker` reads, from the help of every command in docs/reference/cli.md."""
+    return frozenset(re.findall(r"\bTRACKER_[A-Z_]+", (ROOT / "docs" / "reference" / "cli.md").read_text()))
 
 
 def refusal(line: str) -> str:

@@ -177,7 +177,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, metavar="DIR", help="also keep every result there, a line each")
     parser.add_argument("--json", type=Path, help="where figures are kept; default artifacts/exactness.json")
     parser.add_argument(
-        "--docs", action="store_true", help="keep them in docs/exactness.json, and write docs/exactness.md"
+        "--docs",
+        action="store_true",
+        help="keep them in docs/design/exactness.json, and write docs/design/exactness.md",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""The table: rows as data, as text, and as the tables of docs/exactness.md."""
+"""The table: rows as data, as text, and as the tables of docs/design/exactness.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.exactness.judge import Verdict
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "exactness.md"
-DATA = ROOT / "docs" / "exactness.json"
+PAGE = ROOT / "docs" / "design" / "exactness.md"
+DATA = ROOT / "docs" / "design" / "exactness.json"
 
 
 @dataclass(frozen=True)

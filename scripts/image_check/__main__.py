@@ -1,4 +1,4 @@
-"""Builds the image by the Dockerfile's own steps, runs it, and checks what docs/deploy.md promises of it.
+"""Builds the image by the Dockerfile's own steps, runs it, and checks what docs/howto/deploy.md promises of it.
 
     make image-check                       # or: sudo python3 -m scripts.image_check
     make image-check ARGS="--pull"         # the base image from a registry
@@ -80,7 +80,7 @@ def main() -> int:
             print(f"image-check: {failed}", file=sys.stderr)
             return 1
         print(f"    {time.monotonic() - began:.0f} s", flush=True)
-    print("the image is what docs/deploy.md promises")
+    print("the image is what docs/howto/deploy.md promises")
     return 0
 
 

@@ -1,1 +1,1 @@
-"""What a release is made of and checked with: distributions, an SBOM, one version everywhere. See docs/releasing.md."""
+"""Build and check a release: distributions, an SBOM, one version everywhere. See docs/design/releasing.md."""

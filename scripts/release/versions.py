@@ -5,7 +5,7 @@
     python -m scripts.release.versions --set 0.2.0           # sets it; what was unreleased becomes the version's
 
 pyproject.toml leads. The others are the package's `__version__`, the chart's version and its image's tag, the images'
-labels, the changelog's newest heading, and what docs/releasing.md tells to check out.
+labels, the changelog's newest heading, and what docs/design/releasing.md tells to check out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLACES = (
     Place("deploy/helm/substream-tracker/Chart.yaml", rf'^appVersion: "{_NUMBER}"$'),
     Place("tracker/__init__.py", rf'^__version__ = "{_NUMBER}"$'),
     Place("Dockerfile", rf'^LABEL org\.opencontainers\.image\.version="{_NUMBER}"$'),
-    Place("docs/releasing.md", rf"^git tag --sign v{_NUMBER} "),
+    Place("docs/design/releasing.md", rf"^git tag --sign v{_NUMBER} "),
 )
 
 

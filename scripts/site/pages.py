@@ -75,11 +75,11 @@ def site_link(target: str, place: str, name: str) -> str | None:
         place: the page's path in the repository.
         name: the page's path in the site.
 
-    >>> site_link("docs/relay.md#where", "README.md", "index.md")
-    'relay.md#where'
-    >>> site_link("../CHANGELOG.md", "docs/upgrade.md", "upgrade.md")
-    'CHANGELOG.md'
-    >>> site_link("../examples/plain_pipeline.py", "docs/concepts.md", "concepts.md") is None
+    >>> site_link("docs/howto/relay.md#where", "README.md", "index.md")
+    'howto/relay.md#where'
+    >>> site_link("../../CHANGELOG.md", "docs/howto/upgrade.md", "howto/upgrade.md")
+    '../CHANGELOG.md'
+    >>> site_link("../examples/plain_pipeline.py", "docs/promises.md", "promises.md") is None
     True
     """
     if re.match(r"[a-z]+:|#", target):

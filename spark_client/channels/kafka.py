@@ -9,7 +9,7 @@ written must then be the same. So an epoch's rows go to the channel's outbox fir
 and stands; they are counted as sent there, and written to Kafka from there, as often as need be. The receiver drops the
 copies (`deduplication`).
 
-Needs Spark's Kafka connector on the JVM's side; see docs/channels.md.
+Needs Spark's Kafka connector on the JVM's side; see docs/howto/channels.md.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def test_the_rule_in_the_docs_fires_for_a_backup_that_is_old(tmp_path: Path) -> 
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
-    text = (ROOT / "docs" / "backups.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "howto" / "backups.md").read_text(encoding="utf-8")
     (rules,) = (block for block in re.findall("```yaml\n(.*?)```", text, re.S) if "TrackerBackupOld" in block)
     (tmp_path / "rules.yml").write_text(rules)
     made = {"series": "tracker_backup_timestamp_seconds", "values": "3600x3000"}
@@ -65,16 +65,18 @@ def test_what_compose_scrapes_is_what_it_starts() -> None:
 
 
 def test_each_alert_has_a_section_of_the_runbook_and_leads_there() -> None:
-    runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
-    of_backups = re.findall(r"- alert: (\w+)", (ROOT / "docs" / "backups.md").read_text(encoding="utf-8"))
+    runbook = (ROOT / "docs" / "howto" / "runbook.md").read_text(encoding="utf-8")
+    of_backups = re.findall(r"- alert: (\w+)", (ROOT / "docs" / "howto" / "backups.md").read_text(encoding="utf-8"))
     assert re.findall(r"^## (\w+)$", runbook, re.M) == ALERTS + of_backups
-    links = re.findall(r"runbook_url: docs/runbook.md#(\w+)", RULES.read_text(encoding="utf-8"))
+    links = re.findall(r"runbook_url: docs/howto/runbook.md#(\w+)", RULES.read_text(encoding="utf-8"))
     assert links == [alert.lower() for alert in ALERTS]
 
 
 def test_each_metric_of_a_rule_is_documented() -> None:
     documented = set(
-        re.findall(r"^\| `(tracker_\w+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.M)
+        re.findall(
+            r"^\| `(tracker_\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8"), re.M
+        )
     )
     used = {name.removesuffix("_bucket") for name in re.findall(r"\btracker_\w+", RULES.read_text(encoding="utf-8"))}
     assert used <= documented

@@ -504,7 +504,7 @@ ATTACKS: dict[str, Attack] = {
     },
 }
 
-#: What gRPC's server does not bear (docs/security.md), and `Front` has to.
+#: What gRPC's server does not bear (docs/howto/security.md), and `Front` has to.
 UNBORNE: dict[str, Attack] = {
     name: Attack(each.prepare, each.strike, HTTP2)
     for name, each in (

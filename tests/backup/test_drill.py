@@ -1,4 +1,4 @@
-"""The drill of docs/runbook.md: the journal is lost, and after a restore everything is exact again."""
+"""The drill of docs/howto/runbook.md: the journal is lost, and after a restore everything is exact again."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def test_an_error(asked: Shell, name: str) -> None:
 
 
 def test_the_reference_is_current(asked: Shell) -> None:
-    """docs/cli.md has the help of every command."""
-    page = Path(__file__).parents[2] / "docs" / "cli.md"
+    """docs/reference/cli.md has the help of every command."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
     asked.environment["COLUMNS"] = "100"
     words = [
         [],
@@ -106,4 +106,4 @@ def test_the_reference_is_current(asked: Shell) -> None:
     if os.environ.get("RENEW"):
         page.write_text(f"{before}{mark}\n{reference}")
         return
-    assert old.strip() == reference.strip(), "docs/cli.md is not current: RENEW=1 pytest tests/cli"
+    assert old.strip() == reference.strip(), "docs/reference/cli.md is not current: RENEW=1 pytest tests/cli"

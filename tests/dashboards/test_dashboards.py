@@ -69,7 +69,7 @@ def test_panels_do_not_overlap(name: str) -> None:
 
 
 def test_each_metric_that_is_asked_for_is_documented() -> None:
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(tracker_\w+)`", text, re.M))
     for name in DASHBOARDS:
         for query in queries(name, ANY):

@@ -1,4 +1,4 @@
-"""docs/options.md against the code: every option of every table, in the signature's order, with its default."""
+"""docs/reference/options.md against the code: every option, in the signature's order, with its default."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spark_client.datasource.options import AWAITS, WAKE_UP, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
 from tracker.client import JobSpec
 
-PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
 
 #: The beginning of the line before each table, and what the table describes.
 SIGNATURES: dict[str, Callable[..., Any]] = {

@@ -144,8 +144,8 @@ def test_ends_in_one_order_wait_for_the_shop_that_hangs_which_is_named(server: S
 
 
 def test_the_reader_that_may_be_away(server: Server) -> None:
-    """docs/concepts.md: it sends everything once it has happened, and acknowledges it."""
-    [program] = blocks("docs/concepts.md", "Readers that may be away", "python")
+    """docs/concepts/substreams.md: it sends everything once it has happened, and acknowledges it."""
+    [program] = blocks("docs/concepts/substreams.md", "Readers that may be away", "python")
     client = TrackerClient(server.address)
     client.define_job(JobSpec(job="flights", deployment="d1", segments={"raw": ["clean"], "clean": []}))
     with client.open_producer("flights", "p", "1") as producer:
@@ -173,8 +173,8 @@ def test_the_reader_that_may_be_away(server: Server) -> None:
 
 
 def test_reports_and_waits_in_an_event_loop_need_no_thread_of_its_pool(server: Server) -> None:
-    """docs/concepts.md: every thread of the default pool is taken until all batches are done."""
-    [program] = blocks("docs/concepts.md", "In an event loop", "python")
+    """docs/concepts/substreams.md: every thread of the default pool is taken until all batches are done."""
+    [program] = blocks("docs/concepts/substreams.md", "In an event loop", "python")
     client = TrackerClient(server.address)
     client.define_job(JobSpec(job="thumbnails", deployment="d1", segments={"images": []}))
     batches, order, all_done = [f"batch {number}" for number in range(60)], list[str](), threading.Event()
@@ -201,7 +201,7 @@ def test_reports_and_waits_in_an_event_loop_need_no_thread_of_its_pool(server: S
 
 
 def test_one_job_on_several_servers(server: Server, tmp_path: Path) -> None:
-    [program] = blocks("docs/scale.md", "One job on several servers", "python")[:1]
+    [program] = blocks("docs/howto/scale.md", "One job on several servers", "python")[:1]
     other = Server(tmp_path, "memory")
     servers = f"{server.address},{other.address}"
     known: dict[str, object] = {"spec": spec("flights", ordering="scope")}
@@ -214,14 +214,14 @@ def test_one_job_on_several_servers(server: Server, tmp_path: Path) -> None:
 
 
 def test_the_commands_that_look_at_a_tracker(server: Server) -> None:
-    """docs/operations.md: each is carried out on a job that has what they ask for."""
+    """docs/howto/operations.md: each is carried out on a job that has what they ask for."""
     client = TrackerClient(server.address)
     client.define_job(spec("looked-at", progress=True))
     with client.open_producer("looked-at", "p", "1") as producer:
         report = producer.epoch()
         report.sent("raw", "SCOPE", "NAME", 1)
         report.report(commit=True)
-    [block] = blocks("docs/operations.md", "Watching it", "sh")
+    [block] = blocks("docs/howto/operations.md", "Watching it", "sh")
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     assert len(lines) > 5
     for words in lines:
@@ -249,14 +249,16 @@ def run_pytest(path: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_tests_of_a_users_job(tmp_path: Path) -> None:
-    """docs/testing.md: the first test and the one with a clock pass; without the cook, the first one is explained."""
-    _, program = FENCE.findall((ROOT / "docs/testing.md").read_text())[0]
-    [clocked] = blocks("docs/testing.md", "Time that the test moves", "python")
+    """docs/howto/testing.md: its first test and the one with a clock pass; without the cook, the first is explained."""
+    _, program = FENCE.findall((ROOT / "docs/howto/testing.md").read_text())[0]
+    [clocked] = blocks("docs/howto/testing.md", "Time that the test moves", "python")
     ran = run_pytest(tmp_path, program + clocked)
     assert "2 passed" in ran.stdout, ran.stdout
     without_cook = "".join(line for line in program.splitlines(keepends=True) if "cook." not in line)
     ran = run_pytest(tmp_path, without_cook.replace("elements=1)", "elements=1, timeout=0.5)"))
-    explained, *_ = (text for language, text in FENCE.findall((ROOT / "docs/testing.md").read_text()) if not language)
+    explained, *_ = (
+        text for language, text in FENCE.findall((ROOT / "docs/howto/testing.md").read_text()) if not language
+    )
     expected = explained.replace("within 10 s", "within 0.5 s").splitlines()
     assert [line.removeprefix("E").strip() for line in ran.stdout.splitlines() if line.startswith("E  ")] == [
         "AssertionError: " + expected[0],
@@ -265,7 +267,7 @@ def test_the_tests_of_a_users_job(tmp_path: Path) -> None:
 
 
 def test_a_tracker_without_fixtures(capsys: pytest.CaptureFixture[str]) -> None:
-    [program] = blocks("docs/testing.md", "Without pytest's fixtures", "python")
+    [program] = blocks("docs/howto/testing.md", "Without pytest's fixtures", "python")
     exec(program, {})
     assert capsys.readouterr().out.endswith(" []\n")
 
@@ -273,8 +275,8 @@ def test_a_tracker_without_fixtures(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_tests_of_a_spark_job() -> None:
-    """docs/testing.md shows one of them as it is in the example."""
-    [shown] = blocks("docs/testing.md", "A job on Spark", "python")
+    """docs/howto/testing.md shows one of them as it is in the example."""
+    [shown] = blocks("docs/howto/testing.md", "A job on Spark", "python")
     example = ROOT / "examples/testing/test_job.py"
     body = shown.partition(":\n")[2]
     assert body in example.read_text()

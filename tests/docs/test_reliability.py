@@ -1,11 +1,11 @@
-"""docs/reliability.md: each promise of its table leads to a test that is there."""
+"""docs/design/reliability.md: each promise of its table leads to a test that is there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[2] / "docs" / "design" / "reliability.md"
 _DEFINITION = re.compile(r"^\[(\d+)\]: (\S+)#(\S+)$", re.MULTILINE)
 
 

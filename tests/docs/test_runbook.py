@@ -1,4 +1,4 @@
-"""Every command of docs/runbook.md runs as it stands there, on the tracker that docs/security.md sets up."""
+"""Every command of docs/howto/runbook.md runs as it stands, on the tracker that docs/howto/security.md sets up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.security.quick_start import QuickStart
 from tests.security.secured import Secured
 from tracker.client import Credentials, JobSpec, TrackerClient
 
-_SETUP, _SECTIONS = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text().partition("\n## ")[::2]
+_SETUP, _SECTIONS = (Path(__file__).parents[2] / "docs" / "howto" / "runbook.md").read_text().partition("\n## ")[::2]
 _TOKEN, _EXPORT = re.findall(r"^```sh\n(.*)\n(export .*)\n```", _SETUP, re.M)[0]
 
 

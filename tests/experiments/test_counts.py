@@ -1,4 +1,4 @@
-"""How many messages each protocol needs: the closed formulas that docs/papers.md states, and what is linear in what."""
+"""Count the messages of each protocol: the closed formulas of docs/design/papers.md, and what is linear in what."""
 
 from __future__ import annotations
 

@@ -755,7 +755,7 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path: Path, monke
 def test_a_user_with_the_rights_that_the_docs_list_can_keep_a_journal(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "journals.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs" / "howto" / "journals.md").read_text()
     listed = guide.partition("and the commands")[2].partition(".\n")[0]
     rights = [f"+{name.lower()}" for name in re.findall(r"`([A-Z|]+)`", listed)]
     if not server.client().execute_command("COMMAND INFO", "WAITAOF")[0]:

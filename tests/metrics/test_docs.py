@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| `(tracker_\w+)` \| (\w+) \| ([^|]*) \| (.+) \|$", re.M)
 
 def table(section: str) -> dict[str, tuple[str, set[str], str]]:
     """The metrics that a section of the documentation lists."""
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     _, heading, rest = text.partition(f"\n## {section}\n")
     assert heading, section
     rows = ROW.findall(rest.partition("\n## ")[0])

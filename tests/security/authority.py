@@ -1,4 +1,4 @@
-"""A certificate authority of the tests' own, made by the command that docs/security.md uses."""
+"""A certificate authority of the tests' own, made by the command that docs/howto/security.md uses."""
 
 from __future__ import annotations
 

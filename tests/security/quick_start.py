@@ -1,4 +1,4 @@
-"""The tracker that the five commands of docs/security.md make, as they are written there."""
+"""The tracker that the five commands of docs/howto/security.md make, as they are written there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from examples.services.processes import free_port
 
-_PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "howto" / "security.md"
 
 
 class QuickStart:

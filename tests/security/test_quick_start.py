@@ -1,4 +1,4 @@
-"""The five commands of docs/security.md, as they are written there."""
+"""The five commands of docs/howto/security.md, as they are written there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Substreams that no clock ends, as docs/windows.md makes them: each ends by itself, and equals a batch's group."""
+"""Substreams that no clock ends, as in docs/howto/windows.md: each ends by itself and equals a batch of its rows."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.spark.feed import START, Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
 
-#: What docs/receipts.md says: the labels of a source's rows, and those of their children on a channel.
+#: What docs/howto/receipts.md says: the labels of a source's rows, and those of their children on a channel.
 LABEL = "coalesce(nullif(xxhash64('{job}', row_id), 0L), 1L)"
 CHILD = "coalesce(nullif(xxhash64({label}, 'clean'), 0L), 1L)"
 

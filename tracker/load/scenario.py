@@ -65,7 +65,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A load test. `docs/load.md` explains how each number affects the traffic.
+    """A load test. `docs/howto/load.md` explains how each number affects the traffic.
 
     Raises:
         ScenarioError: the numbers do not fit together.

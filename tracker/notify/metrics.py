@@ -1,4 +1,4 @@
-"""What `/metrics` of `tracker notify` shows. docs/notify.md has a table of it."""
+"""What `/metrics` of `tracker notify` shows. docs/howto/notify.md has a table of it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Security:
         if missing:
             raise ValueError(
                 f"{listen} is beyond this machine, and to serve {what} there needs {' and '.join(missing)}; "
-                "docs/security.md has the five commands for it. If the network protects it, allow it with --insecure"
+                "docs/howto/security.md has the five commands. If the network protects it, allow it with --insecure"
             )
 
     @cached_property

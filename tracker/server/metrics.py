@@ -1,6 +1,6 @@
 """What the server's `/metrics` shows: the counters of `measures`, and the numbers of the jobs as they are now.
 
-docs/metrics.md has a table of everything in here, which a test compares with what a server exposes.
+docs/reference/metrics.md has a table of everything in here, which a test compares with what a server exposes.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     lost                    the last record that was acknowledged and is lost, as long as nobody has accepted that
     damaged/TIME/…          snapshots that could not be read
 
-See `log` for why nothing is lost or written twice, and docs/journals.md for what an operator has to know.
+See `log` for why nothing is lost or written twice, and docs/howto/journals.md for what an operator has to know.
 """
 
 from __future__ import annotations

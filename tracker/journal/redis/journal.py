@@ -1,6 +1,6 @@
 """The journal in Redis or Valkey: a replicated log, snapshots beside it, and a lease on both.
 
-See `scripts` for the keys and the atomic steps, and docs/journals.md for what each level of durability loses when.
+See `scripts` for the keys and the atomic steps, and docs/howto/journals.md for what each level of durability may lose.
 """
 
 from __future__ import annotations
