@@ -21,7 +21,7 @@ from spark_client.api.refusals import check_session, check_start
 from spark_client.api.several import SeveralWriter
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
-from spark_client.counting.countingplan import CountingMode
+from spark_client.counting.batch import CountingMode
 from spark_client.datasource import events
 from spark_client.errors import UsageError
 from spark_client.plan.fronts import Rows

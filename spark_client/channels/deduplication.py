@@ -22,8 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
-from spark_client.counting.folding import fold_labels
-from spark_client.counting.written import files
+from spark_client.counting.groups import files, fold_labels
 from spark_client.errors import TrackingError
 from spark_client.storage.directories import parquet_of, publish, read_json, remove, write_json, write_parquet
 

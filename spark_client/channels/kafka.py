@@ -28,7 +28,7 @@ from spark_client.channels.channel import DoubledLabelsError
 from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.channels.jsonchannel import JsonChannel
 from spark_client.columns import TRACKER
-from spark_client.counting.written import files
+from spark_client.counting.groups import files
 from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout

@@ -12,9 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.channels.channel import Channel, DoubledLabelsError
-from spark_client.counting.driver import in_files
+from spark_client.counting.groups import files, in_files
 from spark_client.counting.probes import ExecutorProbe
-from spark_client.counting.written import files
 from spark_client.plan.fronts import Group
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, Counted, SetAside

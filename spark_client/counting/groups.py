@@ -1,16 +1,31 @@
-"""Counted rows by substream: how folded rows become them, and how they become entries of a report."""
+"""Rows counted by substream: folded in Arrow and numpy, aggregated by Spark, or read back from files.
+
+Arrow folds what is at hand in Python, or too small for a Spark job; in the executors, too. A native aggregation counts
+a batch on the driver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
-from spark_client.counting.folding import Key
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.columns import TRACKER
 from spark_client.errors import TrackingError
 from spark_client.plan.fronts import Group
+from spark_client.plan.layouts import RowLayout
 from spark_client.plan.streams import Direction
 from spark_client.windows.substreams import Substreams
 from tracker.client import Report
+
+Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; None where the column is null
+
+_FEW: Final = 4_000_000  #: rows up to which counting them here costs less than a Spark job does
 
 
 def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) -> list[Group]:
@@ -44,3 +59,130 @@ def add_groups(report: Report, segment: str, direction: Direction, groups: Seque
             report.add(segment, scope, name, xor, sent=rows, end_time=end_time)
         else:
             report.add(segment, scope, name, xor, received=rows, end_time=end_time)
+
+
+def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> list[Group]:
+    """Count tracked rows on the driver, by one native aggregation.
+
+    Args:
+        rows: with the column `_tracker`.
+        rule: how they fall into substreams.
+        measures: further aggregates, by name.
+        labels: also the XOR of their labels; without, `_xor` is 0.
+
+    Returns:
+        For each substream `_rows`, `_xor` and the measures.
+    """
+    xor = {"_xor": F.bit_xor(F.col(f"{TRACKER}.label"))} if labels else {}
+    aggregates = {"_rows": F.count("*"), **xor, **measures}
+    scope, key = F.col(f"{TRACKER}.scope").alias("_scope"), rule.end_micros().alias("_key")
+    grouped = rows.groupBy(scope, key).agg(*[value.alias(name) for name, value in aggregates.items()])
+    collected = [row.asDict() for row in grouped.collect()]
+    return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
+
+
+def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> list[Group]:
+    """Count tracked rows that were just written: here, if they are few, and natively if they are many.
+
+    Args:
+        path: of the Parquet files.
+        layout: of the files.
+        rows: gives the same as a DataFrame, which takes Spark a while.
+    """
+    written = files(path, layout.texts)
+    if written.count_rows() > _FEW:
+        return by_substream(rows(), layout.rule, {}, labels=True)
+    counted: dict[Key, tuple[int, int]] = {}
+    for batch in written.to_batches(columns=[name for name in layout.columns if name in written.schema.names]):
+        unite(counted, fold_labels(*layout.keys_and_labels(batch)))
+    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), layout.rule)
+
+
+def files(path: Path, texts: Sequence[str] = ()) -> Any:
+    """Return the Parquet files that a batch has written into a directory, as a dataset of Arrow.
+
+    Args:
+        path: of it.
+        texts: columns of strings that are wanted as dictionaries, as they are in the files.
+    """
+    import pyarrow.dataset as ds  # type: ignore[import-untyped]  # which tasks of a probe need not load
+
+    form = ds.ParquetFileFormat(
+        coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps, unless told otherwise
+        dictionary_columns=list(texts),
+    )
+    return ds.dataset(str(path), format=form, exclude_invalid_files=False, ignore_prefixes=["_", "."])
+
+
+# ---------------------------------------------------------------- folding
+
+
+def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> dict[Key, tuple[int, int]]:
+    """Return the rows and the XOR of their labels, by substream.
+
+    Args:
+        scopes: one for each row.
+        keys: names, or ends as timestamps, one for each row.
+        labels: one for each row; None: their XOR is not asked for and given as 0.
+    """
+    if len(scopes) == 0:
+        return {}
+    scope_codes, scope_values = _codes(scopes)
+    key_codes, key_values = _codes(_plain(keys))
+    known = len(key_values)
+    cells = scope_codes * known + key_codes
+    pairs = len(scope_values) * known
+    if pairs <= 4 * len(cells):
+        taken = np.arange(pairs)
+    else:  # most of them have no row
+        taken, cells = np.unique(cells, return_inverse=True)
+    rows = np.bincount(cells, minlength=len(taken))
+    folded_xor = np.zeros(len(taken), np.int64)
+    if labels is not None:
+        np.bitwise_xor.at(folded_xor, cells, labels.to_numpy(zero_copy_only=False))
+    return {
+        (scope_values[cell // known], key_values[cell % known]): (number, xor)
+        for cell, number, xor in zip(taken.tolist(), rows.tolist(), folded_xor.tolist(), strict=True)
+        if number
+    }
+
+
+def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict[Key, dict[str, Any]]:
+    """Fold a table with `_scope`, `_key` and `_rows`: sums `_rows`, XORs one column, takes the greatest of others."""
+    table = table.combine_chunks().set_column(table.schema.get_field_index("_key"), "_key", _plain(table["_key"]))
+    summed = table.group_by(["_scope", "_key"]).aggregate([("_rows", "sum"), *((name, "max") for name in largest)])
+    folded: dict[Key, dict[str, Any]] = {
+        (row["_scope"], row["_key"]): {"_rows": row["_rows_sum"], **{name: row[f"{name}_max"] for name in largest}}
+        for row in summed.to_pylist()
+    }
+    if xor is not None and table.num_rows:
+        for key, (_, value) in fold_labels(_one(table["_scope"]), _one(table["_key"]), _one(table[xor])).items():
+            folded[key]["_xor"] = value
+    return folded
+
+
+def unite(into: dict[Key, tuple[int, int]], more: Mapping[Key, tuple[int, int]]) -> None:
+    """Add what was folded elsewhere."""
+    for key, (rows, xor) in more.items():
+        had = into.get(key, (0, 0))
+        into[key] = (had[0] + rows, had[1] ^ xor)
+
+
+def _plain(keys: Any) -> Any:
+    """End as microseconds; names as they are."""
+    if pa.types.is_timestamp(keys.type):
+        return keys.cast(pa.timestamp("us", keys.type.tz)).cast(pa.int64())
+    return keys
+
+
+def _codes(values: pa.Array) -> tuple[Any, list[Any]]:
+    if pa.types.is_dictionary(values.type) and not values.null_count:
+        encoded = values
+    else:
+        plain = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+        encoded = plain.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

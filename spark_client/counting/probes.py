@@ -1,9 +1,13 @@
 """Where rows are counted: what a batch received and sent, by substream.
 
 Two ways, with the same result. On the driver: a native aggregation of the batch, collected; nothing calls the tracker
-but the driver (`spark_client.counting.driver`). On the executors, here: an Arrow operator that the rows pass through,
+but the driver (`spark_client.counting.groups`). On the executors, here: an Arrow operator that the rows pass through,
 which reports when its input is exhausted and fails the task if the tracker does not answer. It must never report before
 that, nor change a row.
+
+Each attempt of a task reports under a name of its own, and adds that to an accumulator. Spark adds up those of
+successful attempts only, so what is in it when the batch's work is done is what counts: one attempt a partition, the
+last one to succeed, as a stage that is run again replaces what it gave before.
 """
 
 from __future__ import annotations
@@ -15,14 +19,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark import Accumulator, TaskContext
+from pyspark import Accumulator, AccumulatorParam, SparkContext, TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
-from spark_client.counting.folding import Key, fold_labels, fold_table, unite
-from spark_client.counting.groups import add_groups, groups_of
-from spark_client.counting.manifest import Units
+from spark_client.counting.groups import Key, add_groups, fold_labels, fold_table, groups_of, unite
 from spark_client.errors import UsageError
 from spark_client.plan.fronts import Front, Promiser
 from spark_client.plan.outputs import BatchId
@@ -34,6 +36,46 @@ from tracker.client.pieces import Largest, split
 
 _PARTITION = "_tracker_partition"
 _USUAL = Largest()
+
+Kept = tuple[int, tuple[str, ...]]  #: an attempt, and the units that it has reported
+Units = dict[str, Kept]  #: by probe and partition
+
+
+class _Latest(AccumulatorParam[Units]):
+    def zero(self, value: Units) -> Units:  # noqa: ARG002
+        return {}
+
+    def addInPlace(self, value1: Units, value2: Mapping[str, Kept]) -> Units:  # noqa: N802
+        merged = dict(value1)
+        for place, (attempt, units) in value2.items():
+            before, reported = merged.get(place, (attempt, ()))
+            # A task can have several partitions, and give its own number to those without rows.
+            merged[place] = (attempt, (*reported, *units) if before == attempt else units)
+        return merged
+
+
+class Manifest:
+    """Collects the units of one query's batches, one batch after the other.
+
+    A query that does not seal uses it to find out whether all partitions of a batch have been read.
+
+    >>> manifest = Manifest(spark.sparkContext)                                           # doctest: +SKIP
+    >>> manifest.begin()                                                                  # doctest: +SKIP
+    >>> manifest.units                                                                    # doctest: +SKIP
+    ['received:clean/0#17', 'received:clean/1#18']
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self.kept: Accumulator[Units] = context.accumulator({}, _Latest())  #: for the tasks, which only add to it
+
+    def begin(self) -> None:
+        """Another batch begins: what the last one has left is forgotten."""
+        self.kept.value = {}
+
+    @property
+    def units(self) -> list[str]:
+        """What has been kept since."""
+        return sorted(unit for _, units in self.kept.value.values() for unit in set(units))
 
 
 @lru_cache(maxsize=16)
@@ -116,6 +158,10 @@ class ExecutorProbe:
     def place(self) -> str:
         """Its name within the query."""
         return f"{self.direction}:{self.segment}"
+
+    def has_reported(self, partitions: int) -> bool:
+        """Return whether so many partitions have reported, in attempts that Spark keeps; on the driver."""
+        return self.kept is not None and all(f"{self.place}/{n}" in self.kept.value for n in range(partitions))
 
     def on(self, rows: DataFrame, values: Mapping[str, Column] | None = None) -> DataFrame:
         """Return the same rows, counted on their way.

@@ -1,7 +1,8 @@
-"""One run of a tracked query: what it tells the tracker, and when.
+"""One run of a tracked query: what it reports to the tracker, and when, and what it reads of its job there.
 
 Producer is the query's id, run the run's, epoch the batch's. An epoch is reported, staged, before Spark commits the
-batch, and committed after. Whoever learns first that a batch is committed says so: the listener, or the next batch.
+batch, and committed after. The first component to observe a commit reports it: the thread that follows, or the next
+batch.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from spark_client.advice import advice
-from spark_client.counting.job_reader import JobReader
+from spark_client.advice import advice, explained
 from spark_client.errors import TrackingError, torn
 from spark_client.plan.fronts import LiveFront
 from spark_client.plan.outputs import BatchId
 from spark_client.storage.directories import read_json, write_json
-from spark_client.trackers.eventlogs import newest
+from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient, JobProducer
+from spark_client.trackers.places import Place
+from spark_client.windows.substreams import Substream
 from tracker.client import (
+    DrainState,
+    Event,
     Expected,
     Finish,
     Frontier,
@@ -37,12 +43,15 @@ from tracker.contract.refusal import Refusal
 _log = logging.getLogger("spark_client")
 
 DRIVER_UNIT = "driver"
+ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
+
+_DRAINS = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED})
 
 _FIRST_PAUSE = 0.05  #: seconds between two attempts to reach a tracker that is away; they double up to
 _LONGEST_PAUSE = 1.0
 
 
-class Run(JobReader):
+class Run:
     """A run that is open at the tracker.
 
     Args:
@@ -60,13 +69,16 @@ class Run(JobReader):
     def __init__(
         self, client: JobClient, job: str, query: str, run: str, resume_epoch: int, seals: bool = False
     ) -> None:
-        super().__init__(client, job, query)
+        self.job = job
+        self.query = query
         self.run = run
-        try:
+        self._client = client
+        # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
+        self._impatient = client.with_patience(ONE_ATTEMPT, 0)
+        self._logs = EventLogs(client, job)
+        with self._explaining():
             self._producer: JobProducer = client.open_producer(job, query, run, resume_epoch=resume_epoch, seals=seals)
             statuses = self._logs.statuses()
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
         self._once = self._impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
@@ -119,10 +131,8 @@ class Run(JobReader):
         Raises:
             TrackingError: the tracker refuses it, or has it for committed.
         """
-        try:
+        with self._explaining():
             answers = report.report_in_pieces(DRIVER_UNIT, partial(split, largest=self.largest))
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
         self._units = [unit for unit, _ in answers]
         if any(answer.outcome is Outcome.ALREADY_COMMITTED for _, answer in answers):
             what_to_do = advice("EPOCH_REWOUND", "", self.job, self._client.command_options)
@@ -139,10 +149,8 @@ class Run(JobReader):
         Raises:
             TrackingError: a report of one of them never arrived; the batch must not be committed.
         """
-        try:
+        with self._explaining():
             self._producer.commit(epoch, units=[*self._units, *units], seal=True)
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
 
     def is_current(self) -> bool:
         """Return whether no later run of the query has been opened.
@@ -150,10 +158,8 @@ class Run(JobReader):
         Raises:
             TrackingError: the tracker cannot be reached.
         """
-        try:
+        with self._explaining():
             producers = self._client.job(self.job).producers
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
         return any((status.producer, status.run) == (self.query, self.run) for status in producers)
 
     @property
@@ -326,6 +332,135 @@ class Run(JobReader):
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 time.sleep(_FIRST_PAUSE)
+
+    # ---------------------------------------------------------------- what the job has
+
+    def subscribe(
+        self, after: Place, segments: Sequence[str], max_age: timedelta | None, name: str | None = None
+    ) -> Subscriptions:
+        """Has the trackers keep the query's events until they are acknowledged; under the query's id.
+
+        Args:
+            after: the place of a query that has no subscription yet.
+            segments: whose events.
+            max_age: for how long at most; None: as the tracker likes.
+            name: of the subscription; None: the query's id.
+
+        Raises:
+            TrackingError: a log is another one, or a tracker cannot be reached.
+        """
+        with self._explaining():
+            return self._logs.subscribe(name or self.query, after, segments, max_age)
+
+    def acknowledged(self, name: str) -> Place | None:
+        """Return up to where a subscription is acknowledged; None: there is none.
+
+        Raises:
+            TrackingError: a tracker cannot be reached.
+        """
+        with self._explaining():
+            return self._logs.acknowledged(name)
+
+    def unsubscribe(self, name: str) -> None:
+        """Remove a subscription, if there is one.
+
+        Raises:
+            TrackingError: a tracker cannot be reached.
+        """
+        with self._explaining():
+            self._logs.unsubscribe(name)
+
+    def frontier(self, front: str) -> int | None:
+        """Return the time that a front has promised for every scope; None: none.
+
+        Raises:
+            TrackingError: the tracker cannot be reached.
+        """
+        with self._explaining():
+            fronts = self._client.job(self.job).fronts
+        return next((status.frontiers.get("*") for status in fronts if status.front == front), None)
+
+    def acknowledge_before_drain(self, subscriptions: Subscriptions) -> None:
+        """Acknowledge all that has happened, unless the job drains.
+
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        try:
+            statuses = EventLogs(self._impatient, self.job).statuses()
+            if not any(status.drain.state in _DRAINS for status in statuses):
+                subscriptions.ack(newest(statuses), timeout=ONE_ATTEMPT)
+        except TrackerUnavailable:
+            return  # another time
+        except TrackerError as error:
+            raise self._explained(error) from error
+
+    def ended_of(self, substreams: Set[Substream], segment: str) -> dict[Substream, int | None]:
+        """Return which substreams have ended on a segment, and their elements; None: the tracker has forgotten them
+        since.
+
+        Raises:
+            TrackingError: the tracker cannot be reached.
+        """
+        with self._explaining():
+            known = {
+                (status.scope, status.name): next((s for s in status.segments if s.segment == segment), None)
+                for status in self._client.substreams(self.job, include_ended=True)
+            }
+        ended: dict[Substream, int | None] = {}
+        for substream in substreams:
+            account = known.get(substream[:2])
+            if substream[:2] not in known:
+                ended[substream] = None
+            elif account is not None and account.ended:
+                ended[substream] = account.sent
+        return ended
+
+    def ended_otherwise(self, promises: Iterable[CommitPromise], patient: bool) -> dict[Expected, int]:
+        """Count of substreams that have ended when their front had given another one, and that one.
+
+        Args:
+            promises: those that are to be made.
+            patient: whether a tracker that is away is waited for.
+
+        Raises:
+            TrackerError: the tracker refuses.
+            TrackerUnavailable: it cannot be reached.
+        """
+        expected = [promise for promise in promises if isinstance(promise, Expected)]
+        counted = {
+            (status.scope, status.name, account.segment): account.expected_by
+            for status in (self._client if patient else self._impatient).substreams(self.job, include_ended=True)
+            for account in status.segments
+            if account.ended
+        }
+        found = {each: counted.get((each.scope, each.name, each.segment), {}).get(each.front) for each in expected}
+        return {each: count for each, count in found.items() if count is not None and count != each.elements}
+
+    def events(self, after: Place, up_to: Place | None, segments: Sequence[str]) -> tuple[list[Event], Place]:
+        """Return what was announced on some segments in a range; and the place after it.
+
+        Args:
+            after: what comes after it.
+            up_to: what comes up to it; None: up to the newest.
+            segments: whose events.
+
+        Raises:
+            TrackingError: a log is another one, or has lost that range.
+        """
+        with self._explaining():
+            return self._logs.read(after, up_to, segments)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Raise what the tracker refuses, or that it cannot be reached, with what to do about it."""
+        try:
+            yield
+        except (TrackerError, TrackerUnavailable) as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> TrackingError:
+        return explained(error, self.job, self._client.command_options)
 
 
 def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:

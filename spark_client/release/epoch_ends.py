@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, NamedTuple
 
-from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.batch import BatchResult
 from spark_client.plan.fronts import Group
 from spark_client.plan.outputs import Counted
 from spark_client.release.parts import RowTally

@@ -17,8 +17,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from spark_client.counting.job_reader import ONE_ATTEMPT
-from spark_client.counting.runs import Run
+from spark_client.counting.runs import ONE_ATTEMPT, Run
 from spark_client.errors import TrackingError, torn
 from spark_client.release.state import PartialState
 from spark_client.storage.directories import read_json, sweep, write_first, write_json

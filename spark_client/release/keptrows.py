@@ -12,9 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, named
-from spark_client.counting.folding import Key, fold_table
-from spark_client.counting.groups import groups_of
-from spark_client.counting.written import files
+from spark_client.counting.groups import Key, files, fold_table, groups_of
 from spark_client.plan.fronts import Group
 from spark_client.release.aggregation import Aggregation
 

@@ -25,8 +25,7 @@ from typing import Final
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.batch_result import BatchResult, StateSize
+from spark_client.counting.batch import BatchInput, BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.outputs import Counted

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_client.channels.channel import Channel
 from spark_client.channels.sending import ChannelOutput, RoutedOutput
-from spark_client.counting.manifest import Manifest
-from spark_client.counting.probes import ExecutorProbe
+from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
 from spark_client.plan.fronts import LiveFront
 from spark_client.plan.keyed import KeyedPlan

@@ -12,9 +12,8 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.advice import explained
-from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.manifest import Manifest
-from spark_client.counting.probes import ExecutorProbe
+from spark_client.counting.batch import BatchInput, BatchRows
+from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
 from spark_client.plan.outputs import BatchId
 from spark_client.runtime.processor import BatchProcessor
@@ -152,20 +151,15 @@ class BatchQuery(FunctionQuery):
         rows = stream.input.rows(batch, run.query, epoch, self._wakes)
         if rows is None:
             return None
-        name, manifest = run.batch(epoch), self._manifest
-        probe = None if self._probe is None else self._probe(name)
+        name = run.batch(epoch)
         return BatchInput(
             stream,
             self.counting,
             front,
-            batch,
-            rows,
-            name,
-            self._wakes,
-            probe,
+            BatchRows(name, batch, rows, self._wakes),
+            None if self._probe is None else self._probe(name),
             running=lambda: self.query,
             reads_all=self.processor.reads_all,
-            reported=None if probe is None or manifest is None else partial(manifest.has, probe.place),
         )
 
     def _sweep(self, run: Run) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Set
 from functools import partial
 from typing import Final
 
-from spark_client.counting.job_reader import ONE_ATTEMPT
+from spark_client.counting.runs import ONE_ATTEMPT
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import (
     DrainMode,

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.advice import explained
 from spark_client.columns import named
-from spark_client.counting.batch_result import BatchResult
+from spark_client.counting.batch import BatchResult
 from spark_client.counting.runs import Run
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import Output

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from spark_client.counting.batch_result import BatchResult, StateSize
+from spark_client.counting.batch import BatchResult, StateSize
 from spark_client.errors import UsageError
 from tracker.client import Ended, Outcome
 from tracker.wire.addresses import host_and_port

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from spark_client.counting.batch_input import BatchInput
-from spark_client.counting.batch_result import BatchResult, StateSize
+from spark_client.counting.batch import BatchInput, BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.plan.outputs import Output
 from spark_client.release.quarantine import Quarantine

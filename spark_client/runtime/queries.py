@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
-from spark_client.counting.continuing import Ledger, forget_shared
+from spark_client.counting.given_counts import Ledger, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.plan.fronts import LiveFront

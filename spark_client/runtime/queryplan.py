@@ -16,7 +16,7 @@ from typing import TypeAlias
 from pyspark.sql import Column
 
 from spark_client.channels.channel import Channel
-from spark_client.counting.countingplan import CountingMode, CountingPlan
+from spark_client.counting.batch import CountingMode, CountingPlan
 from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream

@@ -10,7 +10,7 @@ Other rooms rely on what Spark does, through public interfaces, and promises now
 - texts of errors: an expression's ``raise_error`` and a task's exception are in the error that a query fails with
   (`windows.belonging`, `runtime.queries`), and so is why a length of time is refused (`windows.durations`) and that
   there is no such source (`channels.kafka`). Where they are not, a failure is shown as Spark words it;
-- attempts: an accumulator has what successful ones added, and no two have one number (`counting.manifest`,
+- attempts: an accumulator has what successful ones added, and no two have one number (`counting.probes`,
   `counting.probes`). An attempt's number that came twice would be taken for the same work;
 - ``noop`` reads all rows (`counting.intake`). Where it did not, rows would be missing, and substreams stay open;
 - a query's session is its own, and settings that a batch makes there hold (`runtime.batches`). Where they did not,
@@ -20,7 +20,7 @@ Other rooms rely on what Spark does, through public interfaces, and promises now
   have rows twice;
 - progress: ``batchId``, ``observedMetrics``, ``numRowsDroppedByWatermark`` (`runtime.queries`). Where they are missing,
   the thread that follows the query ends it with an error;
-- forms that outlive a release: Parquet with times of 96 bits (`counting.folding`), ``xxhash64`` in labels
+- forms that outlive a release: Parquet with times of 96 bits (`counting.groups`), ``xxhash64`` in labels
   (`plan.labels`), sketches in a state (`aggregates.collections`). Where a hash came out otherwise, a replay under the
   new release would leave substreams open.
 """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from spark_client.api import session
-from spark_client.counting.folding import Key
+from spark_client.counting.groups import Key
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
 from tracker.client import Report

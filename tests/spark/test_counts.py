@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
-from spark_client.counting.continuing import Ledger, forget_shared
+from spark_client.counting.given_counts import Ledger, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.storage.directories import read_json
 from spark_client.windows.substreams import Substreams

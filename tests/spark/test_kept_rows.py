@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import FinishedGroup, Frontier, Marks, Schedule, Tracking, UsageError
 from spark_client.api.released import Released
-from spark_client.counting.countingplan import CountingMode
+from spark_client.counting.batch import CountingMode
 from spark_client.release.state import PartialState
 from tests.client.processes import Server
 from tests.spark.dying import Driver

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking
-from spark_client.counting import batch_input
+from spark_client.counting import batch
 from spark_client.spark_internals.observations import observed
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row
@@ -32,7 +32,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any] | None]:
         said.append(observed(*args))
         return said[-1]
 
-    monkeypatch.setattr(batch_input, "observed", listening)
+    monkeypatch.setattr(batch, "observed", listening)
     return said
 
 
@@ -110,7 +110,7 @@ def test_a_spark_that_does_not_say_what_was_seen_costs_a_second_reading_and_noth
     class Mute:
         """Stands in for a query of a Spark whose internals are others: that one cannot be had."""
 
-    monkeypatch.setattr(batch_input, "observed", lambda _, *rest: observed(Mute(), *rest))  # type: ignore[arg-type]
+    monkeypatch.setattr(batch, "observed", lambda _, *rest: observed(Mute(), *rest))  # type: ignore[arg-type]
     tracking = Tracking(spark, job, tracker.address)
     forward(tracking, feed, tmp_path, lambda rows: rows, Frontier("0 seconds"))
     feed.put(row(1, 5), row(2, 9))

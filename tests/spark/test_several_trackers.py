@@ -17,7 +17,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError, nested, session, sliding
-from spark_client.counting.countingplan import CountingMode
+from spark_client.counting.batch import CountingMode
 from spark_client.counting.runs import Run
 from spark_client.datasource.merging import Offset, kept_from, place_of
 from spark_client.datasource.options import ReaderOptions

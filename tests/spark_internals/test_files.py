@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.counting.written import files
+from spark_client.counting.groups import files
 from spark_client.plan.labels import child_label, positional_label, source_label
 
 pytestmark = pytest.mark.spark

@@ -1,0 +1,327 @@
+"""One batch: what is counted of its rows, where and by which aggregation, and what is reported of it in its epoch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.columns import TRACKER
+from spark_client.counting.groups import add_groups, by_substream
+from spark_client.counting.probes import ExecutorProbe
+from spark_client.errors import TrackingError
+from spark_client.plan.fronts import Group, LiveFront
+from spark_client.plan.layouts import DerivedLayout
+from spark_client.plan.outputs import BatchId, Counted, SetAside
+from spark_client.plan.streams import Stream
+from spark_client.spark_internals.observations import observed
+from spark_client.spark_internals.plans import partitions_of, passed_on, reads_whole
+from spark_client.windows.belonging import BAD_ROWS, of_steps, tells_of_bad_rows
+from spark_client.windows.substreams import Substreams
+from tracker.client import Event, Report
+
+_log = logging.getLogger("spark_client")
+
+CountingMode: TypeAlias = Literal["driver", "executors"]
+
+
+@dataclass(frozen=True)
+class CountingPlan:
+    """What one query counts.
+
+    Attributes:
+        mode: who counts the rows of a batch: the driver, by native aggregations, or the executors' tasks as rows pass.
+        received: the rows come from a channel, so the tracker is told what was received of each substream.
+        released: a release takes the rows in.
+        aggregated: it aggregates them by substream.
+        stepped: steps lie between where rows are received and what is done with them.
+        counts_all: all rows are counted before any step: the front's promises are about how many rows there are, or
+            the source was declared so.
+        xor: the XOR of the labels is asked for, whatever the tracker needs.
+        labels: what the rows give rise to needs their labels.
+        observed: the aggregates that the front needs of all rows of a batch, by name; None: it needs `grouped` ones.
+        grouped: the aggregates that the front needs of each substream in a batch, by name.
+    """
+
+    mode: CountingMode
+    received: bool
+    released: bool
+    aggregated: bool
+    stepped: bool
+    counts_all: bool
+    xor: bool
+    labels: bool
+    observed: Mapping[str, Column] | None
+    grouped: Mapping[str, Column]
+
+    @classmethod
+    def of(
+        cls, stream: Stream, mode: CountingMode, released: bool, sends: bool, xor: bool, aggregated: bool | None = None
+    ) -> CountingPlan:
+        """Return the plan for a query.
+
+        Args:
+            stream: that it reads.
+            mode: who counts.
+            released: whether a release takes its rows in.
+            sends: whether it sends rows on.
+            xor: whether the XOR of the labels is asked for, whatever the tracker needs.
+            aggregated: whether the release aggregates them by substream; None: as `released`.
+        """
+        aggregated = released if aggregated is None else aggregated
+        front, received, stepped = stream.input.front, stream.input.direction == "received", bool(stream.steps)
+        observed: Mapping[str, Column] | None = {}
+        if front is not None:
+            # A release without steps makes the aggregation by substream anyway, which costs the front nothing more.
+            observed = None if aggregated and not stepped else front.observed()
+        return cls(
+            mode=mode,
+            received=received,
+            released=released,
+            aggregated=aggregated,
+            stepped=stepped,
+            counts_all=stream.input.counted or (front is not None and front.counts),
+            xor=xor,
+            labels=(sends and not released) or xor or received,
+            observed=observed,
+            grouped=front.grouped() if front is not None and observed is None else {},
+        )
+
+    @property
+    def in_release(self) -> bool:
+        """Whether what has to be counted can be counted by the release's own aggregation."""
+        return self.aggregated and not self.stepped
+
+    @property
+    def by_substream(self) -> bool:
+        """Whether rows have to be counted by substream as they were received, before any step."""
+        return (
+            self.observed is None
+            or (self.counts_all and (self.mode == "driver" or self.released))
+            or (self.received and (self.mode == "driver" or self.xor))
+        )
+
+    @property
+    def xor_by_substream(self) -> bool:
+        """Whether the XOR of the labels has to be counted, too."""
+        return self.xor or (self.mode == "driver" and self.received)
+
+    @property
+    def probes_after_steps(self) -> bool:
+        """Whether the executors count what reaches the release, instead of what the source gives.
+
+        A source that is released where it is read counts so, unless its front needs all rows: as the driver does.
+        """
+        return self.released and not self.received and self.observed is not None and not self.counts_all
+
+
+class BatchRows(NamedTuple):
+    """The rows of one batch, before anything is done to them.
+
+    Attributes:
+        name: the batch's.
+        read: all that the query has read.
+        rows: those that go on, as the stream's input gives them.
+        woken: whether the query also reads a stream of wake-ups.
+    """
+
+    name: BatchId
+    read: DataFrame
+    rows: DataFrame
+    woken: bool
+
+
+class BatchInput:
+    """The rows of one batch, and what is to be reported of them.
+
+    Args:
+        stream: that is read.
+        plan: what of it is counted.
+        front: of its source; None: the rows come from a channel.
+        batch: its rows.
+        probe: of the executors; None: the driver counts.
+        running: gives the query whose batch it is, once that is known.
+        reads_all: whether what is done with the rows reads all of them.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        plan: CountingPlan,
+        front: LiveFront | None,
+        batch: BatchRows,
+        probe: ExecutorProbe | None,
+        running: Callable[[], StreamingQuery | None],
+        reads_all: bool = True,
+    ) -> None:
+        self.plan = plan
+        self._probe = probe
+        self._running = running
+        self._input = stream.input
+        self._front = front
+        self._raw = batch.rows
+        self._everything = partial(stream.input.all_rows, batch.read, batch.woken)
+        name = batch.name
+        self._epoch = name.epoch
+        self._tracked = partial(stream.input.tracked, query=name.query, epoch=name.epoch, labels=plan.labels)
+        passing = self._entered = self._tracked(batch.rows)
+        if probe is not None and not plan.probes_after_steps:
+            passing = probe.on(passing)
+        self._counted = passing
+        passing = stream.apply(passing)
+        self._output_reads_all, self._stepped = reads_all, passing if stream.steps else None
+        sure = plan.received and not stream.steps  # the sender has seen to it that all belong to a substream
+        passing = passing if sure else stream.required(passing)
+        self.rows = probe.on(passing) if probe is not None and plan.probes_after_steps else passing
+
+    @cached_property
+    def _reads_all(self) -> bool:
+        """Whether all rows are read; Spark optimizes a plan for the answer, so it is asked only where it counts."""
+        return self._output_reads_all and (self._stepped is None or reads_whole(self._counted, self._stepped))
+
+    @property
+    def layout(self) -> DerivedLayout | None:
+        """The layout whose key columns name each row's substream, if it is certain that no step has changed them."""
+        layout = self._input.layout
+        if layout is None or self.plan.received:  # whose sender may have changed them
+            return None
+        return layout if passed_on(self._entered, self.rows, {*layout.names, TRACKER}) else None
+
+    def count(self) -> list[Group]:
+        """Count them, by an aggregation of its own."""
+        rows, rule = self._tracked(self._raw), self._input.rule
+        if self._input.belonging is not None:
+            rows = rows.where(rule.end_or_name().isNotNull())  # a step may have dropped the others
+        return by_substream(rows, rule, self.plan.grouped, self.plan.xor_by_substream)
+
+    def read_the_rest(self) -> None:
+        """Has the executors report what nobody has read: a function takes some rows or none, a step may cut them off.
+
+        A partition that has reported is not counted again.
+        """
+        if self.plan.mode == "driver" or self._reads_all:
+            return
+        partitions = partitions_of(self._counted)
+        if partitions is None or self._probe is None or not self._probe.has_reported(partitions):
+            self._counted.write.format("noop").mode("overwrite").save()
+
+    def set_aside(self, quarantine: SetAside) -> int:
+        """Set the rows aside that belong to no substream, if the source was declared so. Says how many there are.
+
+        Args:
+            quarantine: where they go.
+        """
+        belongs = self._input.belonging
+        if belongs is None or not belongs.sets_aside:
+            return 0
+        seen = observed(self._running(), self._input.segment, [BAD_ROWS]) if self._reads_all else None
+        if seen is not None and not seen[BAD_ROWS]:
+            return 0
+        faults = belongs.faulty(self._everything())
+        found = faults.groupBy("reason").count().collect()
+        if not found:
+            return 0
+        number: int = sum(row["count"] for row in found)
+        quarantine.put_bad(self._epoch, faults, number)
+        listed = "; ".join(f"in {row['count']} {row['reason']}" for row in found)
+        _log.warning(
+            "batch %d: %d rows of segment %r belong to no substream and were set aside: %s",
+            self._epoch,
+            number,
+            self._input.segment,
+            listed,
+        )
+        return number
+
+    def explained(self, error: Exception) -> Exception:
+        """Return what a failure of the batch is about: the rows that belong to no substream, if it is they."""
+        return (self.refusal() or of_steps(self._input.segment)) if tells_of_bad_rows(error) else error
+
+    def refusal(self) -> TrackingError | None:
+        """Return the error for rows of the source that belong to no substream; None: there are none."""
+        belongs = self._input.belonging
+        return None if belongs is None else belongs.refusal(self._raw, self._input.segment)
+
+    def add_to(self, report: Report, groups: Sequence[Group] | None) -> None:
+        """Put what was received, and what the source promises, into the report.
+
+        Args:
+            report: of the batch's epoch.
+            groups: the rows by substream, if they were counted, with the front's aggregates if it needs them.
+        """
+        if groups is not None and self.plan.mode == "driver":
+            add_groups(report, self._input.segment, self._input.direction, groups, self._input.rule)
+        if self._front is not None:
+            grouped = self.plan.observed is None
+            promises = self._front.of_groups(groups or []) if grouped else self._front.of_observed(self._seen())
+            promises.add_to(report, self._front.names[0])
+
+    def _seen(self) -> Mapping[str, Any]:
+        aggregates = self.plan.observed
+        if not aggregates:
+            return {}
+        # What was read in part was observed in part, and Spark does not tell.
+        seen = observed(self._running(), self._input.segment, list(aggregates)) if self._reads_all else None
+        front = self._input.front
+        assert front is not None
+        return seen if seen is not None and front.suffices(seen) else front.read(self._raw)
+
+
+class StateSize(NamedTuple):
+    """How much the state of a release holds."""
+
+    substreams: int
+    rows: int  #: of the stream, which the partial results are made of
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The deeds of a batch, made after its actions: so a report cannot be built before its rows are read.
+
+    Attributes:
+        sent: the rows that were sent on, by segment and substream.
+        received: likewise, those that were received on segments other than the input's.
+        groups: the input's rows by substream; None: they were not counted so.
+        set_aside: how many rows were set aside: late ones, and those of no substream (quarantined).
+        released: of how many rows the results were made; None: nothing is released.
+        ended: the ends that were acted on.
+    """
+
+    sent: Counted = field(default_factory=dict)
+    received: Counted = field(default_factory=dict)
+    groups: Sequence[Group] | None = None
+    set_aside: Mapping[str, int] = field(default_factory=dict)
+    released: int | None = None
+    ended: Sequence[Event] = ()
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows the driver has counted, by what became of them."""
+        received = {"received": _rows(self.groups)} if self.groups is not None else {}
+        sent = {"sent": sum(map(_rows, self.sent.values()))} if self.sent else {}
+        released = {"released": self.released} if self.released is not None else {}
+        return {**received, **sent, **released, **self.set_aside}
+
+    def add_to(self, report: Report, batch_input: BatchInput | None, rule: Substreams) -> None:
+        """Put it into the report of the batch's epoch, with what the source promises.
+
+        Args:
+            report: of the epoch.
+            batch_input: the batch's rows; None: it had none.
+            rule: how rows of the query fall into substreams.
+        """
+        for segment, groups in self.sent.items():
+            add_groups(report, segment, "sent", groups, rule)
+        for segment, groups in self.received.items():
+            add_groups(report, segment, "received", groups, rule)
+        if batch_input is not None:
+            batch_input.add_to(report, self.groups)
+
+
+def _rows(groups: Sequence[Group]) -> int:
+    return sum(int(values["_rows"]) for _, values in groups)
